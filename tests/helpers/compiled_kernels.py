@@ -17,6 +17,11 @@ from autotm.model.graph import DEFAULT_IMPLEMENTATION
 TARGET = host_target(2)
 
 
+def placeholders(*shapes: Sequence[int]) -> list[te.Tensor]:
+    """float32 inputs of these shapes."""
+    return [te.placeholder(shape, name=f"p{index}") for index, shape in enumerate(shapes)]
+
+
 def kernel_of(
     tensors: Sequence[te.Tensor],
     threads: int = 2,

@@ -118,7 +118,7 @@ def by_one_way(function: tirx.PrimFunc, way: Tiling) -> CudaKernel:
     problem = problem_of(sch, sch.get_sblock(op))
     stages, workspaces = by_tiles(problem, product_of(problem), way)
     products = way.tile.products if isinstance(way.tile, WarpTile) else "float32"
-    facts = Facts(op, op_class, flops, (), ScheduleKind.GENERATED, products)
+    facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.GENERATED, products=products)
     return kernel_of(stages, list(function.params), workspaces, facts, SMALL)
 
 

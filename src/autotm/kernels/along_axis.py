@@ -21,7 +21,7 @@ from autotm.kernels.target import PARALLEL_BYTES
 # stride over channels that it does not use. What a concatenation copies it therefore copies once, unfused, at the
 # memory's speed.
 
-_MANY_ROWS = 64
+_MANY_ROWS = 64  # Indices before the axis from which threads share these.
 
 
 def concat(inputs: Sequence[te.Tensor], axis: int) -> te.Tensor:
@@ -55,38 +55,25 @@ def _buffer(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
 
 
 def _copies(inputs: Sequence[tirx.Buffer], output: tirx.Buffer, axis: int) -> tirx.Stmt:
-    shape = tir.extents(output)
-    is_parallel = 2 * math.prod(shape) * int(output.dtype.itemsize) >= PARALLEL_BYTES
-    kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
+    """Many indices before `axis`: for each, copy every input, so that the output is written front to back.
+
+    With few, threads share the copy of each input along `axis` too.
+    """
+    is_parallel = 2 * tir.size_bytes(output) >= PARALLEL_BYTES
     begins = list(itertools.accumulate((tir.extents(source)[axis] for source in inputs), initial=0))
-    if math.prod(shape[:axis]) >= _MANY_ROWS:
-        return _copy_rows(inputs, begins, output, axis, kind)
-    return tir.sequence(
-        [_copy_one(source, begin, output, axis, kind) for source, begin in zip(inputs, begins, strict=False)]
-    )
+    parts = list(zip(inputs, begins, strict=False))
 
+    def copies(shape: Sequence[int], parts: Sequence[tuple[tirx.Buffer, int]]) -> tirx.Stmt:
+        def row(index: tir.Index) -> tirx.Stmt:
+            outer = tir.unravel(index, shape)
+            return tir.sequence([_copy(source, begin, output, outer, axis) for source, begin in parts])
 
-def _copy_rows(
-    inputs: Sequence[tirx.Buffer], begins: list[int], output: tirx.Buffer, axis: int, kind: tirx.ForKind
-) -> tirx.Stmt:
-    """For each index before `axis`, copy every input: the output is written front to back."""
+        return tir.parallel(math.prod(shape), row, "row", when=is_parallel)
+
     rows = tir.extents(output)[:axis]
-
-    def copy_row(row: tir.Index) -> tirx.Stmt:
-        outer = tir.unravel(row, rows)
-        return tir.sequence(
-            [_copy(source, begin, output, outer, axis) for source, begin in zip(inputs, begins, strict=False)]
-        )
-
-    return tir.loop(math.prod(rows), copy_row, "row", kind)
-
-
-def _copy_one(source: tirx.Buffer, begin: int, output: tirx.Buffer, axis: int, kind: tirx.ForKind) -> tirx.Stmt:
-    """Few indices before `axis`: share the copy of each input among the threads along `axis`."""
-    rows = tir.extents(source)[: axis + 1]
-    return tir.loop(
-        math.prod(rows), lambda row: _copy(source, begin, output, tir.unravel(row, rows), axis), "row", kind
-    )
+    if math.prod(rows) >= _MANY_ROWS:
+        return copies(rows, parts)
+    return tir.sequence([copies(tir.extents(part[0])[: axis + 1], [part]) for part in parts])
 
 
 def _copy(source: tirx.Buffer, begin: int, output: tirx.Buffer, outer: list[tir.Index], axis: int) -> tirx.Stmt:
@@ -94,10 +81,9 @@ def _copy(source: tirx.Buffer, begin: int, output: tirx.Buffer, outer: list[tir.
     inner = tir.extents(source)[len(outer) :]
 
     def copy_element(position: tir.Index) -> tirx.Stmt:
-        index = [*outer, *tir.unravel(position, inner)]
-        target = [number + begin if dimension == axis else number for dimension, number in enumerate(index)]
-        value = tirx.BufferLoad(source, [tir.number(number) for number in index])
-        return tirx.BufferStore(output, value, [tir.number(number) for number in target])
+        index = [tir.number(at) for at in (*outer, *tir.unravel(position, inner))]
+        target = [at + begin if dimension == axis else at for dimension, at in enumerate(index)]
+        return tirx.BufferStore(output, tirx.BufferLoad(source, index), target)
 
     return tir.loop(math.prod(inner), copy_element, "element")
 
@@ -137,7 +123,7 @@ def running_sum(x: te.Tensor, axis: int, dtype: str, *, exclusive: bool = False,
             rest = tir.loop(extent - 1, lambda at: step(at, is_first=False), "position", start=1)
             return tir.sequence([step(0, is_first=True), *([rest] if extent > 1 else [])])
 
-        return tir.loop(outer, line, "line", tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL)
+        return tir.parallel(outer, line, "line", when=is_parallel)
 
     buffers = [tirx.decl_buffer(x.shape, kind, name, layout=None) for kind, name in ((x.dtype, "x"), (dtype, "sums"))]
     return te.extern(
@@ -169,11 +155,7 @@ def ranked_places(rank: te.Tensor, axis: int, count: int, dtype: str) -> te.Tens
 
 
 def _at_ranks(
-    rank: te.Tensor,
-    axis: int,
-    count: int,
-    dtype: str,
-    value: Callable[[tuple[tirx.Expr, ...], tirx.Expr], tirx.Expr],
+    rank: te.Tensor, axis: int, count: int, dtype: str, value: Callable[[tuple[tirx.Expr, ...], tirx.Expr], tirx.Expr]
 ) -> te.Tensor:
     shape = [*rank.shape[:axis], count, *rank.shape[axis + 1 :]]
     position = te.reduce_axis((0, rank.shape[axis]), "position")

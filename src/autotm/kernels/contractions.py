@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import te, tirx
@@ -12,8 +12,8 @@ from autotm.kernels.tir import extents
 # Convolution and its two gradients as tensor expressions: NHWC activations, HWIO weights, float32.
 #
 # With G groups, output features [g K/G, (g+1) K/G) see input channels [g C/G, (g+1) C/G) only; weights are (R,S,C/G,K).
-# The expressions state the meaning; `contraction.py` generates the code. It finds the main block by its name and
-# reads stride and padding from the block's annotations.
+# The expressions state the meaning; `schedules/contraction.py` generates the code. It finds the main block by its name
+# and reads stride and padding from the block's annotations.
 
 Stride = tuple[int, int]
 """(vertical, horizontal)."""
@@ -50,12 +50,7 @@ def conv2d(x: te.Tensor, w: te.Tensor, stride: Stride, padding: Padding, groups:
 
 
 def conv2d_data_gradient(
-    dy: te.Tensor,
-    w: te.Tensor,
-    x_shape: tuple[int, int, int, int],
-    stride: Stride,
-    padding: Padding,
-    groups: int = 1,
+    dy: te.Tensor, w: te.Tensor, x_shape: tuple[int, int, int, int], stride: Stride, padding: Padding, groups: int = 1
 ) -> te.Tensor:
     """Gradient with respect to the input: (N,P,Q,K) with (R,S,C/G,K) gives `x_shape`, (N,H,W,C).
 
@@ -65,10 +60,7 @@ def conv2d_data_gradient(
     rows, columns, width_of_group, features = extents(w)
     batch, height, width, channels = x_shape
     spread = _spread(
-        dy,
-        stride,
-        (rows - 1 - padding[0], columns - 1 - padding[1]),
-        (height + rows - 1, width + columns - 1),
+        dy, stride, (rows - 1 - padding[0], columns - 1 - padding[1]), (height + rows - 1, width + columns - 1)
     )
     part = features // groups
 
@@ -91,12 +83,7 @@ def conv2d_data_gradient(
 
 
 def conv2d_weight_gradient(
-    x: te.Tensor,
-    dy: te.Tensor,
-    w_shape: tuple[int, int, int, int],
-    stride: Stride,
-    padding: Padding,
-    groups: int = 1,
+    x: te.Tensor, dy: te.Tensor, w_shape: tuple[int, int, int, int], stride: Stride, padding: Padding, groups: int = 1
 ) -> te.Tensor:
     """Gradient with respect to the weights: (N,H,W,C) with (N,P,Q,K) gives `w_shape`, (R,S,C/G,K)."""
     batch, height, width, _ = extents(x)
@@ -204,6 +191,7 @@ def taps(w: te.Tensor, dilation: Pair) -> te.Tensor:
     return te.compute(shape, lambda r, s, c, k: w[r * down, s * across, c, k], name="taps")
 
 
+@dataclass(frozen=True)
 class Slices:
     """Which slices of a volume a window meets.
 
@@ -214,8 +202,11 @@ class Slices:
         groups: of channels; those of a group lie side by side, slice by slice.
     """
 
-    def __init__(self, window: int, stride: int, dilation: int, before: int, groups: int) -> None:
-        self.window, self.stride, self.dilation, self.before, self.groups = window, stride, dilation, before, groups
+    window: int
+    stride: int
+    dilation: int
+    before: int
+    groups: int
 
     def gathered(self, x: te.Tensor, count: int) -> te.Tensor:
         """(N,D,H,W,C) as (N * count, H, W, window * C): what each of `count` windows meets."""
@@ -255,24 +246,27 @@ def _where(condition: tirx.Expr, value: tirx.Expr, dtype: str) -> tirx.Expr:
 
 def matmul(a: te.Tensor, b: te.Tensor) -> te.Tensor:
     """A B: (M,K) with (K,N) gives (M,N)."""
-    k = te.reduce_axis((0, int(a.shape[1])), "k")
-    return te.compute((int(a.shape[0]), int(b.shape[1])), lambda m, n: te.sum(a[m, k] * b[k, n], axis=k), name="matmul")
+    (m, k), (_, n) = extents(a), extents(b)
+    return _product(m, n, k, lambda i, j, s: a[i, s] * b[s, j], "matmul")
 
 
 def matmul_nt(a: te.Tensor, b: te.Tensor) -> te.Tensor:
     """A Bᵀ: (M,K) with (N,K) gives (M,N)."""
-    k = te.reduce_axis((0, int(a.shape[1])), "k")
-    return te.compute(
-        (int(a.shape[0]), int(b.shape[0])), lambda m, n: te.sum(a[m, k] * b[n, k], axis=k), name="matmul_nt"
-    )
+    (m, k), (n, _) = extents(a), extents(b)
+    return _product(m, n, k, lambda i, j, s: a[i, s] * b[j, s], "matmul_nt")
 
 
 def matmul_tn(a: te.Tensor, b: te.Tensor) -> te.Tensor:
     """Aᵀ B: (K,M) with (K,N) gives (M,N)."""
-    k = te.reduce_axis((0, int(a.shape[0])), "k")
-    return te.compute(
-        (int(a.shape[1]), int(b.shape[1])), lambda m, n: te.sum(a[k, m] * b[k, n], axis=k), name="matmul_tn"
-    )
+    (k, m), (_, n) = extents(a), extents(b)
+    return _product(m, n, k, lambda i, j, s: a[s, i] * b[s, j], "matmul_tn")
+
+
+def _product(
+    rows: int, columns: int, steps: int, term: Callable[[tirx.Var, tirx.Var, tirx.IterVar], tirx.Expr], name: str
+) -> te.Tensor:
+    k = te.reduce_axis((0, steps), "k")
+    return te.compute((rows, columns), lambda m, n: te.sum(term(m, n, k), axis=k), name=name)
 
 
 # Many products of matrices at once, as a tensor expression, float32; operands may lie in any order of their axes.
@@ -298,8 +292,7 @@ class Subscripts:
         operands, _, result = text.replace(" ", "").partition("->")
         parts = operands.split(",")
         if len(parts) != 2 or not result:  # noqa: PLR2004  (a product has two factors)
-            message = f"subscripts '{text}' are not of the form left,right->result"
-            raise ValueError(message)
+            raise ValueError(f"subscripts '{text}' are not of the form left,right->result")
         return cls(*parts, result)
 
     @property
@@ -310,7 +303,7 @@ class Subscripts:
         letter twice, or one that neither the other operand nor the result has.
         """
         parts = set(self.left), set(self.right), set(self.result)
-        if any(len(letters) != len(text) for letters, text in zip(parts, self._texts, strict=True)):
+        if list(map(len, parts)) != list(map(len, (self.left, self.right, self.result))):
             return False
         left, right, result = parts
         return (
@@ -331,10 +324,6 @@ class Subscripts:
         """Of (left operand, gradient of the result)."""
         return Subscripts(self.left, self.result, self.right)
 
-    @property
-    def _texts(self) -> tuple[str, str, str]:
-        return self.left, self.right, self.result
-
     def __str__(self) -> str:
         """As `numpy.einsum` takes it."""
         return f"{self.left},{self.right}->{self.result}"
@@ -348,20 +337,15 @@ def batched_matmul(left: te.Tensor, right: te.Tensor, subscripts: str) -> te.Ten
     """
     letters = Subscripts.parse(subscripts)
     if not letters.is_product:
-        message = f"'{subscripts}' is no batched product of matrices"
-        raise ValueError(message)
-    extents = {}
-    for tensor, text in ((left, letters.left), (right, letters.right)):
-        extents.update(zip(text, (int(extent) for extent in tensor.shape), strict=True))
+        raise ValueError(f"'{subscripts}' is no batched product of matrices")
+    operands = ((left, letters.left), (right, letters.right))
+    sizes = {letter: extent for tensor, text in operands for letter, extent in zip(text, extents(tensor), strict=True)}
     (summed,) = (set(letters.left) & set(letters.right)) - set(letters.result)
-    axis = te.reduce_axis((0, extents[summed]), "k")
+    axis = te.reduce_axis((0, sizes[summed]), "k")
 
     def element(*at: te.Var) -> te.PrimExpr:
         place = {**dict(zip(letters.result, at, strict=True)), summed: axis}
-        factors = [
-            tensor(*(place[letter] for letter in text))
-            for tensor, text in ((left, letters.left), (right, letters.right))
-        ]
+        factors = [tensor(*(place[letter] for letter in text)) for tensor, text in operands]
         return te.sum(factors[0] * factors[1], axis=axis)
 
-    return te.compute(tuple(extents[letter] for letter in letters.result), element, name="batched_matmul")
+    return te.compute(tuple(sizes[letter] for letter in letters.result), element, name="batched_matmul")

@@ -54,23 +54,19 @@ def link(objects: Sequence[Path], path: Path, threads: int | None = None) -> Non
         AutotmError: there is no C compiler, or linking failed.
     """
     compiler = find_compiler()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+
+    def write(output: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
             sources = []
             if threads is not None:
                 sources = [Path(folder) / "built_for.c"]
                 sources[0].write_text(f'const char autotm_built_for[] = "{_BUILT_FOR.format(threads)}";\n', "utf-8")
-            _run(compiler, [*sources, *objects], unfinished, Path(folder))
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+            _run(compiler, [*sources, *objects], path, output, Path(folder))
+
+    write_atomically(path, write)
 
 
-def _run(compiler: str, files: Sequence[Path], output: Path, folder: Path) -> None:
+def _run(compiler: str, files: Sequence[Path], path: Path, output: Path, folder: Path) -> None:
     listed = folder / "files.txt"  # More names than a command line holds.
     listed.write_text("\n".join(f'"{file.absolute()}"' for file in files), encoding="utf-8")
     # Two processes may have compiled the same kernel: either will do.
@@ -78,7 +74,7 @@ def _run(compiler: str, files: Sequence[Path], output: Path, folder: Path) -> No
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise AutotmError(
-            f"linking {output} of {len(files)} files failed; if one is damaged, remove {files[-1].parent} and "
+            f"linking {path} of {len(files)} files failed; if one is damaged, remove {files[-1].parent} and "
             f"try again:\n{done.stderr.strip()}"
         )
 
@@ -142,7 +138,7 @@ def launching_on(device_index: int, stream: int) -> Iterator[None]:
 
 # How many threads run a kernel, and on which cores: set before the first call, and checked.
 
-log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _ONE_CORE_PER_THREAD = -2
 """TVM's affinity mode `kSpecifyOneCorePerThread`."""
@@ -221,9 +217,8 @@ def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05,
     asked = machine.threads if busy is None else busy
     used = measure_cores(work, min_s)
     if used < _ENOUGH * asked:
-        log.warning(
-            "kernels keep %.2f of %d cores busy: other processes hold them, or memory is short; timings will be too "
-            "long",
+        _LOG.warning(
+            "kernels keep %.2f of %d cores busy: other processes hold them, or memory is short; times will be too long",
             *(used, asked),
         )
 
@@ -231,11 +226,7 @@ def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05,
 def kernel_threads() -> set[int]:
     """The threads that run parts of a kernel which this thread calls, itself among them, by Linux's numbers."""
     found: set[int] = set()
-
-    def part() -> None:
-        found.add(threading.get_native_id())
-
-    launch_parts(part)
+    launch_parts(lambda: found.add(threading.get_native_id()))
     return found
 
 
@@ -243,19 +234,15 @@ def measure_cores(work: Callable[[], None], min_s: float) -> float:
     """Cores kept busy while `work` repeats for `min_s` seconds or more, after a call that wakes the threads."""
     work()
     cpu_before, start = time.process_time_ns(), time.perf_counter_ns()
-    while (wall := time.perf_counter_ns() - start) < min_s * 1e9:
+    while time.perf_counter_ns() - start < min_s * 1e9:
         work()
-    cpu = time.process_time_ns() - cpu_before
-    wall = time.perf_counter_ns() - start
-    return cpu / wall
+    return (time.process_time_ns() - cpu_before) / (time.perf_counter_ns() - start)
 
 
 # Compiled kernels: loading them, and binding them to memory so that a call does nothing but compute.
 
-_LOG = logging.getLogger(__name__)
-
 FRAMEWORK_CALL = "autotm.framework"
-"""What compiled code calls where PyTorch computes a kernel (`framework.py`)."""
+"""What compiled code calls where PyTorch computes a kernel (`torch_operators.py`)."""
 ONNX_CALL = "autotm.onnx"
 """What compiled code calls where ONNX's reference computes a kernel (`onnx_operators.py`)."""
 _FRAMEWORKS = {
@@ -320,12 +307,7 @@ class KernelLibrary:
             _LOG.warning(
                 "%s: built for %d threads, about to run on %d: most kernels will keep only %d of them busy; lower the "
                 "network again for %d threads ('threads' in the machine file, or --config threads=%d)",
-                self.path,
-                self.threads,
-                threads,
-                self.threads,
-                threads,
-                threads,
+                *(self.path, self.threads, threads, self.threads, threads, threads),
             )
             return self.threads
         return threads

@@ -12,7 +12,7 @@ from autotm.kernels.tir import extents
 #
 # Forward: `statistics`, one reduction over the batch, then `normalise`, one elementwise pass that what follows fuses
 # with. Backward: `gradient_sums`, one reduction, then `data_gradient`, elementwise. The reductions' code is generated
-# (`batch_norm_code.py` knows them by the block names given here); the forms below state their meaning.
+# (`schedules/channel_sums.py` knows them by the block names given here); the forms below state their meaning.
 
 
 def statistics(x: te.Tensor, epsilon: float) -> list[te.Tensor]:
@@ -71,9 +71,7 @@ def running_averages(
 def normalise(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, mean: te.Tensor, inverse: te.Tensor) -> te.Tensor:
     """(x - mean) * inverse * gamma + beta."""
     return te.compute(
-        x.shape,
-        lambda *i: (x(*i) - mean[i[-1]]) * (inverse[i[-1]] * gamma[i[-1]]) + beta[i[-1]],
-        name="batch_norm",
+        x.shape, lambda *i: (x(*i) - mean[i[-1]]) * (inverse[i[-1]] * gamma[i[-1]]) + beta[i[-1]], name="batch_norm"
     )
 
 
@@ -169,8 +167,7 @@ def _normalized(x: te.Tensor, epsilon: float) -> tuple[te.Tensor, te.Tensor]:
 
 def _row_mean(x: te.Tensor) -> te.Tensor:
     width = int(x.shape[-1])
-    axis = te.reduce_axis((0, width), "k")
-    total = te.compute(x.shape[:-1], lambda *at: te.sum(x(*at, axis), axis=axis), name="row_sum")
+    total = _sum(x, "row_sum")
     return te.compute(x.shape[:-1], lambda *at: total(*at) * tirx.const(1.0 / width, "float32"), name="row_mean")
 
 
@@ -214,6 +211,6 @@ def _exponential(x: te.Tensor) -> te.Tensor:
     return te.compute(x.shape, lambda *at: tirx.exp(x(*at) - peak(*at[:-1])), name="exponential")
 
 
-def _sum(x: te.Tensor) -> te.Tensor:
+def _sum(x: te.Tensor, name: str = "total") -> te.Tensor:
     axis = te.reduce_axis((0, int(x.shape[-1])), "k")
-    return te.compute(x.shape[:-1], lambda *at: te.sum(x(*at, axis), axis=axis), name="total")
+    return te.compute(x.shape[:-1], lambda *at: te.sum(x(*at, axis), axis=axis), name=name)

@@ -1,6 +1,6 @@
 """Kernels that are nodes of an ONNX file, computed by ONNX's own reference on the memory that a plan gives.
 
-As in `framework.py`, compiled code calls them by name. Only processes that run such kernels import ONNX.
+As in `torch_operators.py`, compiled code calls them by name. Only processes that run such kernels import ONNX.
 """
 
 from __future__ import annotations
@@ -57,14 +57,10 @@ def _log_softmax(rows: Array) -> Array:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-def _hardmax(rows: Array) -> Array:
-    return np.asarray(np.arange(rows.shape[1]) == rows.argmax(axis=1)[:, None])
-
-
 _BY_ROWS = (
     _by_rows("Softmax", lambda rows: np.exp(_log_softmax(rows))),
     _by_rows("LogSoftmax", _log_softmax),
-    _by_rows("Hardmax", _hardmax),
+    _by_rows("Hardmax", lambda rows: np.asarray(np.arange(rows.shape[1]) == rows.argmax(axis=1)[:, None])),
 )
 _SOFTMAX_ALONG_AXIS = 13
 """The version of ONNX's operators from which a softmax is taken along one axis."""

@@ -81,31 +81,24 @@ def call_embedding_concat(builder: relax.BlockBuilder, parts: Sequence[tuple[rel
         return embedding_concat([tuple(itertools.islice(rest, length)) for length in lengths])
 
     return builder.call_te(
-        kernel,
-        *itertools.chain.from_iterable(parts),
-        primfunc_name_hint="embedding_concat",
-        primfunc_attrs=OPAQUE,
+        kernel, *itertools.chain.from_iterable(parts), primfunc_name_hint="embedding_concat", primfunc_attrs=OPAQUE
     )
 
 
 def embedding_concat(parts: Sequence[tuple[te.Tensor, ...]]) -> te.Tensor:
     """The kernel of `call_embedding_concat`, already scheduled."""
     tensors = list(itertools.chain.from_iterable(parts))
-    widths = [int(part[0].shape[1]) for part in parts]
-    count = int(parts[0][-1].shape[0])
-    begins = list(itertools.accumulate(widths, initial=0))
+    count, *_ = tir.extents(parts[0][-1])
+    begins = list(itertools.accumulate((int(part[0].shape[1]) for part in parts), initial=0))
 
     def body(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
-        def row(at: tir.Index) -> tirx.Stmt:
-            rest = iter(ins)
-            copies = []
-            for part, begin in zip(parts, begins, strict=False):
-                source, *indices = itertools.islice(rest, len(part))
-                copies.append(_copy_row(outs[0], at, begin, source, *indices))
-            return tir.sequence(copies)
+        rest = iter(ins)
+        places = [(begin, *itertools.islice(rest, len(part))) for part, begin in zip(parts, begins, strict=False)]
 
-        is_parallel = 2 * 4 * count * begins[-1] >= PARALLEL_BYTES
-        return tir.loop(count, row, "row", tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL)
+        def row(at: tir.Index) -> tirx.Stmt:
+            return tir.sequence([_copy_row(outs[0], at, *place) for place in places])
+
+        return tir.parallel(count, row, "row", when=2 * 4 * count * begins[-1] >= PARALLEL_BYTES)
 
     return te.extern(
         [(count, begins[-1])],
@@ -220,7 +213,7 @@ class UpdateLoops:
         def of_thread(thread: tir.Index) -> tirx.Stmt:
             return self.rows(lanes, lambda row: tirx.truncmod(row, tir.number(threads)) == thread)
 
-        return tir.loop(threads, of_thread, "thread", tirx.ForKind.PARALLEL)
+        return tir.parallel(threads, of_thread, "thread")
 
     def rows(
         self, lanes: int, mine: Callable[[tirx.Expr], tirx.Expr] | None = None, column: tirx.Expr | None = None
@@ -297,8 +290,7 @@ class Scatter:
     def of_axis(cls, dy: Sequence[int], shape: Sequence[int], axis: int, indices: Sequence[int]) -> Scatter:
         """Of a `take` along an axis: `dy` has the indices' axes in place of it."""
         entries = math.prod(indices)
-        inner = math.prod(shape[axis + 1 :])
-        return cls(math.prod(dy[:axis]), entries, inner, (shape[axis],), ((1,),), (entries,))
+        return cls(math.prod(dy[:axis]), entries, math.prod(shape[axis + 1 :]), (shape[axis],), ((1,),), (entries,))
 
     @classmethod
     def of_elements(cls, dy: Sequence[int], shape: Sequence[int], axis: int) -> Scatter:
@@ -313,18 +305,17 @@ class Scatter:
         padded = [(1,) * (rank - len(index)) + tuple(index) for index in indices]
         entries = tuple(max(extents) for extents in zip(*padded, strict=True))
         inner = math.prod(shape[len(indices) :])
-        strides = tuple(_strides(index) for index in padded)
+        # None where an index is broadcast.
+        strides = tuple(
+            tuple(0 if extent == 1 else math.prod(index[axis + 1 :]) for axis, extent in enumerate(index))
+            for index in padded
+        )
         return cls(1, math.prod(entries), inner, tuple(shape[: len(indices)]), strides, entries)
 
     @property
     def places(self) -> int:
         """Places of one outer index."""
         return math.prod(self.extents)
-
-
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Elements from one index to the next along each axis; none where it is broadcast."""
-    return tuple(0 if extent == 1 else math.prod(shape[axis + 1 :]) for axis, extent in enumerate(shape))
 
 
 def scatter_sum(dy: te.Tensor, indices: Sequence[te.Tensor], shape: Sequence[int], scatter: Scatter) -> te.Tensor:
@@ -338,10 +329,7 @@ def scatter_sum(dy: te.Tensor, indices: Sequence[te.Tensor], shape: Sequence[int
         [dy, *indices],
         body,
         dtype=[dy.dtype],
-        in_buffers=[
-            tirx.decl_buffer(tensor.shape, tensor.dtype, f"operand{slot}", layout=None)
-            for slot, tensor in enumerate((dy, *indices))
-        ],
+        in_buffers=[_buffer(tensor, f"operand{slot}") for slot, tensor in enumerate((dy, *indices))],
         out_buffers=[tirx.decl_buffer(tuple(shape), dy.dtype, "sums", layout=None)],
         name="scatter_sum",
         attrs={
@@ -393,33 +381,27 @@ class ScatterLoops:
 
     def shared(self, lanes: int, threads: int) -> tirx.Stmt:
         """Threads share the outer indices where there are enough of them, else columns, else places."""
-        scatter, parallel = self.scatter, tirx.ForKind.PARALLEL
+        scatter = self.scatter
         if scatter.outer >= threads:
+            tasks = (threads, scatter.outer)
+            return tir.in_tasks(*tasks, lambda outer, _: self.part(outer, 0, scatter.inner, lanes), "outer")
 
-            def part(index: tir.Index) -> tirx.Stmt:
-                first, last = tir.share(index, threads, scatter.outer)
-                one = lambda outer: self.part(outer, 0, scatter.inner, lanes)  # noqa: E731
-                return tir.loop(last - first, one, "outer", start=first)
+        def each_outer(part: Callable[[tir.Index], tirx.Stmt]) -> tirx.Stmt:
+            return tir.loop(scatter.outer, part, "outer")
 
-            return tir.loop(threads, part, "thread", parallel)
         if scatter.inner % (threads * lanes) == 0:
             width = scatter.inner // threads
 
             def columns(index: tir.Index) -> tirx.Stmt:
-                one = lambda outer: self.part(outer, index * width, width, lanes)  # noqa: E731
-                return tir.loop(scatter.outer, one, "outer")
+                return each_outer(lambda outer: self.part(outer, index * width, width, lanes))
 
-            return tir.loop(threads, columns, "thread", parallel)
+            return tir.parallel(threads, columns, "thread")
 
         def places(index: tir.Index) -> tirx.Stmt:
-            first, last = tir.share(index, threads, scatter.places)
+            first, last = (tir.number(place) for place in tir.share(index, threads, scatter.places))
+            return each_outer(lambda outer: self.part(outer, 0, scatter.inner, lanes, (first, last)))
 
-            def one(outer: tir.Index) -> tirx.Stmt:
-                return self.part(outer, 0, scatter.inner, lanes, (tir.number(first), tir.number(last)))
-
-            return tir.loop(scatter.outer, one, "outer")
-
-        return tir.loop(threads, places, "thread", parallel)
+        return tir.parallel(threads, places, "thread")
 
     def part(
         self,
@@ -439,16 +421,25 @@ class ScatterLoops:
             at = (outer * scatter.places + first + place) * scatter.inner + column
             return tir.spans(width, lanes, lambda i, size: tir.store(self.sums, at + i, tir.splat(zero, size), size))
 
-        def add(entry: tir.Index) -> tirx.Stmt:
+        def add(entry: tir.Index, column: tir.Index, width: int, place: tirx.Expr) -> tirx.Stmt:
             def to(place: tir.Index) -> tirx.Stmt:
                 change = self._add(outer, entry, place, column, width, lanes)
                 return change if mine is None else tir.choose(tirx.all(place >= mine[0], place < mine[1]), change, None)
 
-            if scatter.is_each:
-                return tir.loop(width, lambda i: self._add_one(outer, entry, column + i, mine), "column")
-            return tir.bind(self._place(entry), to, "place")
+            return tir.bind(place, to, "place")
 
-        return tir.sequence([tir.loop(count, clear, "place"), tir.loop(scatter.entries, add, "entry")])
+        def each(entry: tir.Index) -> tirx.Stmt:
+            if not scatter.is_each:
+                return add(entry, column, width, self._place(entry))
+
+            def one(i: tir.Index) -> tirx.Stmt:
+                origin = (outer * scatter.entries + entry) * scatter.inner + (column + i)
+                place = _counted(tir.load(self.indices[0], origin), scatter.extents[0])
+                return add(entry, column + i, 1, place)
+
+            return tir.loop(width, one, "column")
+
+        return tir.sequence([tir.loop(count, clear, "place"), tir.loop(scatter.entries, each, "entry")])
 
     def _add(
         self, outer: tir.Index, entry: tir.Index, place: tir.Index, column: tir.Index, width: int, lanes: int
@@ -462,20 +453,6 @@ class ScatterLoops:
             return tir.store(self.sums, to + i, total, size)
 
         return tir.spans(width, lanes, vector)
-
-    def _add_one(
-        self, outer: tir.Index, entry: tir.Index, column: tir.Index, mine: tuple[tirx.Expr, tirx.Expr] | None
-    ) -> tirx.Stmt:
-        """One element, with an index of its own."""
-        scatter = self.scatter
-        origin = (outer * scatter.entries + entry) * scatter.inner + column
-
-        def to(place: tir.Index) -> tirx.Stmt:
-            at = (outer * scatter.places + place) * scatter.inner + column
-            change = tir.store(self.sums, at, tir.load(self.sums, at) + tir.load(self.dy, origin))
-            return change if mine is None else tir.choose(tirx.all(place >= mine[0], place < mine[1]), change, None)
-
-        return tir.bind(_counted(tir.load(self.indices[0], origin), scatter.extents[0]), to, "place")
 
     def _place(self, entry: tir.Index) -> tirx.Expr:
         scatter = self.scatter

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
 import tvm
@@ -16,12 +16,10 @@ from tvm.target import codegen
 from autotm.model.errors import BadInputError
 from autotm.model.machine import Machine
 
-# What schedules need to know of the machine: vector width, register count, cache sizes.
-
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_DEFAULT_L1_BYTES = 32 << 10
-_DEFAULT_L2_BYTES = 512 << 10
+_DEFAULT_L1_BYTES = 32 << 10  # Where Linux does not tell.
+_DEFAULT_L2_BYTES = 512 << 10  # Likewise.
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,7 @@ class TargetInfo:
     def __post_init__(self) -> None:
         """Refuse sizes no schedule can work with."""
         if min(self.lanes, self.registers, self.l1_bytes, self.l2_bytes) <= 0:
-            message = f"target properties must be positive: {self}"
-            raise ValueError(message)
+            raise ValueError(f"target properties must be positive: {self}")
 
 
 def host_target(threads: int | None = None) -> tvm.target.Target:
@@ -100,6 +97,10 @@ def _cache_bytes(level: int, default: int) -> int:
     return default
 
 
+_VECTOR_FLAGS = frozenset(
+    {"pni", "ssse3", "sse4_1", "sse4_2", "avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f", "avx512bw"}
+    | {"avx512cd", "avx512dq", "avx512vl", "avx512ifma", "avx512vbmi"}
+)
 _LINUX_NAMES = {"sse4.1": "sse4_1", "sse4.2": "sse4_2", "sse3": "pni", "bmi": "bmi1"}
 
 
@@ -112,18 +113,12 @@ def cpu_flags(target: tvm.target.Target) -> list[str]:
     return sorted(found & _VECTOR_FLAGS)
 
 
-_VECTOR_FLAGS = frozenset(
-    {"pni", "ssse3", "sse4_1", "sse4_2", "avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f", "avx512bw"}
-    | {"avx512cd", "avx512dq", "avx512vl", "avx512ifma", "avx512vbmi"}
-)
-
-
 # Static cost rules: how a contraction's result is cut into register tiles. No tuning, no timing.
 
-_FMA_PER_CYCLE = 2
-_LOADS_PER_CYCLE = 2
-_FMA_LATENCY = 4
-_TILE_OVERHEAD_CYCLES = 40
+_FMA_PER_CYCLE = 2  # Vector multiply-add units of a core.
+_LOADS_PER_CYCLE = 2  # Load ports of such a core.
+_FMA_LATENCY = 4  # Cycles.
+_TILE_OVERHEAD_CYCLES = 40  # Entry and exit of the loops around a tile.
 CHAIN_STEPS = 1024
 """Products added one after the other into one float32 sum before it is added to a total: keeps rounding small."""
 
@@ -147,7 +142,12 @@ class Cut:
 
     def sizes(self) -> tuple[int, ...]:
         """The different lengths, longest first."""
-        return (self.size,) if self.longer == self.count else (self.size, self.size - 1)
+        return tuple(size for size, _ in self.counts())
+
+    def counts(self) -> tuple[tuple[int, int], ...]:
+        """The different lengths, longest first, and how many pieces have each."""
+        rest = self.count - self.longer
+        return ((self.size, self.longer), (self.size - 1, rest)) if rest else ((self.size, self.longer),)
 
 
 def cut(extent: int, largest: int) -> Cut:
@@ -164,17 +164,19 @@ class Tiles:
     vectors: Cut
 
 
-@lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)
 def register_tiles(rows: int, columns: int, features: int, steps: int, info: TargetInfo) -> Tiles:
     """The cut of a (rows, columns, features) result with the least estimated cycles for `steps` products each."""
     vectors = -(-features // info.lanes)
-    best, least = None, float("inf")
-    for tiles in _candidates(rows, columns, vectors, info):
-        cycles = sum(count * tile_cycles(size, width, steps) for size, width, count in _classes(tiles))
-        if cycles < least:
-            best, least = tiles, cycles
-    assert best is not None
-    return best
+
+    def cycles(tiles: Tiles) -> float:
+        pieces = product(tiles.rows.counts(), tiles.columns.counts(), tiles.vectors.counts())
+        return sum(
+            down * across * count * tile_cycles(height * width, size, steps)
+            for (height, down), (width, across), (size, count) in pieces
+        )
+
+    return min(_candidates(rows, columns, vectors, info), key=cycles)
 
 
 def tile_cycles(scalars: int, vectors: int, steps: int) -> float:
@@ -192,24 +194,12 @@ def _candidates(rows: int, columns: int, vectors: int, info: TargetInfo) -> Iter
                 yield Tiles(cut(rows, height), column, cut(vectors, width))
 
 
-def _classes(tiles: Tiles) -> Iterator[tuple[int, int, int]]:
-    for height, rows in _counts(tiles.rows):
-        for width, columns in _counts(tiles.columns):
-            for vectors, count in _counts(tiles.vectors):
-                yield height * width, vectors, rows * columns * count
-
-
-def _counts(pieces: Cut) -> tuple[tuple[int, int], ...]:
-    rest = pieces.count - pieces.longer
-    return ((pieces.size, pieces.longer), (pieces.size - 1, rest)) if rest else ((pieces.size, pieces.longer),)
-
-
 # Choices common to the schedules of memory-bound kernels: vector tiles, and what is worth more than one thread.
 
 PARALLEL_BYTES = 128 << 10
 """Kernels that touch less than this stay on one thread: waking the others costs some microseconds."""
 
-_VECTORS_PER_TILE = 4
+_VECTORS_PER_TILE = 4  # Of sums in registers at most.
 
 
 @dataclass(frozen=True)

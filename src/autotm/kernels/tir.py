@@ -1,4 +1,4 @@
-"""TIR read and written: axes and accesses of a block, words to build loops with, buffers made workspaces."""
+"""TIR read and written: axes and accesses of a block, workspaces, and functions that build loops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import ir, s_tir, te, tirx
-from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import SBlockRV
@@ -18,7 +17,7 @@ from tvm_ffi import StructuralMutator
 
 from autotm.kernels.target import Cut
 
-# What a schedule asks of a block: its axes, what it reads and writes, and at which indices.
+# A block's axes, what it reads and writes, and at which indices.
 
 _SPATIAL, _REDUCTION = 0, 2
 _FLOAT_CALLS = {"tirx.exp", "tirx.log", "tirx.tanh", "tirx.sqrt", "tirx.rsqrt", "tirx.pow", "tirx.sigmoid", "tirx.erf"}
@@ -84,7 +83,7 @@ class Nest:
 
 def size_bytes(buffer: tirx.Buffer) -> int:
     """Bytes of a dense buffer of constant shape."""
-    return math.prod(int(extent) for extent in buffer.shape) * int(buffer.dtype.itemsize)
+    return elements(buffer) * int(buffer.dtype.itemsize)
 
 
 def top_blocks(schedule: Schedule) -> list[SBlockRV]:
@@ -102,7 +101,7 @@ def read_nest(schedule: Schedule, block: SBlockRV) -> Nest | None:
         return None
     extents = []
     for loop, axis in zip(loops, statement.iter_vars, strict=True):
-        if not (_is_number(loop.extent) and _is_number(axis.dom.extent) and _is_number(loop.min)):
+        if not all(isinstance(value, int | tirx.IntImm) for value in (loop.extent, axis.dom.extent, loop.min)):
             return None
         if int(loop.extent) != int(axis.dom.extent) or int(loop.min) != 0 or loop.kind != tirx.ForKind.SERIAL:
             return None
@@ -122,10 +121,6 @@ def read_nest(schedule: Schedule, block: SBlockRV) -> Nest | None:
         arithmetic=uses.arithmetic,
         has_call=uses.has_call,
     )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | tirx.IntImm)
 
 
 class _Uses:
@@ -243,29 +238,7 @@ class _Hoister:
 
     def _block(self, block: SBlock, mutator: StructuralMutator) -> SBlock:
         kept = [new for new in map(self._place, block.alloc_buffers) if new is not None]
-        bare = SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            block.name_hint,
-            block.body,
-            block.init,
-            [],
-            block.match_buffers,
-            block.annotations,
-        )
-        bare = mutator.default_mutate(bare)
-        return SBlock(
-            bare.iter_vars,
-            bare.reads,
-            bare.writes,
-            bare.name_hint,
-            bare.body,
-            bare.init,
-            kept,
-            bare.match_buffers,
-            bare.annotations,
-        )
+        return _allocating(mutator.default_mutate(_allocating(block, [])), kept)
 
     def _place(self, buffer: tirx.Buffer) -> tirx.Buffer | None:
         """Decide where a buffer lives; its allocation if it stays."""
@@ -303,15 +276,15 @@ class _Hoister:
         return self._new[variable][0] if variable in self._new else mutator.default_mutate(variable)
 
 
-# Small words to write TIR with: loops, flat vector accesses, rewriting of expressions.
+def _allocating(block: SBlock, buffers: Sequence[tirx.Buffer]) -> SBlock:
+    """The block with other allocations."""
+    parts = block.iter_vars, block.reads, block.writes, block.name_hint, block.body, block.init
+    return SBlock(*parts, list(buffers), block.match_buffers, block.annotations)
+
+
+# Loops, accesses by flat position, and rewritten expressions.
 
 Index = int | tirx.Expr
-
-_BINARY = (
-    tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max,
-    tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or,
-    tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor, tirx.LShift, tirx.RShift,
-)  # fmt: skip
 
 
 def number(value: Index) -> tirx.Expr:
@@ -322,6 +295,11 @@ def number(value: Index) -> tirx.Expr:
 def extents(shaped: tirx.Buffer | te.Tensor) -> tuple[int, ...]:
     """The static shape of a buffer or tensor."""
     return tuple(int(extent) for extent in shaped.shape)
+
+
+def elements(shaped: tirx.Buffer | te.Tensor) -> int:
+    """Number of elements of a static shape."""
+    return math.prod(extents(shaped))
 
 
 def unravel(position: Index, shape: Sequence[int]) -> list[Index]:
@@ -349,6 +327,23 @@ def loop(
     return tirx.For(variable, number(0), number(extent), kind, body(value))
 
 
+def parallel(extent: Index, body: Callable[[Index], tirx.Stmt], name: str, *, when: bool = True) -> tirx.Stmt:
+    """A loop from 0 whose iterations run on different threads if `when` holds."""
+    return loop(extent, body, name, tirx.ForKind.PARALLEL if when else tirx.ForKind.SERIAL)
+
+
+def in_tasks(
+    tasks: int, total: int, body: Callable[[Index, Index], tirx.Stmt], name: str, *, when: bool = True
+) -> tirx.Stmt:
+    """`body(item, task)` for each of `total` items: each of `tasks` parallel tasks takes neighbouring ones in turn."""
+
+    def task(index: Index) -> tirx.Stmt:
+        first, last = share(index, tasks, total)
+        return loop(last - first, lambda item: body(item, index), name, start=first)
+
+    return parallel(tasks, task, "task", when=when)
+
+
 def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
     """The statements one after the other."""
     if not statements:
@@ -365,22 +360,16 @@ def choose(condition: tirx.Expr | bool, then: tirx.Stmt, otherwise: tirx.Stmt | 
 
 def bind(value: Index, body: Callable[[Index], tirx.Stmt], name: str) -> tirx.Stmt:
     """Name a value; constants stay constants."""
-    if isinstance(value, int | tirx.Var):
-        return body(value)
-    variable = tirx.Var(name, "int64")
-    return sequence([tirx.Bind(variable, value), body(variable)])
+    return bind_all((value,), name, body)
 
 
 def bind_all(values: Sequence[Index], names: str, body: Callable[..., tirx.Stmt]) -> tirx.Stmt:
     """Name several values, which keeps the expressions built of them small; `names` are separated by spaces."""
     bindings, arguments = [], []
     for value, name in zip(values, names.split(), strict=True):
-        if isinstance(value, int | tirx.Var):
-            arguments.append(value)
-            continue
-        variable = tirx.Var(name, "int64")
-        bindings.append(tirx.Bind(variable, value))
-        arguments.append(variable)
+        is_named = isinstance(value, int | tirx.Var)
+        arguments.append(value if is_named else tirx.Var(name, "int64"))
+        bindings += [] if is_named else [tirx.Bind(arguments[-1], value)]
     return sequence([*bindings, body(*arguments)])
 
 
@@ -423,24 +412,22 @@ def segments(width: int, lanes: int) -> tuple[tuple[int, int], ...]:
     return tuple(pieces)
 
 
-def lanewise(extent: int, lanes: int, body: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
-    """A statement for each element of a row: whole vectors first, then what remains."""
-    whole = extent // lanes
-
-    def vector(start: Index, width: int) -> tirx.Stmt:
-        return loop(width, lambda lane: body(start + lane), "lane", tirx.ForKind.VECTORIZED)
-
-    statements = [loop(whole, lambda i: vector(i * lanes, lanes), "vector")] if whole else []
-    statements += [vector(whole * lanes + offset, width) for offset, width in segments(extent % lanes, lanes)]
-    return sequence(statements)
-
-
 def spans(count: int, lanes: int, write: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
     """`write(offset, width)` for vectors that cover `count` elements: a loop of whole ones, then what remains."""
     whole = count // lanes
     statements = [loop(whole, lambda i: write(i * lanes, lanes), "vector")] if whole else []
     statements += [write(whole * lanes + offset, width) for offset, width in segments(count % lanes, lanes)]
     return sequence(statements)
+
+
+def lanewise(extent: int, lanes: int, body: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
+    """`body(position)` for each element of a row, as lanes of the vectors of `spans`."""
+    return spans(extent, lanes, lambda start, width: vector(width, lambda lane: body(start + lane)))
+
+
+def vector(lanes: int, body: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
+    """`body(lane)` for each lane of one vector."""
+    return loop(lanes, body, "lane", tirx.ForKind.VECTORIZED)
 
 
 def pick(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
@@ -466,7 +453,7 @@ def share(index: Index, parts: int, total: int) -> tuple[Index, Index]:
 
 
 def workspace(size: int, name: str) -> tirx.Buffer:
-    """A flat float32 buffer of the root block."""
+    """A flat float32 buffer of the root block; never empty."""
     return tirx.decl_buffer((tirx.IntImm("int64", max(size, 1)),), "float32", name=name)
 
 
@@ -494,61 +481,32 @@ class Registers:
 
 
 def rewrite(
-    expr: tirx.Expr,
-    variables: Mapping[tirx.Var, tirx.Expr],
-    loads: Mapping[tirx.Buffer, Callable[[], tirx.Expr]],
+    expr: tirx.Expr, variables: Mapping[tirx.Var, tirx.Expr], loads: Mapping[tirx.Buffer, Callable[[], tirx.Expr]]
 ) -> tirx.Expr:
     """`expr` with variables and whole loads from the given buffers replaced."""
 
-    def visit(node: tirx.Expr) -> tirx.Expr:  # noqa: PLR0911  (one return for each kind of node)
-        if isinstance(node, TensorLoad):
-            if node.source in loads:
-                return loads[node.source]()
-            return tirx.BufferLoad(node.source, [visit(index) for index in node.indices])
-        if isinstance(node, tirx.Var):
-            return variables.get(node, node)
-        if isinstance(node, _BINARY):
-            return type(node)(visit(node.a), visit(node.b))
-        if isinstance(node, tirx.Select):
-            return tirx.Select(visit(node.condition), visit(node.true_value), visit(node.false_value))
-        if isinstance(node, tirx.Cast):
-            return tirx.Cast(node.ty, visit(node.value))
-        if isinstance(node, tirx.Not | tirx.BitwiseNot):
-            return type(node)(visit(node.a))
-        if isinstance(node, Call):
-            arguments = [visit(argument) for argument in node.args]
-            return Call(node.op, arguments, node.attrs, node.ty_args, node.span, node.ty)
-        return node
+    def variable(node: tirx.Var, mutator: StructuralMutator) -> Any:
+        return variables[node] if node in variables else mutator.default_mutate(node)
 
-    return visit(expr)
+    def load(node: TensorLoad, mutator: StructuralMutator) -> Any:
+        return loads[node.source]() if node.source in loads else mutator.default_mutate(node)
+
+    return tvm_ffi.structural_mutate(expr, [(TensorLoad, load), (tirx.Var, variable)])
 
 
 def loads_of(expr: tirx.Expr) -> list[TensorLoad]:
     """Every load in an expression."""
-    return [node for node in _nodes(expr) if isinstance(node, TensorLoad)]
-
-
-def _nodes(expr: tirx.Expr) -> list[tirx.Expr]:
-    found, waiting = [], [expr]
-    while waiting:
-        node = waiting.pop()
-        found.append(node)
-        if isinstance(node, TensorLoad):
-            waiting.extend(node.indices)
-        elif isinstance(node, Call):
-            waiting.extend(node.args)
-        elif isinstance(node, tirx.Select):
-            waiting += [node.condition, node.true_value, node.false_value]
-        elif isinstance(node, _BINARY):
-            waiting += [node.a, node.b]
-        elif isinstance(node, tirx.Not | tirx.BitwiseNot):
-            waiting.append(node.a)
-        elif isinstance(node, tirx.Cast):
-            waiting.append(node.value)
+    found: list[TensorLoad] = []
+    tvm_ffi.structural_walk(expr, (TensorLoad, found.append))
     return found
 
 
-# Kernels whose loops are written out instead of scheduled: their code, and how it takes a function's place.
+def is_own(indices: Sequence[tirx.Expr], variables: Sequence[tirx.Var]) -> bool:
+    """Whether the indices are the loops' variables themselves: an access of the loops' own element."""
+    return len(indices) == len(variables) and all(i.same_as(v) for i, v in zip(indices, variables, strict=True))
+
+
+# Code that takes the place of a function's blocks.
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def constant_as_text(value: torch.Tensor) -> dict[str, Any]:
 
 
 def operator_of(name: str) -> Any:
-    """Return the operator of that name; libraries beside PyTorch are imported for theirs.
+    """Return the operator of that name; a library that registers operators is imported for its own.
 
     Raises:
         RuntimeError: there is none.
@@ -158,7 +158,7 @@ def _bound(text: str, addresses: tuple[int, ...]) -> Callable[[], None]:
 def bound(operation: Operation, operands: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]) -> Callable[[], None]:
     """Return an operation as a call without arguments, which reads its operands and writes what is kept of its results.
 
-    An operator that can write all its results where it is told does; those of others are copied.
+    An operator that has an `out` form writes its results in place; those of others are copied.
     """
     operator = operator_of(operation.operator)
     drawing = contextlib.nullcontext
@@ -186,7 +186,7 @@ def bound(operation: Operation, operands: Sequence[torch.Tensor], kept: Sequence
 
 
 def _writing(operator: Any, numbers: Sequence[int]) -> tuple[Any, list[str]] | None:
-    """Return the form of an operator that writes where it is told, and the names of what it writes; None without."""
+    """Return the `out` form of an operator and the names of its outputs; None if it has none."""
     own = operator._schema  # noqa: SLF001 - as PyTorch's own tools read it
     if len(numbers) != len(own.returns) or torch.Tag.nondeterministic_seeded in operator.tags:
         return None
@@ -208,17 +208,6 @@ def _decoded(value: Any, operands: Sequence[torch.Tensor]) -> Any:
     return _DECODERS[kind](held, operands) if kind in _DECODERS else getattr(torch, held)
 
 
-def _operated(held: Any, operands: Sequence[torch.Tensor]) -> Any:
-    name, arguments, named = held
-    return operator_of(name)(
-        *_decoded(arguments, operands), **{key: _decoded(value, operands) for key, value in named.items()}
-    )
-
-
-def _strided(operand: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    return torch.empty_strided(operand.shape, strides, dtype=operand.dtype).copy_(operand)
-
-
 def _constant(values: list[Any], shape: Sequence[int], kind: str) -> torch.Tensor:
     dtype = getattr(torch, kind)
     if dtype.is_complex:
@@ -228,8 +217,12 @@ def _constant(values: list[Any], shape: Sequence[int], kind: str) -> torch.Tenso
 
 _DECODERS: dict[str, Callable[[Any, Sequence[torch.Tensor]], Any]] = {
     "tensor": lambda held, operands: operands[held],
-    "strided": lambda held, operands: _strided(operands[held[0]], held[1]),
-    "operation": _operated,
+    "strided": lambda held, operands: torch.empty_strided(
+        operands[held[0]].shape, held[1], dtype=operands[held[0]].dtype
+    ).copy_(operands[held[0]]),
+    "operation": lambda held, operands: operator_of(held[0])(
+        *_decoded(held[1], operands), **{key: _decoded(value, operands) for key, value in held[2].items()}
+    ),
     "item": lambda held, operands: _decoded(held[0], operands)[held[1]],
     "constant": lambda held, _: _constant(*held),
     "complex": lambda held, _: complex(*held),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import te, tirx
 
 from autotm.kernels.tir import extents
-
-# Where pooling windows lie: which input a window position reads, and which windows cover an input position.
 
 Pair = tuple[int, int]
 Padding = tuple[int, int, int, int]
@@ -129,7 +129,7 @@ class Grid:
     def element(self, i: tirx.Expr, j: tirx.Expr, r: tirx.Expr, s: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
         """Row and column, perhaps in the padding, that window (i, j) reads at its position (r, s)."""
         rows, columns = self.rows, self.columns
-        r, s = (_times(at, axis.dilation) for at, axis in ((r, rows), (s, columns)))
+        r, s = (at if axis.dilation == 1 else at * axis.dilation for at, axis in ((r, rows), (s, columns)))
         return i * rows.stride + r - rows.before, j * columns.stride + s - columns.before
 
     def inside(self, h: tirx.Expr, w: tirx.Expr, value: Callable[[], tirx.Expr], otherwise: tirx.Expr) -> tirx.Expr:
@@ -160,10 +160,6 @@ class Grid:
         return tirx.const(1.0, dtype) / tirx.Cast(dtype, count)
 
 
-def _times(value: tirx.Expr, factor: int) -> tirx.Expr:
-    return value if factor == 1 else value * factor
-
-
 def _where(conditions: list[tirx.Expr], value: tirx.Expr, otherwise: tirx.Expr) -> tirx.Expr:
     return tirx.if_then_else(tirx.all(*conditions), value, otherwise) if conditions else value
 
@@ -174,7 +170,7 @@ def _where(conditions: list[tirx.Expr], value: tirx.Expr, otherwise: tirx.Expr) 
 # those of the padding that are `counted`. Windows of a maximum may have elements `dilation` apart. Schedules recognise
 # the blocks by the names given here.
 
-_INT8_MAX = 127
+_INT8_MAX = 127  # Places in a window that int8 can hold.
 
 
 def _least(dtype: str) -> tirx.Expr:
@@ -232,7 +228,7 @@ def max_pool2d_gradient(
         here = index[n, i, j, c] == tirx.Cast(dtype, u * pool[1] + v)
         return te.sum(grid.covering(window, tirx.Select(here, dy[n, i, j, c], tirx.const(0, dy.dtype))), axis=[a, b])
 
-    return te.compute([int(extent) for extent in x.shape], gather, name="max_pool2d_gradient")
+    return te.compute(extents(x), gather, name="max_pool2d_gradient")
 
 
 def avg_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, counted: Padding = (0, 0, 0, 0)) -> te.Tensor:
@@ -253,12 +249,7 @@ def avg_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, counted
 
 
 def avg_pool2d_gradient(
-    dy: te.Tensor,
-    x_shape: Sequence[int],
-    pool: Pair,
-    stride: Pair,
-    padding: Padding,
-    counted: Padding = (0, 0, 0, 0),
+    dy: te.Tensor, x_shape: Sequence[int], pool: Pair, stride: Pair, padding: Padding, counted: Padding = (0, 0, 0, 0)
 ) -> te.Tensor:
     """Gradient of x, shape `x_shape`: the sum of dy / positions that count over the windows that cover it."""
     grid = Grid.of(x_shape, pool, stride, padding, counted=counted)
@@ -269,7 +260,7 @@ def avg_pool2d_gradient(
         i, j, _, _ = window
         return te.sum(grid.covering(window, dy[n, i, j, c] * grid.reciprocal_count(i, j, dy.dtype)), axis=[a, b])
 
-    return te.compute([int(extent) for extent in x_shape], gather, name="avg_pool2d_gradient")
+    return te.compute(tuple(map(int, x_shape)), gather, name="avg_pool2d_gradient")
 
 
 # Convolution of each channel by itself, and its gradients, as TE functions: NHWC, weights (R,S,1,K), float32.
@@ -292,7 +283,7 @@ def depthwise_conv2d(x: te.Tensor, w: te.Tensor, stride: Pair, padding: Padding)
 
     def body(n: tirx.Var, i: tirx.Var, j: tirx.Var, k: tirx.Var) -> tirx.Expr:
         h, v = grid.element(i, j, r, s)
-        return te.sum(_inside(grid, x, (n, h, v, _channel(k, multiple))) * w[r, s, 0, k], axis=[r, s])
+        return te.sum(_term(grid, x, (n, h, v, k), multiple) * w[r, s, 0, k], axis=[r, s])
 
     return te.compute((*grid.output_shape[:3], features), body, name="depthwise_conv2d")
 
@@ -314,7 +305,7 @@ def depthwise_conv2d_data_gradient(
         term = grid.covering(window, dy[n, i, j, k] * w[r, s, 0, k])
         return te.sum(term, axis=[a, b] if multiple == 1 else [a, b, m])
 
-    return te.compute(tuple(int(extent) for extent in x_shape), gather, name="depthwise_conv2d_data_gradient")
+    return te.compute(tuple(map(int, x_shape)), gather, name="depthwise_conv2d_data_gradient")
 
 
 def depthwise_conv2d_weight_gradient(
@@ -329,18 +320,16 @@ def depthwise_conv2d_weight_gradient(
 
     def body(r: tirx.Var, s: tirx.Var, _: tirx.Var, k: tirx.Var) -> tirx.Expr:
         h, v = grid.element(i, j, r, s)
-        return te.sum(_inside(grid, x, (n, h, v, _channel(k, multiple))) * dy[n, i, j, k], axis=[n, i, j])
+        return te.sum(_term(grid, x, (n, h, v, k), multiple) * dy[n, i, j, k], axis=[n, i, j])
 
     return te.compute(tuple(w_shape), body, name="depthwise_conv2d_weight_gradient")
 
 
-def _inside(grid: Grid, x: te.Tensor, at: tuple[tirx.Expr, ...]) -> tirx.Expr:
-    _, h, v, _ = at
-    return grid.inside(h, v, lambda: x(*at), tirx.const(0.0, x.dtype))
-
-
-def _channel(feature: tirx.Var, multiple: int) -> tirx.Expr:
-    return feature if multiple == 1 else feature // multiple
+def _term(grid: Grid, x: te.Tensor, at: tuple[tirx.Expr, ...], multiple: int) -> tirx.Expr:
+    """What feature `at[-1]` reads of its channel; zero outside the image."""
+    n, h, v, k = at
+    channel = k if multiple == 1 else k // multiple
+    return grid.inside(h, v, lambda: x(n, h, v, channel), tirx.const(0.0, x.dtype))
 
 
 # Images resized, and the gradient, along two axes of a tensor, as TE functions.
@@ -387,7 +376,8 @@ class Line:
             return [(self._inside(self._nearest(position)), tirx.const(1.0, dtype))]
         pixel = tirx.floordiv(position, self.unit)
         part = tirx.Cast(dtype, tirx.floormod(position, self.unit)) * tirx.const(1.0 / self.unit, dtype)
-        weights = _linear(part, dtype) if self.method == "linear" else _cubic(part, self.alpha, dtype)
+        is_linear = self.method == "linear"
+        weights = [tirx.const(1.0, dtype) - part, part] if is_linear else _cubic(part, self.alpha, dtype)
         first, _ = METHODS[self.method]
         return [(self._inside(pixel + (first + number)), weight) for number, weight in enumerate(weights)]
 
@@ -403,6 +393,7 @@ class Line:
     def _inside(self, pixel: tirx.Expr) -> tirx.Expr:
         return tirx.max(tirx.min(pixel, self.extent - 1), 0)
 
+    @property
     def _reach(self) -> tuple[int, int]:
         """The first and last pixel that a result may read, from the pixel at or before its position."""
         return (0, 1) if self.method == "nearest_neighbor" else METHODS[self.method]
@@ -411,7 +402,7 @@ class Line:
         """A result before which none reads a pixel, not below zero."""
         if self.step == 0:
             return pixel * 0
-        _, last = self._reach()
+        _, last = self._reach
         return tirx.max(-tirx.floordiv(self.first - (pixel - last) * self.unit, self.step), 0)
 
     @property
@@ -419,7 +410,7 @@ class Line:
         """Results from the first reader of any pixel to its last one, at most."""
         if self.step == 0:
             return self.results
-        before, after = self._reach()
+        before, after = self._reach
         most = 1
         for pixel in range(self.extent):
             first = max(-((self.first - (pixel - after) * self.unit) // self.step), 0)
@@ -428,10 +419,6 @@ class Line:
             last = self.results - 1 if pixel == self.extent - 1 else min(end, self.results - 1)
             most = max(most, last - first + 1)
         return most
-
-
-def _linear(part: tirx.Expr, dtype: str) -> list[tirx.Expr]:
-    return [tirx.const(1.0, dtype) - part, part]
 
 
 def _cubic(part: tirx.Expr, alpha: float, dtype: str) -> list[tirx.Expr]:
@@ -454,7 +441,7 @@ def _cubic(part: tirx.Expr, alpha: float, dtype: str) -> list[tirx.Expr]:
 
 def resize(x: te.Tensor, first: int, lines: tuple[Line, Line]) -> te.Tensor:
     """`x` with axes `first` and `first` + 1 resized."""
-    shape = [int(extent) for extent in x.shape]
+    shape = list(extents(x))
     shape[first : first + 2] = [line.results for line in lines]
 
     def element(*at: tirx.Var) -> tirx.Expr:
@@ -464,17 +451,14 @@ def resize(x: te.Tensor, first: int, lines: tuple[Line, Line]) -> te.Tensor:
             for row, above in rows
             for column, across in columns
         ]
-        total = terms[0]
-        for term in terms[1:]:
-            total = total + term
-        return total
+        return functools.reduce(operator.add, terms)
 
     return te.compute(shape, element, name="resize")
 
 
 def resize_gradient(dy: te.Tensor, axis: int, line: Line) -> te.Tensor:
     """The gradient along one axis: each pixel's, summed over the results that read it."""
-    shape = [int(extent) for extent in dy.shape]
+    shape = list(extents(dy))
     shape[axis] = line.extent
     reader = te.reduce_axis((0, line.readers), "reader")
 

@@ -1,14 +1,18 @@
-"""The words that generated kernels are written with."""
+"""Generated loops, and large buffers that become workspaces: no kernel allocates."""
 
 from __future__ import annotations
 
 import numpy as np
-from compiled_kernels import call
+import pytest
+import tvm
+from compiled_kernels import call, compiled, kernel_of
 from tvm import s_tir, te, tirx
+from tvm.s_tir import Schedule
 
-from autotm.kernels import tir
+from autotm.kernels import contractions, normalization, tir, windowed
+from autotm.kernels.contractions import batched_matmul
 from autotm.kernels.schedules.dispatch import ScheduledKernel
-from autotm.kernels.tir import Code, replace_body
+from autotm.kernels.tir import STACK_BYTES, Code, hoist_workspaces, replace_body
 from autotm.model.graph import OpClass
 
 
@@ -32,3 +36,107 @@ def test_loops_that_start_where_another_loop_is():
     kernel = ScheduledKernel(schedule.mod["main"], (), "sums", OpClass.REDUCTION, 0)
     data = np.arange(100, dtype="float32")
     np.testing.assert_array_equal(call(kernel, [data])[0], [data[:40].sum(), data[40:].sum()])
+
+
+def allocates(func: tirx.PrimFunc) -> bool:
+    """Whether the machine code calls TVM's allocator."""
+    source = compiled(func).inspect_source("ll")
+    return any("AllocWorkspace" in line and "global" not in line.split("=")[-1] for line in source.splitlines())
+
+
+def chain(width):
+    """exp(x) used by every element of its row: cannot be inlined cheaply, so it is kept in a buffer."""
+    x = te.placeholder((8, width), name="x")
+    kept = te.compute(x.shape, lambda i, j: te.exp(x[i, j]), name="kept")
+    k = te.reduce_axis((0, width), "k")
+    total = te.compute((8,), lambda i: te.sum(kept[i, k], axis=k), name="total")
+    return [x, te.compute(x.shape, lambda i, j: kept[i, j] / total[i], name="share")]
+
+
+def as_written(tensors):
+    return te.create_prim_func(list(tensors))
+
+
+def test_the_inspection_sees_an_allocation():
+    assert allocates(as_written(chain(1000)))
+
+
+@pytest.mark.parametrize("width", [3, 31, 32, 1000])
+def test_large_buffers_become_parameters_and_small_ones_stay(width):
+    func, workspaces = hoist_workspaces(as_written(chain(width)))
+    expected = [((8, width), "float32")] if 8 * width * 4 >= STACK_BYTES else []
+    assert list(workspaces) == expected
+    assert [tuple(int(e) for e in p.shape) for p in func.params[2:]] == [shape for shape, _ in expected]
+    assert not allocates(func)
+
+
+def test_results_stay_the_same():
+    x = np.random.default_rng(0).random((8, 1000), "float32")
+    func, workspaces = hoist_workspaces(as_written(chain(1000)))
+    kernel = ScheduledKernel(func, workspaces, "chain", OpClass.ELEMENTWISE, 0)
+    (result,) = call(kernel, [x])
+    np.testing.assert_allclose(result, np.exp(x) / np.exp(x).sum(1, keepdims=True), rtol=1e-4)
+
+
+def parallel_scratch(scope):
+    """Each iteration of a parallel loop keeps 400 floats for itself."""
+    x = te.placeholder((6, 400), name="x")
+    twice = te.compute(x.shape, lambda i, j: x[i, j] * 2.0, name="twice")
+    back = te.compute(x.shape, lambda i, j: twice[i, 399 - j] + 1.0, name="back")
+    schedule = Schedule(tvm.IRModule({"main": te.create_prim_func([x, back])}))
+    block = schedule.get_sblock("back")
+    row = schedule.get_loops(block)[0]
+    schedule.compute_at(schedule.get_sblock("twice"), row)
+    schedule.set_scope(schedule.get_sblock("twice"), 0, scope)
+    schedule.parallel(row)
+    return schedule.mod["main"]
+
+
+@pytest.mark.parametrize("scope", ["global", "local"])
+def test_scratch_of_parallel_iterations_is_kept_apart(scope):
+    assert allocates(parallel_scratch(scope))
+    func, workspaces = hoist_workspaces(parallel_scratch(scope))
+    assert len(workspaces) == 1
+    assert workspaces[0][0][0] == 6
+    assert np.prod(workspaces[0][0]) == 6 * 400
+    assert not allocates(func)
+    x = np.random.default_rng(1).random((6, 400), "float32")
+    kernel = ScheduledKernel(func, workspaces, "scratch", OpClass.ELEMENTWISE, 0)
+    np.testing.assert_array_equal(call(kernel, [x])[0], x[:, ::-1] * 2 + 1)
+
+
+def test_small_local_buffers_live_on_the_stack():
+    x = te.placeholder((64, 32), name="x")
+    schedule = Schedule(tvm.IRModule({"main": te.create_prim_func([x, te.compute(x.shape, lambda *i: x(*i) * 2.0)])}))
+    block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
+    writer = schedule.cache_write(block, 0, "local")
+    schedule.reverse_compute_at(writer, schedule.get_loops(block)[0])
+    assert allocates(schedule.mod["main"])
+    func, workspaces = hoist_workspaces(schedule.mod["main"])
+    assert workspaces == ()
+    assert not allocates(func)
+
+
+def kernels():
+    x = te.placeholder((2, 9, 9, 96), name="x")
+    geometry = ((3, 3), (2, 2), (0, 0, 0, 0))
+    y, dy = (te.placeholder((2, 4, 4, 96), name=name) for name in ("y", "dy"))
+    w = te.placeholder((3, 3, 96, 40), name="w")
+    h, v, n = (te.reduce_axis((0, extent)) for extent in (9, 9, 2))
+    yield "max_pool2d", [x, windowed.max_pool2d(x, *geometry)]
+    yield "max_pool2d_gradient", [x, y, dy, windowed.max_pool2d_gradient(x, y, dy, *geometry)]
+    yield "avg_pool2d", [x, windowed.avg_pool2d(x, (3, 3), (1, 1), (1, 1, 1, 1))]
+    yield "sum", [x, te.compute((96,), lambda c: te.sum(x[n, h, v, c], axis=[n, h, v]), name="total")]
+    yield "softmax_chain", chain(1000)
+    rows, dy_rows = (te.placeholder((20, 600), name=name) for name in ("rows", "dy_rows"))
+    width = te.placeholder((600,), name="width")
+    yield "softmax", [rows, normalization.softmax(rows)]
+    yield "layer_norm_gradient", [rows, width, dy_rows, *normalization.layer_norm_gradient(rows, width, dy_rows, 1e-5)]
+    heads = te.placeholder((2, 9, 3, 40), name="heads")
+    yield "batched_matmul", [heads, batched_matmul(heads, heads, "bihd,bjhd->bhij")]
+    yield "conv2d", [x, w, contractions.conv2d(x, w, (1, 1), (1, 1, 1, 1))]
+
+
+@pytest.mark.parametrize(("name", "tensors"), list(kernels()))
+def test_no_kernel_allocates(name, tensors):
+    assert not allocates(kernel_of(tensors).func), name

@@ -22,10 +22,7 @@ from autotm.model.files import hash_of
 from autotm.model.graph import ScheduleKind
 from autotm.model.launch import Launch
 
-NETWORKS = {
-    "mnist": {"batch": 16, "image": 28},
-    "dlrm": {"batch": 16, "rows": 1000},
-}
+NETWORKS = {"mnist": {"batch": 16, "image": 28}, "dlrm": {"batch": 16, "rows": 1000}}
 MORE = {"transformer": {"batch": 1, "sequence": 8, "vocabulary": 500}}
 MOST_SPILLED_BYTES = 0
 MOST_SHARED_BYTES = 48 << 10

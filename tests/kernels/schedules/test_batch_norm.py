@@ -1,4 +1,4 @@
-"""Batch norm's four kernels against float64, with odd widths, any number of rows and threads, AVX-512 and AVX2."""
+"""Batch norm's four kernels and a bias's gradient against float64: odd widths, any rows and threads, AVX-512, AVX2."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 import tvm
-from compiled_kernels import call, kernel_of
+from compiled_kernels import call, kernel_of, placeholders
 from tvm import te
 
 from autotm.kernels import normalization
+from autotm.kernels.schedules.channel_sums import bias_gradient
 from autotm.kernels.target import host_target
 from autotm.model.graph import OpClass
 
@@ -38,10 +39,6 @@ def activations(shape, seed=0):
 def exact_statistics(x):
     wide = x.astype(np.float64).reshape(-1, x.shape[-1])
     return wide.mean(axis=0), 1 / np.sqrt(wide.var(axis=0) + EPSILON)
-
-
-def placeholders(*shapes):
-    return [te.placeholder(shape, name=f"p{index}") for index, shape in enumerate(shapes)]
 
 
 def statistics_of(x, threads=2, target=None):
@@ -142,3 +139,19 @@ def test_the_written_form_of_the_reductions_means_the_same():
         plain = dataclasses.replace(kernel, func=te.create_prim_func(tensors), workspaces=())
         for found, expected in zip(call(kernel, operands), call(plain, operands), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(8, 4, 4, 512), (2, 1000), (4, 31, 29, 67), (1, 1, 1, 5), (3, 40, 41, 1), (2, 2, 2, 2051), (16, 25, 25, 32)],
+)
+@pytest.mark.parametrize("target", [host_target(1), host_target(3), AVX2])
+def test_bias_gradient(shape, target):
+    threads = int(target.attrs["num-cores"])
+    dy = np.random.default_rng(0).standard_normal(shape, "float32") + np.float32(0.5)
+    argument = te.placeholder(shape, name="dy")
+    kernel = kernel_of([argument, bias_gradient(argument)], threads, target)
+    assert (kernel.op, kernel.op_class) == ("bias_gradient", OpClass.REDUCTION)
+    exact = dy.astype("float64").reshape(-1, shape[-1]).sum(axis=0)
+    rows = dy.size / shape[-1]
+    np.testing.assert_allclose(call(kernel, [dy], target)[0], exact, rtol=1e-6, atol=3e-7 * np.sqrt(rows))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from compiled_kernels import call, kernel_of
+from compiled_kernels import call, kernel_of, placeholders
 from contraction_cases import aligned, error, function_of, host, random_array
 from contraction_cases import call as call_on
 from tvm import te
@@ -39,10 +39,6 @@ def exact(subscripts, left, right):
     return np.einsum(subscripts, left.astype(np.float64), right.astype(np.float64))
 
 
-def placeholders(arrays):
-    return [te.placeholder(array.shape, name=f"p{index}") for index, array in enumerate(arrays)]
-
-
 @pytest.mark.parametrize(
     ("extents", "threads"),
     [
@@ -54,7 +50,7 @@ def placeholders(arrays):
 @pytest.mark.parametrize("subscripts", SUBSCRIPTS)
 def test_any_order_of_axes(subscripts, extents, threads):
     arrays = operands(subscripts, extents)
-    tensors = placeholders(arrays)
+    tensors = placeholders(*(array.shape for array in arrays))
     kernel = kernel_of([*tensors, batched_matmul(*tensors, subscripts)], threads)
     assert kernel.op_class == OpClass.MATMUL
     expected = exact(subscripts, *arrays)
@@ -66,7 +62,7 @@ def test_any_order_of_axes(subscripts, extents, threads):
 def test_vectors_of_another_width(subscripts):
     target = host(2, "haswell")
     arrays = operands(subscripts, EXTENTS[0])
-    tensors = placeholders(arrays)
+    tensors = placeholders(*(array.shape for array in arrays))
     expected = exact(subscripts, *arrays)
     result = aligned(expected.shape)
     function = function_of(*tensors, batched_matmul(*tensors, subscripts))
@@ -78,14 +74,14 @@ def test_long_sums_are_summed_in_parts():
     extents = {"a": 1, "i": 3, "j": 3 * CHAIN_STEPS + 5, "k": 17}
     arrays = operands("aij,ajk->aik", extents)
     arrays = [np.abs(array) + 1 for array in arrays]
-    tensors = placeholders(arrays)
+    tensors = placeholders(*(array.shape for array in arrays))
     (found,) = call(kernel_of([*tensors, batched_matmul(*tensors, "aij,ajk->aik")]), arrays)
     assert error(found, exact("aij,ajk->aik", *arrays)) < 3e-6
 
 
 def test_scale_and_mask_are_an_epilogue():
     arrays = [*operands("bihd,bjhd->bhij", EXTENTS[0]), random_array((5, 7), 2)]
-    left, right, mask = placeholders(arrays)
+    left, right, mask = placeholders(*(array.shape for array in arrays))
     product = batched_matmul(left, right, "bihd,bjhd->bhij")
     scores = te.compute(product.shape, lambda b, h, i, j: product(b, h, i, j) * 0.125 + mask(i, j), name="scores")
     kernel = kernel_of([left, right, mask, scores])

@@ -1,24 +1,25 @@
-"""What is limited by memory runs in one pass and computes the same."""
+"""What is limited by memory computes the same in one pass: maps, chains of results, elementary functions, sums."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
-from compiled_kernels import call, kernel_of
-from memory_bound_cases import CONCATS, SHAPES
+from compiled_kernels import call, kernel_of, placeholders
+from memory_bound_cases import CONCATS, SHAPES, SUMS, summed
 from tvm import te, tirx, topi
+from tvm.s_tir import Schedule
 
 from autotm.kernels.along_axis import concat
+from autotm.kernels.schedules.dispatch import ScheduledKernel
+from autotm.kernels.schedules.memory_bound import _blocking
 from autotm.kernels.target import PARALLEL_BYTES, Parallelism, divisor_near
 from autotm.model.graph import OpClass
 
 
 def values(shape, seed=0):
     return np.random.default_rng(seed).random(shape, "float32") - np.float32(0.5)
-
-
-def placeholders(*shapes):
-    return [te.placeholder(shape, name=f"p{index}") for index, shape in enumerate(shapes)]
 
 
 def is_parallel(kernel):
@@ -73,10 +74,7 @@ def test_two_outputs_of_which_one_feeds_the_other():
     np.testing.assert_array_equal(results[1], data * 3 + 1)
 
 
-@pytest.mark.parametrize(
-    ("shapes", "axis"),
-    CONCATS,
-)
+@pytest.mark.parametrize(("shapes", "axis"), CONCATS)
 def test_concat(shapes, axis):
     arguments = placeholders(*shapes)
     kernel = kernel_of([*arguments, concat(arguments, axis)])
@@ -132,3 +130,122 @@ def test_transpositions_in_tiles(shape, axes):
     turned = te.compute([shape[axis] for axis in axes], lambda *at: x(*(at[axes.index(n)] for n in range(len(axes)))))
     values = np.random.default_rng(0).random(shape, "float32")
     np.testing.assert_array_equal(call(kernel_of([x, turned]), [values])[0], values.transpose(axes))
+
+
+RATE, SHARE = 0.5, 0.25
+CHAIN_SHAPES = [(7,), (5000,), (300, 200), (3, 3, 16, 24), (37, 41), (1,)]
+
+
+def update(shape: tuple[int, ...], share: float = SHARE) -> list[te.Tensor]:
+    """Operands and results of a step along an average of slopes and one of their squares."""
+    old, slope, mean, square = (te.placeholder(shape, "float32", name) for name in ("old", "slope", "mean", "square"))
+    part = tirx.const(share, "float32")
+
+    def towards(before: te.Tensor, power: int, name: str) -> te.Tensor:
+        def element(*at: tirx.Var) -> tirx.Expr:
+            value = slope(*at) if power == 1 else slope(*at) * slope(*at)
+            return before(*at) + (value - before(*at)) * part
+
+        return te.compute(shape, element, name)
+
+    new_mean, new_square = towards(mean, 1, "new_mean"), towards(square, 2, "new_square")
+    rate = tirx.const(RATE, "float32")
+    new = te.compute(shape, lambda *at: old(*at) - rate * new_mean(*at) / new_square(*at), "new")
+    return [old, slope, mean, square, new_mean, new_square, new]
+
+
+def loops(kernel: ScheduledKernel) -> int:
+    """Loop nests of a scheduled function."""
+    body = kernel.func.body.block.body
+    return len(body.seq) if isinstance(body, tirx.SeqStmt) else 1
+
+
+@pytest.mark.parametrize("shape", CHAIN_SHAPES, ids=str)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_chain_is_one_loop_nest(shape: tuple[int, ...], in_place: bool) -> None:
+    kernel = kernel_of(update(shape))
+    assert (kernel.op_class, kernel.workspaces) == (OpClass.ELEMENTWISE, ())
+    assert loops(kernel) == 1
+    random = np.random.default_rng(0)
+    old, slope, mean, square = (random.uniform(0.5, 1.5, shape).astype("float32") for _ in range(4))
+    shared = {4: 2, 5: 3, 6: 0} if in_place else {}
+    found = call(kernel, [old, slope, mean, square], shared=shared)
+    new_mean, new_square = mean + (slope - mean) * SHARE, square + (slope * slope - square) * SHARE
+    expected = [new_mean, new_square, old - RATE * new_mean / new_square]
+    for array, value in zip(found, expected, strict=True):
+        np.testing.assert_allclose(array, value, rtol=1e-6, atol=3e-7)
+
+
+def test_results_that_have_nothing_to_do_with_one_another_keep_their_loops() -> None:
+    first, second = update((640,)), update((640,))
+    kernel = kernel_of([*first[:4], *second[:4], *first[4:], *second[4:]])
+    assert loops(kernel) == 2
+
+
+def test_a_result_that_reads_another_elsewhere_keeps_its_loops() -> None:
+    x = te.placeholder((64,), "float32", "x")
+    twice = te.compute((64,), lambda i: x[i] + x[i], "twice")
+    turned = te.compute((64,), lambda i: twice[63 - i] + x[i], "turned")
+    kernel = kernel_of([x, twice, turned])
+    assert loops(kernel) == 2
+    assert Schedule(kernel.func)
+    values = np.arange(64, dtype="float32")
+    np.testing.assert_array_equal(call(kernel, [values])[1], 2 * values[::-1] + values)
+
+
+FUNCTIONS = {
+    "exp": (tirx.exp, np.exp),
+    "tanh": (tirx.tanh, np.tanh),
+    "erf": (tirx.erf, np.vectorize(math.erf)),
+    "sigmoid": (tirx.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
+}
+ODD = np.array([0.0, np.inf, -np.inf, np.nan, 200.0, -200.0, 88.0], np.float32)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_as_exact_as_float32(name: str) -> None:
+    function, exact = FUNCTIONS[name]
+    values = np.concatenate([np.linspace(-30, 30, 5003), np.geomspace(1e-30, 80, 1000), ODD]).astype(np.float32)
+    x = te.placeholder(values.shape, "float32", name="x")
+    kernel = kernel_of([x, te.compute(x.shape, lambda i: function(x[i]), name="y")])
+    with np.errstate(all="ignore"):
+        expected = exact(values.astype(np.float64))
+        (found,) = call(kernel, [values])
+        np.testing.assert_allclose(found, expected.astype(np.float32), rtol=8e-7, atol=1e-37)
+    assert f"T.{name}(" not in kernel.func.script()
+
+
+@pytest.mark.parametrize(("shape", "axes"), SUMS)
+def test_sum_over_any_axes(shape, axes):
+    x = np.random.default_rng(0).random(shape, "float32") - np.float32(0.3)
+    kernel = kernel_of(summed(shape, axes))
+    assert kernel.op_class == OpClass.REDUCTION
+    expected = x.sum(axes, dtype="float64")
+    scale = np.abs(x).sum(axes, dtype="float64")
+    (result,) = call(kernel, [x])
+    assert (np.abs(result - expected) <= 1e-6 * scale).all()
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((1_000_000, 16), (0,)), ((3, 1_000_000), (1,)), ((1_000_003, 2), (0,))])
+def test_long_sums_lose_little_to_rounding(shape, axes):
+    """A plain float32 loop is off by 1e-5 here; pairwise sums, NumPy's and PyTorch's, by a rounding or two."""
+    x = np.random.default_rng(1).random(shape, "float32")
+    expected = x.sum(axes, dtype="float64")
+    (result,) = call(kernel_of(summed(shape, axes)), [x])
+    error = np.sqrt(np.mean((result / expected - 1) ** 2))
+    assert error <= 5 * 2.0**-24
+
+
+def test_elementwise_work_before_a_sum_is_fused():
+    shape = (8, 17, 17, 64)
+    kernel = kernel_of(summed(shape, (0, 1, 2), before=lambda value: value * value))
+    x = np.random.default_rng(2).random(shape, "float32")
+    np.testing.assert_allclose(call(kernel, [x])[0], (x.astype("float64") ** 2).sum((0, 1, 2)), rtol=1e-5)
+    assert all(math.prod(extents) <= 64 * 64 for extents, _ in kernel.workspaces)
+
+
+def test_levels_of_partial_sums_cover_every_term():
+    for count in range(129, 5000):
+        parts, runs = _blocking(count)
+        assert count % (parts * runs) == 0 or runs == 1
+        assert max(parts, runs, -(-count // parts // runs)) <= max(8 * count ** (1 / 3), 1.5 * count**0.5 + 1)

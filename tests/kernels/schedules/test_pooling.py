@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from compiled_kernels import call, kernel_of
+from compiled_kernels import call, kernel_of, placeholders
 from memory_bound_cases import POOLS
 from tvm import te
 
@@ -27,10 +27,6 @@ def positions(shape, pool, stride, padding):
 def output_shape(shape, *geometry):
     last = list(positions(shape, *geometry))[-1]
     return shape[0], last[0] + 1, last[1] + 1, shape[3]
-
-
-def placeholders(*shapes):
-    return [te.placeholder(shape, name=f"p{index}") for index, shape in enumerate(shapes)]
 
 
 def values(shape, seed):

@@ -79,8 +79,7 @@ QUICK = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES],
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
 )
 def test_every_algorithm_computes_the_contraction(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     played, case = installed(monkeypatch), CASES[name]
@@ -103,10 +102,7 @@ def test_offered_is_what_is_exact_the_same_every_time_and_can_be_built(monkeypat
 def test_offered_is_what_takes_operands_as_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
     names = {call_of(kernel).algorithm.name for kernel in kernels_of("matmul")}
-    assert names == {
-        "cublas ID=6 TILE_ID=15 STAGES_ID=8",
-        "cublas ID=13 TILE_ID=15 SPLITK_NUM=3 REDUCTION_SCHEME=2",
-    }
+    assert names == {"cublas ID=6 TILE_ID=15 STAGES_ID=8", "cublas ID=13 TILE_ID=15 SPLITK_NUM=3 REDUCTION_SCHEME=2"}
     assert len(ALGORITHMS) == 3, "one wants multiples of 256 bytes"
 
 

@@ -12,7 +12,7 @@ from autotm.kernels import tir
 from autotm.kernels.cuda.device import WARP, CudaDevice
 from autotm.kernels.cuda.product import Conditions, Operand, Product, product_of, vector_of
 from autotm.kernels.cuda.stage import Stage, device_memory, each, local
-from autotm.kernels.cuda.tiles import COLUMNS, PACKED, ROWS, Finish, Tile, WarpTile, part_steps, tiled, warp_tiled
+from autotm.kernels.cuda.tiles import COLUMNS, PACKED, ROWS, Tile, WarpTile, part_steps, tiled
 from autotm.kernels.schedules.problem import Problem
 from autotm.kernels.tir import Index
 from autotm.model.graph import DEFAULT_IMPLEMENTATION
@@ -66,10 +66,10 @@ def warp_tiles(products: Products) -> Sequence[WarpTile]:
 def fastest(
     product: Product, device: CudaDevice, parts: Sequence[int] = PARTS, products: Products = "float32"
 ) -> Tiling:
-    """The way that takes least time by `estimate_ns`, with factors as they are or rounded."""
+    """The tiling that takes least time by `estimate_ns`, with factors as they are or rounded."""
     tiles = TILES if products == "float32" else warp_tiles(products)
-    ways = [Tiling(tile, count) for tile in tiles for count in parts if _may_split(product, tile, count)]
-    return min(ways, key=lambda way: estimate_ns(product, way, device))
+    tilings = [Tiling(tile, count) for tile in tiles for count in parts if _may_split(product, tile, count)]
+    return min(tilings, key=lambda tiling: estimate_ns(product, tiling, device))
 
 
 def _may_split(product: Product, tile: Tile | WarpTile, parts: int) -> bool:
@@ -78,9 +78,9 @@ def _may_split(product: Product, tile: Tile | WarpTile, parts: int) -> bool:
     return parts == 1 or (length >= least and length * (parts - 1) < product.steps)
 
 
-def estimate_ns(product: Product, way: Tiling, device: CudaDevice) -> float:
+def estimate_ns(product: Product, tiling: Tiling, device: CudaDevice) -> float:
     """Time of a product: the multiply-adds of the busiest multiprocessor, then what adds up the parts."""
-    tile, parts = way.tile, way.parts
+    tile, parts = tiling.tile, tiling.parts
     blocks = math.ceil(product.rows / tile.rows) * math.ceil(product.columns / tile.columns) * product.groups * parts
     turns = math.ceil(blocks / device.multiprocessors)
     one_ns = _float_ns(tile, device) if isinstance(tile, Tile) else _tensor_ns(tile, device)
@@ -129,28 +129,28 @@ Stages = tuple[list[Stage], list[tirx.Buffer]]
 
 
 def implementations(problem: Problem, device: CudaDevice, products: Products = "float32") -> tuple[str, ...]:
-    """Ways to compute a problem besides the default that are other code.
+    """Names of the ways to compute a problem, apart from the default, that are other code.
 
     Where `products` may be rounded, they are by the default or by an implementation of that name, as which one is
     faster is estimated; `exact` is there where the default is not. Only `default`, that name, and `lean` of a rounded
     default round.
     """
     product = product_of(problem)
-    way = _preferred(product, device, products)
-    names = [LEAN] if way.parts > 1 else []
+    tiling = _preferred(product, device, products)
+    names = [LEAN] if tiling.parts > 1 else []
     if products != "float32":
-        names.append(products if _products_of(way) == "float32" else EXACT)
+        names.append(products if _products_of(tiling) == "float32" else EXACT)
     if problem.kind.startswith("conv2d"):
         names.append(DIRECT)
-        if _unfolded_bytes(product) <= MOST_UNFOLDED_BYTES:
+        if 4 * product.groups * product.rows * product.steps <= MOST_UNFOLDED_BYTES:
             names.append(UNFOLDED)
     return tuple(names)
 
 
 def _preferred(product: Product, device: CudaDevice, products: Products) -> Tiling:
-    """The fastest way by estimate, on tensor cores if it may be and they are faster."""
-    ways = [fastest(product, device, PARTS, kind) for kind in dict.fromkeys((products, "float32"))]
-    return min(ways, key=lambda way: estimate_ns(product, way, device))
+    """The fastest tiling by estimate, on tensor cores if it may be and they are faster."""
+    tilings = [fastest(product, device, PARTS, kind) for kind in dict.fromkeys((products, "float32"))]
+    return min(tilings, key=lambda tiling: estimate_ns(product, tiling, device))
 
 
 def contraction_stages(
@@ -162,13 +162,12 @@ def contraction_stages(
         ValueError: there is no such implementation.
     """
     if implementation not in (DEFAULT_IMPLEMENTATION, *implementations(problem, device, products)):
-        message = f"'{problem.kind}' has no implementation '{implementation}'"
-        raise ValueError(message)
+        raise ValueError(f"'{problem.kind}' has no implementation '{implementation}'")
     product = product_of(problem)
     if implementation in _OTHERS:
         return _OTHERS[implementation](problem, product, device), "float32"
-    way = _tiling(product, device, implementation, products)
-    return by_tiles(problem, product, way), _products_of(way)
+    tiling = _tiling(product, device, implementation, products)
+    return by_tiles(problem, product, tiling), _products_of(tiling)
 
 
 def _tiling(product: Product, device: CudaDevice, implementation: str, products: Products) -> Tiling:
@@ -182,58 +181,43 @@ def _tiling(product: Product, device: CudaDevice, implementation: str, products:
     return preferred
 
 
-def _products_of(way: Tiling) -> Products:
-    return "float32" if isinstance(way.tile, Tile) else way.tile.products
+def _products_of(tiling: Tiling) -> Products:
+    return "float32" if isinstance(tiling.tile, Tile) else tiling.tile.products
 
 
-def by_tiles(problem: Problem, product: Product, way: Tiling) -> Stages:
+def by_tiles(problem: Problem, product: Product, tiling: Tiling) -> Stages:
     """A product by tiles; split sums are added up in the order of their parts by a second stage."""
     size = product.groups * product.rows * product.columns
-    if way.parts == 1:
-        return [_tiled(product, way, lambda _, *at: _finish(problem, product, *at))], []
-    partial = device_memory((way.parts, size), "float32", "partial")
+    if tiling.parts == 1:
+        return [tiled(product, tiling.tile, tiling.parts, lambda _, *at: _finish(problem, product, *at))], []
+    partial = device_memory((tiling.parts, size), "float32", "partial")
 
     def keep(part: Index, group: Index, m: Index, n: Index, value: tirx.Expr) -> tirx.Stmt:
         at = part * size + (group * product.rows + m) * product.columns + n
         return tir.store(partial, at, value)
 
     def add_up(index: tirx.Expr) -> tirx.Stmt:
-        total = local(1, "float32", "total")
-
-        def add(part: Index) -> tirx.Stmt:
+        def add(total: tirx.Buffer, part: Index) -> tirx.Stmt:
             return tir.store(total, 0, tir.load(total, 0) + tir.load(partial, part * size + index))
 
-        return tir.sequence([tirx.AllocBuffer(total), _clear(total), tir.loop(way.parts, add, "part"),
-                             _at(problem, product, index, tir.load(total, 0))])  # fmt: skip
+        return _summed(problem, product, index, "part", tiling.parts, add)
 
-    return [_tiled(product, way, keep), each(size, 256, add_up)], [partial]
-
-
-def _tiled(product: Product, way: Tiling, finish: Finish) -> Stage:
-    if isinstance(way.tile, Tile):
-        return tiled(product, way.tile, way.parts, finish)
-    return warp_tiled(product, way.tile, way.parts, finish)
+    return [tiled(product, tiling.tile, tiling.parts, keep), each(size, 256, add_up)], [partial]
 
 
 def _direct(problem: Problem, product: Product, _: CudaDevice) -> Stages:
     def one(index: tirx.Expr) -> tirx.Stmt:
-        total = local(1, "float32", "total")
-        group, m, n = _unraveled(product, index)
+        group, m, n = tir.unravel(index, [product.groups, product.rows, product.columns])
 
-        def term(k: Index) -> tirx.Stmt:
+        def add(total: tirx.Buffer, k: Index) -> tirx.Stmt:
             (left, inside), (right, _) = product.left.at(group, m, k), product.right.at(group, n, k)
             factors = tir.load(product.left.buffer, left) * tir.load(product.right.buffer, right)
-            add = tir.store(total, 0, tir.load(total, 0) + factors)
-            return tir.choose(tirx.all(*inside), add, None) if inside else add
+            step = tir.store(total, 0, tir.load(total, 0) + factors)
+            return tir.choose(tirx.all(*inside), step, None) if inside else step
 
-        return tir.sequence([tirx.AllocBuffer(total), _clear(total), tir.loop(product.steps, term, "k"),
-                             _at(problem, product, index, tir.load(total, 0))])  # fmt: skip
+        return _summed(problem, product, index, "k", product.steps, add)
 
     return [each(product.groups * product.rows * product.columns, 256, one)], []
-
-
-def _unfolded_bytes(product: Product) -> int:
-    return 4 * product.groups * product.rows * product.steps
 
 
 def _unfolded(problem: Problem, product: Product, device: CudaDevice) -> Stages:
@@ -262,17 +246,21 @@ def _unfolded(problem: Problem, product: Product, device: CudaDevice) -> Stages:
     return [each(product.groups * rows * steps, 256, lay), *stages], [matrix, *workspaces]
 
 
-def _clear(total: tirx.Buffer) -> tirx.Stmt:
-    return tir.store(total, 0, tirx.FloatImm("float32", 0.0))
-
-
-def _unraveled(product: Product, index: Index) -> list[Index]:
-    return tir.unravel(index, [product.groups, product.rows, product.columns])
-
-
-def _at(problem: Problem, product: Product, index: Index, value: tirx.Expr) -> tirx.Stmt:
-    group, m, n = _unraveled(product, index)
-    return _finish(problem, product, group, m, n, value)
+def _summed(
+    problem: Problem,
+    product: Product,
+    index: Index,
+    name: str,
+    count: int,
+    add: Callable[[tirx.Buffer, Index], tirx.Stmt],
+) -> tirx.Stmt:
+    """Finish the result at a flat position: a sum in registers, to which `add` adds `count` terms of that name."""
+    total = local(1, "float32", "total")
+    group, m, n = tir.unravel(index, [product.groups, product.rows, product.columns])
+    summed = tir.loop(count, lambda term: add(total, term), name)
+    clear = tir.store(total, 0, tirx.FloatImm("float32", 0.0))
+    stored = _finish(problem, product, group, m, n, tir.load(total, 0))
+    return tir.sequence([tirx.AllocBuffer(total), clear, summed, stored])
 
 
 def _finish(problem: Problem, product: Product, group: Index, m: Index, n: Index, value: tirx.Expr) -> tirx.Stmt:

@@ -23,9 +23,7 @@ from autotm.kernels.cuda.source import CudaKernel, Facts, kernel_of
 from autotm.kernels.cuda.stage import (
     Ids,
     Loops,
-    Place,
     Stage,
-    all_loops,
     device_memory,
     each,
     elementwise,
@@ -53,8 +51,8 @@ _SHARED = ("element", "column")
 """Names of innermost loops whose iterations are independent of each other."""
 _BLOCKS = ("row", "line")
 """Names of outermost loops whose iterations are."""
-_THREADS = 256
-_FEW = 32
+_THREADS = 256  # Of a block at most.
+_FEW = 32  # Of a block at least: a warp.
 
 
 def scatter_sum(sch: Schedule, block: SBlockRV, device: CudaDevice) -> list[Stage]:
@@ -104,8 +102,7 @@ def copies(body: tirx.Stmt) -> list[Stage]:
     Raises:
         ValueError: nothing says which loops are independent.
     """
-    statements = list(body) if isinstance(body, tirx.SeqStmt) else [body]
-    return [_copy(statement) for statement in statements]
+    return [_copy(statement) for statement in (body if isinstance(body, tirx.SeqStmt) else [body])]
 
 
 def single_thread(func: tirx.PrimFunc) -> tuple[list[Stage], list[tirx.Buffer]]:
@@ -115,8 +112,11 @@ def single_thread(func: tirx.PrimFunc) -> tuple[list[Stage], list[tirx.Buffer]]:
     bare = s_tir.SBlock([], [], [], root.name_hint, root.body, root.init, [], [], root.annotations)
     whole = tirx.PrimFunc([*func.params, *inner], s_tir.SBlockRealize([], True, bare), func.ret_type, func.attrs)
     lowered = tvm.transform.Sequential(_UNBLOCKED)(tvm.IRModule({"main": whole}))["main"]
-    operands = dict(zip(lowered.params, [*func.params, *inner], strict=True))
-    body = substituted(_serial(lowered.body), {}, {new: _instead(old) for new, old in operands.items()})
+    places = {
+        new: lambda indices, old=old: (old, indices)
+        for new, old in zip(lowered.params, [*func.params, *inner], strict=True)
+    }
+    body = substituted(_serial(lowered.body), {}, places)
     return [launch([1], [1], lambda _, __: body)], inner
 
 
@@ -127,10 +127,6 @@ _UNBLOCKED = [
 ]
 
 
-def _instead(buffer: tirx.Buffer) -> Place:
-    return lambda indices: (buffer, indices)
-
-
 def _copy(statement: tirx.Stmt) -> Stage:
     if not isinstance(statement, tirx.For):
         return launch([1], [1], lambda _, __: statement)
@@ -139,8 +135,7 @@ def _copy(statement: tirx.Stmt) -> Stage:
     if _named(name, _SHARED) or (_named(name, _BLOCKS) and not inner):
         return each(extent, _THREADS, lambda index: _with(statement, index, statement.body))
     if not inner:
-        message = f"nothing is known of loop '{name}'"
-        raise ValueError(message)
+        raise ValueError(f"nothing is known of loop '{name}'")
     widest = max(int(loop.extent) for loop in inner)
     threads = min(_THREADS, max(_FEW, 1 << (widest - 1).bit_length()))
     if _named(name, _BLOCKS):
@@ -227,13 +222,12 @@ def cuda_kernel(
     parameters = list(func.params)
     if implementation != DEFAULT_IMPLEMENTATION:
         if op_class not in CONTRACTIONS:
-            message = f"'{op}' has no implementation '{implementation}'"
-            raise ValueError(message)
+            raise ValueError(f"'{op}' has no implementation '{implementation}'")
         problem = problem_of(sch, sch.get_sblock(op))
         (stages, workspaces), done = contraction_stages(problem, device, implementation, products)
-        facts = Facts(op, op_class, flops, (), ScheduleKind.GENERATED, done)
+        facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.GENERATED, products=done)
         return kernel_of(stages, parameters, workspaces, facts, device)
-    facts = Facts(op, op_class, flops, (), ScheduleKind.AS_WRITTEN)
+    facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.AS_WRITTEN)
     try:
         stages, workspaces, facts = _scheduled(sch, facts, device, products)
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
@@ -260,8 +254,8 @@ def _scheduled(
 def _general(sch: Schedule, device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
     inline_intermediates(sch)
     surround_scalars(sch)
-    blocks = all_loops(sch)
-    if blocks is None:
+    blocks = [read_loops(sch, block) for block in top_blocks(sch)]
+    if not blocks or None in blocks:
         return _mixed(sch, device)
     intermediates = _intermediates(sch)
     if (found := rows_of(blocks, intermediates, device)) is not None:
@@ -413,7 +407,7 @@ class VendorProblem:
                 place = ((feature * shape[0] + row) * shape[1] + column) * shape[2] + channel
             return self.contraction.finish(at, lambda: tir.load(product, place), index)
 
-        facts = Facts(f"{self.op}_finish", self.op_class, 0, (), ScheduleKind.GENERATED)
+        facts = Facts(op=f"{self.op}_finish", op_class=self.op_class, flops=0, kind=ScheduleKind.GENERATED)
         return kernel_of([each(math.prod(shape), 256, one)], self.parameters, [product], facts, self.device)
 
 

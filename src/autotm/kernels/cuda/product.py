@@ -111,19 +111,8 @@ class _Convolution:
     @classmethod
     def of(cls, problem: Problem, x: Sequence[int], y: Sequence[int], w: Sequence[int]) -> _Convolution:
         groups = problem.groups
-        return cls(
-            batch=x[0],
-            height=x[1],
-            width=x[2],
-            channels=w[2],
-            out_height=y[1],
-            out_width=y[2],
-            features=w[3] // groups,
-            taps=(w[0], w[1]),
-            groups=groups,
-            stride=problem.stride,
-            padding=problem.padding,
-        )
+        sizes = (*x[:3], w[2], *y[1:3], w[3] // groups, (w[0], w[1]))
+        return cls(*sizes, groups, problem.stride, problem.padding)
 
     def pixel(self, image: Index, row: Index, column: Index, group: Index, channel: Index) -> Index:
         """Position in x."""
@@ -145,14 +134,12 @@ class _Convolution:
         row = out_row * self.stride[0] - self.padding[0] + tap // self.taps[1]
         column = out_column * self.stride[1] - self.padding[1] + tap % self.taps[1]
         inside = []
-        if self.padding[0]:
-            inside.append(row >= 0)
-        if (self.out_height - 1) * self.stride[0] - self.padding[0] + self.taps[0] > self.height:
-            inside.append(row < self.height)
-        if self.padding[1]:
-            inside.append(column >= 0)
-        if (self.out_width - 1) * self.stride[1] - self.padding[1] + self.taps[1] > self.width:
-            inside.append(column < self.width)
+        axes = ((row, self.out_height, self.height), (column, self.out_width, self.width))
+        for (at, results, extent), stride, before, window in zip(
+            axes, self.stride, self.padding, self.taps, strict=False
+        ):
+            inside += [at >= 0] if before else []
+            inside += [at < extent] if (results - 1) * stride - before + window > extent else []
         return row, column, inside
 
 

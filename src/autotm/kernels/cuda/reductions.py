@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from autotm.kernels.cuda.stage import (
     barrier,
     device_memory,
     each,
-    elements,
     launch,
     local,
     shared,
@@ -32,14 +32,9 @@ from autotm.kernels.tir import Index, variables_of
 # Sums are in float32, added in an order that depends on shapes and device facts only: results are the same every time.
 
 Combine = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
-_COMBINES: dict[str, Combine] = {
-    "Add": lambda a, b: a + b,
-    "Mul": lambda a, b: a * b,
-    "Max": tirx.max,
-    "Min": tirx.min,
-}
-_THREADS = 256
-_FEW_TERMS = 64
+_COMBINES: dict[str, Combine] = {"Add": lambda a, b: a + b, "Mul": lambda a, b: a * b, "Max": tirx.max, "Min": tirx.min}
+_THREADS = 256  # Of a block.
+_FEW_TERMS = 64  # Up to here one thread adds all terms of a result.
 _TERMS_OF_A_THREAD = 16
 """At least, where terms are shared: below that the tree costs more than it saves."""
 
@@ -57,13 +52,19 @@ class Reducer:
 def reducer_of(block: Loops) -> Reducer | None:
     """How a block combines its terms; None if it is no plain sum, product, maximum or minimum."""
     combine, value = _COMBINES.get(block.nest.combines), block.store.value
-    if isinstance(value, tirx.Select) and block.init is not None and is_own_load(value.true_value, block):
+
+    def is_own_load(expression: tirx.Expr) -> bool:
+        """Whether an expression is the block's own result so far."""
+        source = getattr(expression, "source", None)
+        return source is not None and source.same_as(block.result)
+
+    if isinstance(value, tirx.Select) and block.init is not None and is_own_load(value.true_value):
         combine = _extremum(value)
         if combine is not None and not any(variables_of(block.init.value)):
             return Reducer(combine, block.init.value, value.false_value, str(block.result.dtype))
     if combine is None or block.init is None:
         return None
-    own = [is_own_load(side, block) for side in (value.a, value.b)]
+    own = [is_own_load(side) for side in (value.a, value.b)]
     if sum(own) != 1 or any(variables_of(block.init.value)):
         return None
     term = value.b if own[0] else value.a
@@ -77,12 +78,6 @@ def _extremum(value: tirx.Select) -> Combine | None:
         return None
     is_largest = isinstance(order, tirx.GT)
     return lambda a, b: tirx.Select(tirx.any(a > b if is_largest else a < b, tirx.isnan(a)), a, b)
-
-
-def is_own_load(expression: tirx.Expr, block: Loops) -> bool:
-    """Whether an expression is the block's own result so far."""
-    source = getattr(expression, "source", None)
-    return source is not None and source.same_as(block.result)
 
 
 @dataclass(frozen=True)
@@ -118,21 +113,21 @@ def _walks_along(block: Loops) -> bool:
     loads = [access for access in block.nest.loads if access.indices and not access.buffer.same_as(block.result)]
     if not loads:
         return False
-    largest = max(loads, key=lambda access: math.prod(int(extent) for extent in access.buffer.shape))
+    largest = max(loads, key=lambda access: tir.elements(access.buffer))
     return bool(variables_of(largest.indices[-1]) & reduced)
 
 
 def reduction(block: Loops, device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
     """The stages of a reduction, and the workspaces that they need."""
-    found = reducer_of(block)
+    reducer = reducer_of(block)
     results = math.prod(block.spatial_extents)
-    if found is None:
+    if reducer is None:
         return [each(results, _THREADS, lambda index: serial(block, index))], []
     split = split_of(block, device)
     if split.parts == 1:
-        return [_shared_terms(block, found, split, None)], []
-    partial = device_memory((split.parts, results), found.dtype, "partial")
-    return [_shared_terms(block, found, split, partial), _combined(block, found, split, partial)], [partial]
+        return [_shared_terms(block, reducer, split, None)], []
+    partial = device_memory((split.parts, results), reducer.dtype, "partial")
+    return [_shared_terms(block, reducer, split, partial), _combined(block, reducer, split, partial)], [partial]
 
 
 def serial(block: Loops, index: tirx.Expr) -> tirx.Stmt:
@@ -148,7 +143,7 @@ def serial(block: Loops, index: tirx.Expr) -> tirx.Stmt:
 
 
 def accumulated(
-    found: Reducer,
+    reducer: Reducer,
     total: tirx.Buffer,
     count: int,
     term: Callable[[Index], tirx.Expr],
@@ -159,7 +154,7 @@ def accumulated(
     """Combine into `total[0]` the terms first, first + step, ... below `end`, of `count` steps at most."""
 
     def one(at: Index) -> tirx.Stmt:
-        return tir.store(total, 0, found.combine(tir.load(total, 0), term(at)))
+        return tir.store(total, 0, reducer.combine(tir.load(total, 0), term(at)))
 
     def turn(index: Index) -> tirx.Stmt:
         at = first + index * step
@@ -167,10 +162,10 @@ def accumulated(
 
     is_plain = step == 1 and isinstance(end, int)
     loop = tir.loop(count, one, "term") if is_plain else tir.loop(math.ceil(count / step), turn, "turn")
-    return tir.sequence([tir.store(total, 0, found.identity), loop])
+    return tir.sequence([tir.store(total, 0, reducer.identity), loop])
 
 
-def tree(found: Reducer, slots: tirx.Buffer, along: int, across: int, place: Ids) -> tirx.Stmt:
+def tree(reducer: Reducer, slots: tirx.Buffer, along: int, across: int, place: Ids) -> tirx.Stmt:
     """Combine `slots[along, across]` over its first axis into `slots[0, :]`; every thread comes here.
 
     `place` is (a thread's position along, its position across); `along` is a power of two.
@@ -179,33 +174,33 @@ def tree(found: Reducer, slots: tirx.Buffer, along: int, across: int, place: Ids
     half = along // 2
     while half:
         mine = place[0] * across + place[1]
-        both = found.combine(tir.load(slots, mine), tir.load(slots, mine + half * across))
+        both = reducer.combine(tir.load(slots, mine), tir.load(slots, mine + half * across))
         steps += [tir.choose(place[0] < tir.number(half), tir.store(slots, mine, both), None), barrier()]
         half //= 2
     return tir.sequence(steps)
 
 
-def _shared_terms(block: Loops, found: Reducer, split: Split, partial: tirx.Buffer | None) -> Stage:
+def _shared_terms(block: Loops, reducer: Reducer, split: Split, partial: tirx.Buffer | None) -> Stage:
     results, terms = math.prod(block.spatial_extents), math.prod(block.reduced_extents)
     length = math.ceil(terms / split.parts)
     columns = math.ceil(results / split.across)
 
     def one(blocks: Ids, threads: Ids) -> tirx.Stmt:
-        total = local(1, found.dtype, "total")
+        total = local(1, reducer.dtype, "total")
         column, part = blocks[0] * split.across + threads[0], blocks[1]
         is_inside = results % split.across == 0 or column < tir.number(results)
         end = tirx.min((part + 1) * length, tir.number(terms)) if split.parts > 1 else terms
         first = part * length + threads[1]
 
         def term(at: Index) -> tirx.Expr:
-            return substituted(found.term, block.at(column, at))
+            return substituted(reducer.term, block.at(column, at))
 
-        start = [tirx.AllocBuffer(total), tir.store(total, 0, found.identity)]
-        added = accumulated(found, total, length, term, first, end, split.along)
+        start = [tirx.AllocBuffer(total), tir.store(total, 0, reducer.identity)]
+        added = accumulated(reducer, total, length, term, first, end, split.along)
         start.append(tir.choose(is_inside, added, None))
         if split.along == 1:
             return tir.sequence([*start, tir.choose(is_inside, finish(column, part, tir.load(total, 0)), None)])
-        slots = shared(split.along * split.across, found.dtype, "slots")
+        slots = shared(split.along * split.across, reducer.dtype, "slots")
         mine = threads[1] * split.across + threads[0]
         is_first = threads[1] == tir.number(0)
         writes = is_first if isinstance(is_inside, bool) else tirx.all(is_first, is_inside)
@@ -214,7 +209,7 @@ def _shared_terms(block: Loops, found: Reducer, split: Split, partial: tirx.Buff
                 tirx.AllocBuffer(slots),
                 *start,
                 tir.store(slots, mine, tir.load(total, 0)),
-                tree(found, slots, split.along, split.across, (threads[1], threads[0])),
+                tree(reducer, slots, split.along, split.across, (threads[1], threads[0])),
                 tir.choose(writes, finish(column, part, tir.load(slots, threads[0])), None),
             ]
         )
@@ -222,33 +217,32 @@ def _shared_terms(block: Loops, found: Reducer, split: Split, partial: tirx.Buff
     def finish(column: tirx.Expr, part: tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
         if partial is not None:
             return tir.store(partial, part * results + column, value)
-        indices = [substituted(index, block.at(column)) for index in block.store.indices]
-        return tirx.BufferStore(block.result, value, indices)
+        return _store_result(block, column, value)
 
     return launch([columns, split.parts], [split.across, split.along], one)
 
 
-def _combined(block: Loops, found: Reducer, split: Split, partial: tirx.Buffer) -> Stage:
+def _combined(block: Loops, reducer: Reducer, split: Split, partial: tirx.Buffer) -> Stage:
+    """The stage that combines the parts of each result, in their order."""
     results = math.prod(block.spatial_extents)
 
     def one(index: tirx.Expr) -> tirx.Stmt:
-        total = local(1, found.dtype, "total")
+        total = local(1, reducer.dtype, "total")
 
         def add(part: Index) -> tirx.Stmt:
             value = tir.load(partial, part * results + index)
-            return tir.store(total, 0, found.combine(tir.load(total, 0), value))
+            return tir.store(total, 0, reducer.combine(tir.load(total, 0), value))
 
-        indices = [substituted(each_, block.at(index)) for each_ in block.store.indices]
-        return tir.sequence(
-            [
-                tirx.AllocBuffer(total),
-                tir.store(total, 0, found.identity),
-                tir.loop(split.parts, add, "part"),
-                tirx.BufferStore(block.result, tir.load(total, 0), indices),
-            ]
-        )
+        clear, combined = tir.store(total, 0, reducer.identity), tir.loop(split.parts, add, "part")
+        stored = _store_result(block, index, tir.load(total, 0))
+        return tir.sequence([tirx.AllocBuffer(total), clear, combined, stored])
 
     return each(results, 128, one)
+
+
+def _store_result(block: Loops, column: tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
+    indices = [substituted(index, block.at(column)) for index in block.store.indices]
+    return tirx.BufferStore(block.result, value, indices)
 
 
 # Functions that work row by row (softmax, norms): a thread block for each row, what lies between in shared memory.
@@ -258,8 +252,8 @@ def _combined(block: Loops, found: Reducer, split: Split, partial: tirx.Buffer) 
 
 _MOST_SHARED_BYTES = 32 << 10
 """Of a block: more would leave a multiprocessor with too few blocks."""
-_MOST_THREADS = 256
-_ELEMENTS_OF_A_THREAD = 4
+_MOST_THREADS = 256  # Of a block at most.
+_ELEMENTS_OF_A_THREAD = 4  # Of a row, before a block gets more threads.
 _SHORT = 4096
 """Elements of a row that one thread block works off in less time than further launches take."""
 _SHARED_DTYPES = ("float32", "float64", "int32", "int64")
@@ -290,14 +284,14 @@ def _are_rows(blocks: Sequence[Loops], axes: int, intermediates: Sequence[tirx.B
     """Whether each row of every result depends on the same row of the others only."""
     leading = blocks[0].spatial_extents[:axes]
     written = {block.result for block in blocks}
-    least = min(elements(block.result) for block in blocks if block.result not in set(intermediates))
+    least = min(tir.elements(block.result) for block in blocks if block.result not in set(intermediates))
     for block in blocks:
         if block.spatial_extents[:axes] != leading:
             return False
         variables = block.nest.variables[:axes]
         for access in (*block.nest.loads, *block.nest.stores):
             # An operand as large as a result may be the memory that the result is written to.
-            matters = access.buffer in written or elements(access.buffer) >= least
+            matters = access.buffer in written or tir.elements(access.buffer) >= least
             if matters and not all(
                 index.same_as(variable) for index, variable in zip(access.indices[:axes], variables, strict=False)
             ):
@@ -313,8 +307,8 @@ def _placed(
     """By intermediate, the shared memory that holds a row of it; and those that there is no room for."""
     inner: dict[tirx.Buffer, tirx.Buffer] = {}
     outside, taken = [], 0
-    for buffer in sorted(intermediates, key=elements):
-        size = math.prod(int(extent) for extent in buffer.shape[axes:])
+    for buffer in sorted(intermediates, key=tir.elements):
+        size = math.prod(tir.extents(buffer)[axes:])
         width = size * int(buffer.dtype.itemsize)
         if str(buffer.dtype) not in _SHARED_DTYPES or taken + width > _MOST_SHARED_BYTES:
             outside.append(buffer)
@@ -348,31 +342,30 @@ class _Rows:
             tirx.AllocBuffer(buffer) for buffer in (*self.inner.values(), *slots.values(), *totals.values())
         ]
         for block in self.blocks:
-            found, dtype = reducer_of(block), str(block.result.dtype)
-            if not block.nest.reduction or found is None:
-                steps.append(
-                    strided(self._width(block), threads, thread, lambda at, b=block: self._element(b, row, at))
-                )
-            elif self._width(block) == 1:
-                steps.append(self._reduced(block, found, row, (thread, threads), (slots[dtype], totals[dtype])))
+            reducer, dtype = reducer_of(block), str(block.result.dtype)
+            if reducer is not None and block.nest.reduction and self._width(block) == 1:
+                steps.append(self._reduced(block, reducer, row, (thread, threads), (slots[dtype], totals[dtype])))
             else:
-                steps.append(strided(self._width(block), threads, thread, lambda at, b=block: self._serial(b, row, at)))
+                one = self._serial if reducer is not None and block.nest.reduction else self._element
+                steps.append(strided(self._width(block), threads, thread, functools.partial(one, block, row)))
             steps.append(barrier())
         return tir.sequence(steps)
 
     def _places(self) -> dict[tirx.Buffer, Place]:
-        return {buffer: self._place(buffer, memory) for buffer, memory in self.inner.items()}
+        """By intermediate in shared memory, where its elements of this row are there."""
 
-    def _place(self, buffer: tirx.Buffer, memory: tirx.Buffer) -> Place:
-        extents = [int(extent) for extent in buffer.shape]
+        def place_of(buffer: tirx.Buffer, memory: tirx.Buffer) -> Place:
+            extents = tir.extents(buffer)[self.axes :]
 
-        def place(indices: Ids) -> tuple[tirx.Buffer, Ids]:
-            position: Index = tir.number(0)
-            for extent, index in zip(extents[self.axes :], indices[self.axes :], strict=True):
-                position = position * extent + index
-            return memory, [position]
+            def place(indices: Ids) -> tuple[tirx.Buffer, Ids]:
+                position: Index = tir.number(0)
+                for extent, index in zip(extents, indices[self.axes :], strict=True):
+                    position = position * extent + index
+                return memory, [position]
 
-        return place
+            return place
+
+        return {buffer: place_of(buffer, memory) for buffer, memory in self.inner.items()}
 
     def _element(self, block: Loops, row: Index, at: Index) -> tirx.Stmt:
         return substituted(block.store, block.in_row(self.axes, row, at), self._places())
@@ -387,7 +380,7 @@ class _Rows:
     def _reduced(
         self,
         block: Loops,
-        found: Reducer,
+        reducer: Reducer,
         row: Index,
         threads: tuple[tirx.Expr, int],
         memory: tuple[tirx.Buffer, tirx.Buffer],
@@ -397,15 +390,15 @@ class _Rows:
         terms = math.prod(block.reduced_extents)
 
         def term(at: Index) -> tirx.Expr:
-            return substituted(found.term, block.in_row(self.axes, row, 0, at), self._places())
+            return substituted(reducer.term, block.in_row(self.axes, row, 0, at), self._places())
 
         indices = [substituted(index, block.in_row(self.axes, row, 0)) for index in block.store.indices]
         write = tirx.BufferStore(block.result, tir.load(slots, 0), indices)
         return tir.sequence(
             [
-                accumulated(found, total, terms, term, thread, terms, count),
+                accumulated(reducer, total, terms, term, thread, terms, count),
                 tir.store(slots, thread, tir.load(total, 0)),
-                tree(found, slots, count, 1, (thread, tir.number(0))),
+                tree(reducer, slots, count, 1, (thread, tir.number(0))),
                 tir.choose(thread < tir.number(1), substituted(write, {}, self._places()), None),
             ]
         )

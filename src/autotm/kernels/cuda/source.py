@@ -13,6 +13,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import tvm
@@ -21,8 +22,9 @@ from tvm import s_tir, tirx
 from autotm.kernels.cuda.device import CudaDevice
 from autotm.kernels.cuda.stage import Stage, device_function, used_buffers
 from autotm.kernels.cuda.tiles import functions_in
-from autotm.kernels.tir import Workspace
+from autotm.kernels.tir import Workspace, extents
 from autotm.model.errors import AutotmError
+from autotm.model.files import write_atomically
 from autotm.model.graph import OpClass, ScheduleKind
 from autotm.model.launch import Launch
 from autotm.model.machine import Products
@@ -50,8 +52,29 @@ _TYPES = "#define uint unsigned int\n#define uchar unsigned char\n#define ushort
 _FUNCTION = 'extern "C" __global__'
 
 
-@dataclass(frozen=True)
-class CudaKernel:
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """A kernel without its code.
+
+    Attributes:
+        op: name of the main block.
+        op_class: what the kernel does to memory.
+        flops: floating-point operations of one call; of a contraction, those of its products and sums only.
+        others: names of implementations that would be other code.
+        kind: where its schedule comes from.
+        products: what the factors of its products are rounded to; `float32`: to nothing.
+    """
+
+    op: str
+    op_class: OpClass
+    flops: int
+    others: tuple[str, ...] = ()
+    kind: ScheduleKind
+    products: Products = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaKernel(Facts):
     """A function of a step, ready for nvcc.
 
     Attributes:
@@ -59,27 +82,15 @@ class CudaKernel:
             `symbol_1`, ...
         launches: in the order of execution, on one stream.
         workspaces: shape and dtype of each workspace, in order.
-        op: name of the main block.
-        op_class: what the kernel does to memory.
-        flops: floating-point operations of one call; of a contraction, those of its products and sums only.
-        others: names of implementations that would be other code.
-        kind: where its schedule comes from.
         source: its device functions, CUDA C++.
         operands: dtype and shape of inputs, outputs and workspaces.
-        products: what the factors of its products are rounded to; `float32`: to nothing.
     """
 
     symbol: str
     launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...]
-    op: str
-    op_class: OpClass
-    flops: int
-    others: tuple[str, ...]
-    kind: ScheduleKind
     source: str
     operands: tuple[tuple[str, tuple[int, ...]], ...]
-    products: Products = "float32"
 
     @property
     def identity(self) -> str:
@@ -87,18 +98,6 @@ class CudaKernel:
         named = [(launch.arguments, launch.grid, launch.block, launch.shared_bytes) for launch in self.launches]
         text = functions_in(self.source) + self.source.replace(self.symbol, "")
         return hashlib.sha256(f"{text}\n{named}\n{self.operands}".encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a kernel is besides its code: as in `CudaKernel`."""
-
-    op: str
-    op_class: OpClass
-    flops: int
-    others: tuple[str, ...]
-    kind: ScheduleKind
-    products: Products = "float32"
 
 
 def kernel_of(
@@ -113,7 +112,7 @@ def kernel_of(
     Args:
         stages: in the order of execution.
         parameters: inputs, then outputs.
-        workspaces: that the stages use besides.
+        workspaces: further buffers that the stages use.
         facts: what else is known.
         device: what code is generated for.
     """
@@ -126,7 +125,7 @@ def kernel_of(
         texts.append(_written(device_function(stage, [operands[i] for i in arguments], name, device.target), name))
         launches.append(Launch(name, arguments, stage.grid, stage.block))
     source = "".join(texts)
-    shapes = tuple((str(buffer.dtype), tuple(int(extent) for extent in buffer.shape)) for buffer in operands)
+    shapes = tuple((str(buffer.dtype), extents(buffer)) for buffer in operands)
     described = f"{source}\n{launches}\n{shapes}"
     name = facts.op if facts.products == "float32" else f"{facts.op}_{facts.products}"
     symbol = f"{name}_{hashlib.sha256(described.encode()).hexdigest()[:12]}"
@@ -138,12 +137,7 @@ def kernel_of(
         workspaces=tuple((shape, dtype) for dtype, shape in shapes[len(parameters) :]),
         source=source.replace("KERNEL_", f"{symbol}_"),
         operands=shapes,
-        op=facts.op,
-        op_class=facts.op_class,
-        flops=facts.flops,
-        others=facts.others,
-        kind=facts.kind,
-        products=facts.products,
+        **vars(facts),
     )
 
 
@@ -172,7 +166,7 @@ def workspace_bytes(kernel: CudaKernel) -> int:
 # CUDA C++ -> one fatbin for several architectures, kept by the hash of its source; and what ptxas says of it.
 
 ARCHITECTURES = ("sm_80", "sm_90")
-"""What a fatbin holds code for unless told otherwise."""
+"""What a fatbin holds code for by default."""
 _FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 _OPTIONS = ("--std=c++17", "-O3", "-Xptxas", "-v", "--split-compile=0", "--threads=0")
 
@@ -244,18 +238,15 @@ def fatbin(
         AutotmError: there is no nvcc, or it failed.
     """
     compiler, source = find_nvcc(), translation_unit(kernels)
-    described = "\n".join([_version(compiler), *architectures, *_OPTIONS, source])
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    described = "\n".join([version, *architectures, *_OPTIONS, source])
     key = hashlib.sha256(described.encode()).hexdigest()
     if folder is not None and (held := _held(folder, key)) is not None:
         return held
-    made = _compiled(compiler, source, architectures)
+    compiled = _compiled(compiler, source, architectures)
     if folder is not None:
-        _keep(folder, key, made)
-    return made
-
-
-def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+        _keep(folder, key, compiled)
+    return compiled
 
 
 def _compiled(compiler: str, source: str, architectures: Sequence[str]) -> Fatbin:
@@ -280,7 +271,7 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?, (\d+) bytes smem)?")
 
 def usage_in(output: str) -> list[Usage]:
     """What `ptxas -v` prints, by function and architecture."""
-    found: list[Usage] = []
+    usages: list[Usage] = []
     function = arch = ""
     stack = spills = 0
     for line in output.splitlines():
@@ -289,8 +280,8 @@ def usage_in(output: str) -> list[Usage]:
         elif match := _STACK.search(line):
             stack, spills = int(match[1]), int(match[2]) + int(match[3])
         elif match := _USED.search(line):
-            found.append(Usage(function, arch, int(match[1]), spills, stack, int(match[2] or 0)))
-    return sorted(found, key=lambda usage: (usage.function, usage.arch))
+            usages.append(Usage(function, arch, int(match[1]), spills, stack, int(match[2] or 0)))
+    return sorted(usages, key=lambda usage: (usage.function, usage.arch))
 
 
 def _held(folder: Path, key: str) -> Fatbin | None:
@@ -301,11 +292,8 @@ def _held(folder: Path, key: str) -> Fatbin | None:
         return None
 
 
-def _keep(folder: Path, key: str, made: Fatbin) -> None:
+def _keep(folder: Path, key: str, fatbin: Fatbin) -> None:
     """Both files, each whole or not at all; the second says that the first is there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    usage = json.dumps([asdict(item) for item in made.usage]).encode()
-    for suffix, content in (("fatbin", made.image), ("json", usage)):
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(content)
-        Path(file.name).replace(folder / f"{key}.{suffix}")
+    usage = json.dumps([asdict(item) for item in fatbin.usage]).encode()
+    for suffix, content in (("fatbin", fatbin.image), ("json", usage)):
+        write_atomically(folder / f"{key}.{suffix}", partial(Path.write_bytes, data=content))

@@ -14,9 +14,10 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from autotm.kernels import tir
-from autotm.kernels.tir import Access, Index, Nest, read_nest, top_blocks
+from autotm.kernels.cuda.device import WARP
+from autotm.kernels.tir import Index, Nest, read_nest
 
-# One launch as TIR: blocks and threads, what one of them does, and the words to write that with.
+# One launch as TIR: blocks and threads, what one of them does, and functions that write it.
 #
 # Indices are expressions, never named (`tirx.Bind`): TVM would compute named ones in 64 bits, which takes a GPU several
 # times as long. It finds common ones itself.
@@ -48,8 +49,7 @@ def launch(grid: Sequence[int], block: Sequence[int], write: Callable[[Ids, Ids]
     """
     blocks, threads = _three(grid), _three(block)
     if any(extent > most for extent, most in zip(blocks, _MOST_BLOCKS, strict=True)):
-        message = f"a grid of {blocks} blocks; CUDA allows {_MOST_BLOCKS}"
-        raise ValueError(message)
+        raise ValueError(f"a grid of {blocks} blocks; CUDA allows {_MOST_BLOCKS}")
     names = [f"blockIdx.{axis}" for axis in _AXES[: len(grid)]] + [f"threadIdx.{axis}" for axis in _AXES[: len(block)]]
     extents = [*grid, *block]
     variables = [tirx.Var(name.replace(".", "_"), "int32") for name in names]
@@ -68,7 +68,7 @@ def _three(extents: Sequence[int]) -> tuple[int, int, int]:
 
 def each(total: int, threads: int, write: Callable[[tirx.Expr], tirx.Stmt]) -> Stage:
     """`write(index)` for each of `total` indices, a thread each."""
-    threads = min(threads, _up(total, 32))
+    threads = min(threads, math.ceil(total / WARP) * WARP)
     blocks = math.ceil(total / threads)
 
     def one(block: Ids, thread: Ids) -> tirx.Stmt:
@@ -76,10 +76,6 @@ def each(total: int, threads: int, write: Callable[[tirx.Expr], tirx.Stmt]) -> S
         return tir.choose(total % threads == 0 or index < tir.number(total), write(index), None)
 
     return launch([blocks], [threads], one)
-
-
-def _up(value: int, multiple: int) -> int:
-    return math.ceil(value / multiple) * multiple
 
 
 def barrier() -> tirx.Stmt:
@@ -140,51 +136,42 @@ def substituted(
     """A statement or expression with variables replaced, and accesses of some buffers put elsewhere."""
     places = buffers or {}
 
-    def variable(found: tirx.Var, mutator: tvm_ffi.StructuralMutator) -> Any:
-        if found not in variables:
-            return mutator.default_mutate(found)
-        value = variables[found]
-        return value if str(value.ty) == str(found.ty) else tirx.Cast(str(found.ty.dtype), value)
+    def variable(part: tirx.Var, mutator: tvm_ffi.StructuralMutator) -> Any:
+        if part not in variables:
+            return mutator.default_mutate(part)
+        value = variables[part]
+        return value if str(value.ty) == str(part.ty) else tirx.Cast(str(part.ty.dtype), value)
 
-    def load(found: ir.TensorLoad, mutator: tvm_ffi.StructuralMutator) -> Any:
-        indices = [mutator.mutate(index) for index in found.indices]
-        if found.source not in places:
-            return tirx.BufferLoad(found.source, indices)
-        return tirx.BufferLoad(*places[found.source](indices))
+    def load(part: ir.TensorLoad, mutator: tvm_ffi.StructuralMutator) -> Any:
+        indices = [mutator.mutate(index) for index in part.indices]
+        if part.source not in places:
+            return tirx.BufferLoad(part.source, indices)
+        return tirx.BufferLoad(*places[part.source](indices))
 
-    def store(found: tirx.BufferStore, mutator: tvm_ffi.StructuralMutator) -> Any:
-        indices, value = [mutator.mutate(index) for index in found.indices], mutator.mutate(found.value)
-        if found.buffer not in places:
-            return tirx.BufferStore(found.buffer, value, indices)
-        buffer, indices = places[found.buffer](indices)
+    def store(part: tirx.BufferStore, mutator: tvm_ffi.StructuralMutator) -> Any:
+        indices, value = [mutator.mutate(index) for index in part.indices], mutator.mutate(part.value)
+        if part.buffer not in places:
+            return tirx.BufferStore(part.buffer, value, indices)
+        buffer, indices = places[part.buffer](indices)
         return tirx.BufferStore(buffer, value, indices)
 
     return tvm_ffi.structural_mutate(node, [(ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Var, variable)])
 
 
-def elements(buffer: tirx.Buffer) -> int:
-    """Elements of a dense buffer of constant shape."""
-    return math.prod(int(extent) for extent in buffer.shape)
-
-
 def _flat(buffer: tirx.Buffer, instead: tirx.Buffer) -> Place:
     """Row-major positions in one buffer for indices of another."""
-    extents = [int(extent) for extent in buffer.shape]
+    extents = tir.extents(buffer)
 
     def place(indices: Sequence[tirx.Expr]) -> tuple[tirx.Buffer, Sequence[tirx.Expr]]:
         *outer, last = indices or [tir.number(0)]
         position: tirx.Expr = tir.number(0)
         for extent, index in zip(extents[1:], outer, strict=True):
-            position = (position + _wide(index)) * extent
+            position = (position + tirx.Cast("int64", index)) * extent
         if isinstance(last, tirx.Ramp):
-            return instead, [tirx.Ramp(position + _wide(last.base), last.stride, last.lanes)]
-        return instead, [position + _wide(last)]
+            return instead, [tirx.Ramp(position + tirx.Cast("int64", last.base), last.stride, last.lanes)]
+        return instead, [position + tirx.Cast("int64", last)]
 
     return place
-
-
-def _wide(index: tirx.Expr) -> tirx.Expr:
-    return tirx.Cast("int64", index)
 
 
 def used_buffers(body: tirx.Stmt) -> list[tirx.Buffer]:
@@ -200,7 +187,7 @@ def device_function(stage: Stage, operands: Sequence[tirx.Buffer], name: str, ta
     pointers = [tirx.Var(f"p{i}", PointerType(PrimType(str(b.dtype)), "global")) for i, b in enumerate(operands)]
     # Anew: fused functions give some operands an offset that nobody knows. And flat, by positions of 64 bits, which
     # TVM narrows where they fit into 32: those that it makes itself overflow on tensors of more than 2³¹ elements.
-    own = [device_memory((tir.number(max(1, elements(b))),), str(b.dtype), f"b{i}") for i, b in enumerate(operands)]
+    own = [device_memory((tir.number(max(1, tir.elements(b))),), str(b.dtype), f"b{i}") for i, b in enumerate(operands)]
     declared = [tirx.DeclBuffer(b, data=pointer) for b, pointer in zip(own, pointers, strict=True)]
     body = substituted(stage.body, {}, {old: _flat(old, new) for old, new in zip(operands, own, strict=True)})
     attributes = {
@@ -215,7 +202,7 @@ def device_function(stage: Stage, operands: Sequence[tirx.Buffer], name: str, ta
 
 # The blocks of a fused function as stages: elementwise ones together, reductions by how their threads can read.
 
-_THREADS = 256
+_THREADS = 256  # Of a block.
 
 
 @dataclass(frozen=True)
@@ -243,10 +230,7 @@ class Loops:
 
     def at(self, spatial: tir.Index, reduced: tir.Index = 0) -> dict[tirx.Var, tirx.Expr]:
         """Values of the block's variables at row-major positions among its data-parallel and its reduced axes."""
-        return {
-            **self._values(self.nest.spatial, spatial),
-            **self._values(self.nest.reduction, reduced),
-        }
+        return self.in_row(0, 0, spatial, reduced)
 
     def in_row(self, axes: int, row: tir.Index, inner: tir.Index, reduced: tir.Index = 0) -> dict[tirx.Var, tirx.Expr]:
         """As `at`, with the first data-parallel axes at `row` and the others at `inner`."""
@@ -273,12 +257,6 @@ def read_loops(sch: Schedule, block: SBlockRV) -> Loops | None:
     return Loops(nest, statement.body, statement.init)
 
 
-def all_loops(sch: Schedule) -> list[Loops] | None:
-    """Every block of the function in order; None if one is not a plain nest."""
-    found = [read_loops(sch, block) for block in top_blocks(sch)]
-    return None if not found or any(item is None for item in found) else [item for item in found if item is not None]
-
-
 def groups_of(blocks: Sequence[Loops]) -> list[list[Loops]]:
     """Neighbouring elementwise blocks of equal extents that one thread can compute at its own element only."""
     groups: list[list[Loops]] = []
@@ -295,19 +273,14 @@ def _joins(group: Sequence[Loops], block: Loops) -> bool:
     if any(item.nest.reduction or item.nest.extents != block.nest.extents for item in together):
         return False
     written = {item.result for item in together}
-    least = min(elements(item.result) for item in together)
+    least = min(tir.elements(item.result) for item in together)
     # A result may lie in an operand's memory: then each thread must be alone with its element. An operand that is
     # smaller than every result cannot be such memory.
     return all(
-        _is_own(access, item.nest) or (access.buffer not in written and elements(access.buffer) < least)
+        tir.is_own(access.indices, item.nest.variables)
+        or (access.buffer not in written and tir.elements(access.buffer) < least)
         for item in together
         for access in (*item.nest.loads, *item.nest.stores)
-    )
-
-
-def _is_own(access: Access, nest: Nest) -> bool:
-    return len(access.indices) == len(nest.variables) and all(
-        index.same_as(variable) for index, variable in zip(access.indices, nest.variables, strict=True)
     )
 
 

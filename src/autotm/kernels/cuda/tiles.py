@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Self
 
 import tvm
 from tvm import tirx
@@ -89,211 +89,8 @@ Finish = Callable[[Index, Index, Index, Index, tirx.Expr], tirx.Stmt]
 """(part, group, m, n, element) -> what stores it."""
 
 
-class Share(Protocol):
-    """How a product is shared among blocks and their threads."""
-
-    @property
-    def rows(self) -> int:
-        """Results of a block, down."""
-
-    @property
-    def columns(self) -> int:
-        """Results of a block, across."""
-
-    @property
-    def steps(self) -> int:
-        """Terms of a panel."""
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-
-    @property
-    def results(self) -> int:
-        """Of a thread."""
-
-
-def part_steps(product: Product, share: Share, parts: int) -> int:
-    """Terms of a part: whole panels."""
-    return math.ceil(math.ceil(product.steps / parts) / share.steps) * share.steps
-
-
-@dataclass(frozen=True)
-class Panel(ABC):
-    """One operand's panel: where it comes from, where it is kept on the way, and where it ends.
-
-    Attributes:
-        operand: what is read.
-        extent: rows or columns of the product.
-        size: of these in a block.
-        steps: terms in it.
-        packed: neighbouring terms that a thread fetches together at least.
-        threads: of the block.
-        registers: of a thread, for what it fetches.
-        memory: of the block.
-    """
-
-    operand: Operand
-    extent: int
-    size: int
-    steps: int
-    packed: int
-    threads: int
-    registers: tirx.Buffer
-    memory: tirx.Buffer
-
-    @staticmethod
-    def fetched(operand: Operand, size: int, share: Share, packed: int, name: str) -> tirx.Buffer:
-        """Registers for what a thread fetches."""
-        own, along = _fetched_at_once(operand, packed)
-        turns = math.ceil(size * share.steps / (own * along) / share.threads)
-        return local(turns * own * along, "float32", f"{name}_next")
-
-    @abstractmethod
-    def keep(self, register: Index, own: Index, step: Index) -> tirx.Stmt:
-        """Put what lies from a register on into shared memory, given its row or column, and its step."""
-
-    def turns(self, thread: tirx.Expr, body: Callable[[Index, Index, Index], tirx.Stmt]) -> tirx.Stmt:
-        """`body(first register, row or column within the block, step within the panel)` for what a thread fetches."""
-        own, along = _fetched_at_once(self.operand, self.packed)
-        count = self.size * self.steps // (own * along)
-
-        def turn(index: Index) -> tirx.Stmt:
-            def one(at: Index) -> tirx.Stmt:
-                if self.operand.along_k:
-                    wide = self.steps // along
-                    return body(index * (own * along), at // wide, at % wide * along)
-                wide = self.size // own
-                return body(index * (own * along), at % wide * own, at // wide * along)
-
-            at = index * self.threads + thread
-            return tir.choose(count % self.threads == 0 or at < tir.number(count), one(at), None)
-
-        return unrolled(math.ceil(count / self.threads), turn)
-
-    def fetch(self, thread: tirx.Expr, group: Index, origin: Index, first: Index, end: Index | None) -> tirx.Stmt:
-        """From device memory to registers: steps from `first` on, below `end` if that is not sure."""
-        vector = self.operand.vector
-        zero = tir.zeros(vector)
-
-        def one(register: Index, own: Index, step: Index) -> tirx.Stmt:
-            mine, k = origin + own, first + step
-            position, inside = self.operand.at(group, mine, k)
-            conditions = [mine < tir.number(self.extent)] if self.extent % self.size else []
-            conditions += [k < tir.number(end)] if end is not None else []
-            value = load_vector(self.operand.buffer, position, vector)
-            read = store_vector(self.registers, register, value, vector)
-            if not conditions + inside:
-                return read
-            nothing = store_vector(self.registers, register, zero, vector)
-            return tir.choose(tirx.all(*conditions, *inside), read, nothing)
-
-        def several(register: Index, own: Index, step: Index) -> tirx.Stmt:
-            wide, along = _fetched_at_once(self.operand, self.packed)
-            apart = vector if self.operand.along_k else 1
-            reads = [one(register + i * vector, own, step + i * apart) for i in range(wide * along // vector)]
-            return tir.sequence(reads)
-
-        return self.turns(thread, several)
-
-    def put(self, thread: tirx.Expr) -> tirx.Stmt:
-        """From registers to shared memory."""
-        return self.turns(thread, self.keep)
-
-
-def _fetched_at_once(operand: Operand, packed: int) -> tuple[int, int]:
-    """Rows or columns, and terms, that a thread fetches together."""
-    return (1, max(operand.vector, packed)) if operand.along_k else (operand.vector, packed)
-
-
-AShare = TypeVar("AShare", bound=Share)
-APanel = TypeVar("APanel", bound=Panel)
-
-
-@dataclass(frozen=True)
-class Block(ABC, Generic[AShare, APanel]):
-    """What computes a share of a product.
-
-    Attributes:
-        product: of which matrices.
-        share: how it is shared.
-        parts: pieces of its sums, which different blocks add up.
-        finish: what becomes of a result.
-    """
-
-    product: Product
-    share: AShare
-    parts: int
-    finish: Finish
-
-    @abstractmethod
-    def panels(self) -> Sequence[APanel]:
-        """Of the left and of the right operand."""
-
-    @abstractmethod
-    def multiply(self, panels: Sequence[APanel], sums: tirx.Buffer, thread: tirx.Expr) -> tirx.Stmt:
-        """Add the product of two panels."""
-
-    @abstractmethod
-    def places(self, thread: tirx.Expr, write: Callable[[Index, Index, Index], tirx.Stmt]) -> tirx.Stmt:
-        """`write(row, column, number)` for each of a thread's results, within the block."""
-
-    def stage(self) -> Stage:
-        """The launch."""
-        product, share = self.product, self.share
-        grid = [
-            math.ceil(product.rows / share.rows),
-            math.ceil(product.columns / share.columns),
-            product.groups * self.parts,
-        ]
-        return launch(grid, [share.threads], self._body)
-
-    def _body(self, ids: Ids, threads: Ids) -> tirx.Stmt:
-        product, share, parts = self.product, self.share, self.parts
-        left, right = self.panels()
-        sums = local(share.results, "float32", "sums")
-        length = part_steps(product, share, parts)
-        whole = product.steps % share.steps == 0 and length * parts == product.steps
-        thread = threads[0]
-
-        row, column = ids[0] * share.rows, ids[1] * share.columns
-        group, part = (ids[2], tir.number(0)) if parts == 1 else (ids[2] // parts, ids[2] % parts)
-        end, panels = None if whole else product.steps, length // share.steps
-
-        def fetch(panel: Index) -> tirx.Stmt:
-            first = part * length + panel * share.steps
-            return tir.sequence(
-                [left.fetch(thread, group, row, first, end), right.fetch(thread, group, column, first, end)]
-            )
-
-        def turn(panel: Index) -> tirx.Stmt:
-            steps = [self.multiply([left, right], sums, thread), barrier()]
-            if panels > 1:
-                more = panel + 1 < tir.number(panels)
-                put = tir.sequence([left.put(thread), right.put(thread)])
-                steps = [tir.choose(more, fetch(panel + 1), None), *steps, tir.choose(more, put, None), barrier()]
-            return tir.sequence(steps)
-
-        def store(m: Index, n: Index, number: Index) -> tirx.Stmt:
-            m, n = row + m, column + n
-            inside = [m < tir.number(product.rows)] if product.rows % share.rows else []
-            inside += [n < tir.number(product.columns)] if product.columns % share.columns else []
-            write = self.finish(part, group, m, n, tir.load(sums, number))
-            return tir.choose(tirx.all(*inside), write, None) if inside else write
-
-        buffers = [left.memory, right.memory, left.registers, right.registers, sums]
-        clear = unrolled(share.results, lambda i: tir.store(sums, i, tir.zeros(1)))
-        first = [fetch(tir.number(0)), left.put(thread), right.put(thread), barrier()]
-        loop = tir.loop(panels, turn, "panel")
-        return tir.sequence([*map(tirx.AllocBuffer, buffers), clear, *first, loop, self.places(thread, store)])
-
-
-# Products of matrices by tiles, in float32: each thread multiplies numbers of its own rows and columns.
-
 _PAD = 4
 """Floats between rows of a panel, so that columns lie in different banks; rows still start at whole vectors."""
-_TOGETHER = 4
-"""Neighbouring results of a thread; its next ones lie a share of the tile further on."""
 
 
 @dataclass(frozen=True)
@@ -313,6 +110,11 @@ class Tile:
     own_columns: int
 
     @property
+    def packed(self) -> int:
+        """Neighbouring terms that a thread fetches together at least."""
+        return 1
+
+    @property
     def threads(self) -> int:
         """Of a block."""
         return (self.rows // self.own_rows) * (self.columns // self.own_columns)
@@ -328,20 +130,225 @@ class Tile:
         return 4 * self.steps * (self.rows + self.columns + 2 * _PAD)
 
 
-def tiled(product: Product, tile: Tile, parts: int, finish: Finish) -> Stage:
-    """The stage that computes a product, its sums in `parts` pieces that different blocks add up."""
-    return _FloatBlock(product, tile, parts, finish).stage()
+@dataclass(frozen=True)
+class WarpTile:
+    """How a product is shared among warps.
+
+    Attributes:
+        rows, columns: results of a block.
+        own_rows, own_columns: results of a warp.
+        words: of a row or column in a panel.
+        products: what factors are rounded to.
+    """
+
+    rows: int
+    columns: int
+    own_rows: int
+    own_columns: int
+    words: int
+    products: Products
+
+    @property
+    def packed(self) -> int:
+        """Factors in a word."""
+        return PACKED[self.products]
+
+    @property
+    def steps(self) -> int:
+        """Terms of a panel."""
+        return self.words * self.packed
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return (self.rows // self.own_rows) * (self.columns // self.own_columns) * WARP
+
+    @property
+    def results(self) -> int:
+        """Of a thread."""
+        return self.own_rows * self.own_columns // WARP
+
+
+def part_steps(product: Product, tile: Tile | WarpTile, parts: int) -> int:
+    """Terms of a part: whole panels."""
+    return math.ceil(math.ceil(product.steps / parts) / tile.steps) * tile.steps
+
+
+@dataclass(frozen=True)
+class Panel(ABC):
+    """One operand's panel: where it comes from, where it is kept on the way, and where it ends.
+
+    Attributes:
+        operand: what is read.
+        extent: rows or columns of the product.
+        size: of these in a block.
+        tile: how the product is shared.
+        registers: of a thread, for what it fetches.
+        memory: of the block.
+    """
+
+    operand: Operand
+    extent: int
+    size: int
+    tile: Tile | WarpTile
+    registers: tirx.Buffer
+    memory: tirx.Buffer
+
+    @classmethod
+    def of(cls, operand: Operand, extent: int, size: int, tile: Tile | WarpTile, name: str) -> Self:
+        """The panel of a tile, given the rows or columns of the product and of the tile."""
+        own, along = _fetched_at_once(operand, tile.packed)
+        turns = math.ceil(size * tile.steps / (own * along) / tile.threads)
+        registers = local(turns * own * along, "float32", f"{name}_next")
+        return cls(operand, extent, size, tile, registers, cls.memory_of(operand, size, tile, f"{name}_panel"))
+
+    @staticmethod
+    @abstractmethod
+    def memory_of(operand: Operand, size: int, tile: Any, name: str) -> tirx.Buffer:
+        """Shared memory that holds a panel."""
+
+    @abstractmethod
+    def keep(self, register: Index, own: Index, step: Index) -> tirx.Stmt:
+        """Put what lies from a register on into shared memory, given its row or column, and its step."""
+
+    def turns(self, thread: tirx.Expr, body: Callable[[Index, Index, Index], tirx.Stmt]) -> tirx.Stmt:
+        """`body(first register, row or column within the block, step within the panel)` for what a thread fetches."""
+        own, along = _fetched_at_once(self.operand, self.tile.packed)
+        count = self.size * self.tile.steps // (own * along)
+
+        def turn(index: Index) -> tirx.Stmt:
+            def one(at: Index) -> tirx.Stmt:
+                if self.operand.along_k:
+                    wide = self.tile.steps // along
+                    return body(index * (own * along), at // wide, at % wide * along)
+                wide = self.size // own
+                return body(index * (own * along), at % wide * own, at // wide * along)
+
+            at = index * self.tile.threads + thread
+            return tir.choose(count % self.tile.threads == 0 or at < tir.number(count), one(at), None)
+
+        return unrolled(math.ceil(count / self.tile.threads), turn)
+
+    def fetch(self, thread: tirx.Expr, group: Index, origin: Index, first: Index, end: Index | None) -> tirx.Stmt:
+        """From device memory to registers: steps from `first` on, below `end` if that is not sure."""
+        vector = self.operand.vector
+        zero = tir.zeros(vector)
+
+        def one(register: Index, own: Index, step: Index) -> tirx.Stmt:
+            mine, k = origin + own, first + step
+            position, inside = self.operand.at(group, mine, k)
+            conditions = [mine < tir.number(self.extent)] if self.extent % self.size else []
+            conditions += [k < tir.number(end)] if end is not None else []
+            value = load_vector(self.operand.buffer, position, vector)
+            read = store_vector(self.registers, register, value, vector)
+            if not conditions + inside:
+                return read
+            nothing = store_vector(self.registers, register, zero, vector)
+            return tir.choose(tirx.all(*conditions, *inside), read, nothing)
+
+        def several(register: Index, own: Index, step: Index) -> tirx.Stmt:
+            wide, along = _fetched_at_once(self.operand, self.tile.packed)
+            apart = vector if self.operand.along_k else 1
+            reads = [one(register + i * vector, own, step + i * apart) for i in range(wide * along // vector)]
+            return tir.sequence(reads)
+
+        return self.turns(thread, several)
+
+    def put(self, thread: tirx.Expr) -> tirx.Stmt:
+        """From registers to shared memory."""
+        return self.turns(thread, self.keep)
+
+
+def _fetched_at_once(operand: Operand, packed: int) -> tuple[int, int]:
+    """Rows or columns, and terms, that a thread fetches together."""
+    return (1, max(operand.vector, packed)) if operand.along_k else (operand.vector, packed)
+
+
+@dataclass(frozen=True)
+class Block(ABC):
+    """What computes a tile of a product.
+
+    Attributes:
+        product: of which matrices.
+        tile: how it is shared.
+        parts: pieces of its sums, which different blocks add up.
+        finish: what becomes of a result.
+    """
+
+    panel: ClassVar[type[Panel]]
+    product: Product
+    tile: Tile | WarpTile
+    parts: int
+    finish: Finish
+
+    @abstractmethod
+    def multiply(self, panels: Sequence[Any], sums: tirx.Buffer, thread: tirx.Expr) -> tirx.Stmt:
+        """Add the product of two panels."""
+
+    @abstractmethod
+    def places(self, thread: tirx.Expr, write: Callable[[Index, Index, Index], tirx.Stmt]) -> tirx.Stmt:
+        """`write(row, column, number)` for each of a thread's results, within the block."""
+
+    def stage(self) -> Stage:
+        """The launch."""
+        product, tile = self.product, self.tile
+        grid = [math.ceil(product.rows / tile.rows), math.ceil(product.columns / tile.columns)]
+        return launch([*grid, product.groups * self.parts], [tile.threads], self._body)
+
+    def _body(self, ids: Ids, threads: Ids) -> tirx.Stmt:
+        product, tile, parts = self.product, self.tile, self.parts
+        left = self.panel.of(product.left, product.rows, tile.rows, tile, "left")
+        right = self.panel.of(product.right, product.columns, tile.columns, tile, "right")
+        sums = local(tile.results, "float32", "sums")
+        length = part_steps(product, tile, parts)
+        whole = product.steps % tile.steps == 0 and length * parts == product.steps
+        thread = threads[0]
+
+        row, column = ids[0] * tile.rows, ids[1] * tile.columns
+        group, part = (ids[2], tir.number(0)) if parts == 1 else (ids[2] // parts, ids[2] % parts)
+        end, panels = None if whole else product.steps, length // tile.steps
+
+        def fetch(panel: Index) -> tirx.Stmt:
+            first = part * length + panel * tile.steps
+            return tir.sequence(
+                [left.fetch(thread, group, row, first, end), right.fetch(thread, group, column, first, end)]
+            )
+
+        def turn(panel: Index) -> tirx.Stmt:
+            steps = [self.multiply([left, right], sums, thread), barrier()]
+            if panels > 1:
+                more = panel + 1 < tir.number(panels)
+                put = tir.sequence([left.put(thread), right.put(thread)])
+                steps = [tir.choose(more, fetch(panel + 1), None), *steps, tir.choose(more, put, None), barrier()]
+            return tir.sequence(steps)
+
+        def store(m: Index, n: Index, number: Index) -> tirx.Stmt:
+            m, n = row + m, column + n
+            inside = [m < tir.number(product.rows)] if product.rows % tile.rows else []
+            inside += [n < tir.number(product.columns)] if product.columns % tile.columns else []
+            write = self.finish(part, group, m, n, tir.load(sums, number))
+            return tir.choose(tirx.all(*inside), write, None) if inside else write
+
+        buffers = [left.memory, right.memory, left.registers, right.registers, sums]
+        clear = unrolled(tile.results, lambda i: tir.store(sums, i, tir.zeros(1)))
+        first = [fetch(tir.number(0)), left.put(thread), right.put(thread), barrier()]
+        loop = tir.loop(panels, turn, "panel")
+        return tir.sequence([*map(tirx.AllocBuffer, buffers), clear, *first, loop, self.places(thread, store)])
+
+
+# Products of matrices by tiles, in float32: each thread multiplies numbers of its own rows and columns.
+
+_TOGETHER = 4
+"""Neighbouring results of a thread; its next ones lie a share of the tile further on."""
 
 
 @dataclass(frozen=True)
 class _FloatPanel(Panel):
     """Steps by rows or columns."""
 
-    @classmethod
-    def of(cls, operand: Operand, extent: int, size: int, tile: Tile, name: str) -> _FloatPanel:
-        registers = cls.fetched(operand, size, tile, 1, name)
-        memory = shared(tile.steps * (size + _PAD), "float32", f"{name}_panel")
-        return cls(operand, extent, size, tile.steps, 1, tile.threads, registers, memory)
+    @staticmethod
+    def memory_of(_operand: Operand, size: int, tile: Tile, name: str) -> tirx.Buffer:
+        return shared(tile.steps * (size + _PAD), "float32", name)
 
     def keep(self, register: Index, own: Index, step: Index) -> tirx.Stmt:
         vector, stride = self.operand.vector, self.size + _PAD
@@ -349,27 +356,22 @@ class _FloatPanel(Panel):
             value = load_vector(self.registers, register, vector)
             return store_vector(self.memory, step * stride + own, value, vector)
         return unrolled(
-            vector,
-            lambda i: tir.store(self.memory, (step + i) * stride + own, tir.load(self.registers, register + i)),
+            vector, lambda i: tir.store(self.memory, (step + i) * stride + own, tir.load(self.registers, register + i))
         )
 
 
 @dataclass(frozen=True)
-class _FloatBlock(Block[Tile, _FloatPanel]):
-    def panels(self) -> Sequence[_FloatPanel]:
-        product, tile = self.product, self.share
-        return [
-            _FloatPanel.of(product.left, product.rows, tile.rows, tile, "left"),
-            _FloatPanel.of(product.right, product.columns, tile.columns, tile, "right"),
-        ]
+class _FloatBlock(Block):
+    panel = _FloatPanel
+    tile: Tile
 
     def _place(self, thread: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
         """A thread's row and column among the threads: neighbours share a row."""
-        across = self.share.columns // self.share.own_columns
+        across = self.tile.columns // self.tile.own_columns
         return thread // across, thread % across
 
     def multiply(self, panels: Sequence[_FloatPanel], sums: tirx.Buffer, thread: tirx.Expr) -> tirx.Stmt:
-        tile = self.share
+        tile = self.tile
         down, across = self._place(thread)
         factors = [local(own, "float32", name) for own, name in ((tile.own_rows, "a"), (tile.own_columns, "b"))]
 
@@ -398,7 +400,7 @@ class _FloatBlock(Block[Tile, _FloatPanel]):
         return tir.sequence([*map(tirx.AllocBuffer, factors), unrolled(tile.steps, step, "k")])
 
     def places(self, thread: tirx.Expr, write: Callable[[Index, Index, Index], tirx.Stmt]) -> tirx.Stmt:
-        tile = self.share
+        tile = self.tile
         down, across = self._place(thread)
 
         def line(own: int, size: int, place: tirx.Expr, i: Index) -> Index:
@@ -426,105 +428,55 @@ _PAD_OF_STEPS, _PAD_OF_ROWS = 4, 8
 
 
 @dataclass(frozen=True)
-class WarpTile:
-    """How a product is shared among warps.
-
-    Attributes:
-        rows, columns: results of a block.
-        own_rows, own_columns: results of a warp.
-        words: of a row or column in a panel.
-        products: what factors are rounded to.
-    """
-
-    rows: int
-    columns: int
-    own_rows: int
-    own_columns: int
-    words: int
-    products: Products
-
-    @property
-    def steps(self) -> int:
-        """Terms of a panel."""
-        return self.words * PACKED[self.products]
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return (self.rows // self.own_rows) * (self.columns // self.own_columns) * WARP
-
-    @property
-    def results(self) -> int:
-        """Of a thread."""
-        return self.own_rows * self.own_columns // WARP
-
-
-def warp_tiled(product: Product, tile: WarpTile, parts: int, finish: Finish) -> Stage:
-    """The stage that computes a product, its sums in `parts` pieces that different blocks add up."""
-    return _TensorCoreBlock(product, tile, parts, finish).stage()
-
-
-@dataclass(frozen=True)
 class WordPanel(Panel):
-    """Words of rounded factors: along steps where these lie together in device memory, else along rows or columns.
+    """Words of rounded factors: along steps where these lie together in device memory, else along rows or columns."""
 
-    Attributes:
-        products: what the factors are rounded to.
-    """
+    tile: WarpTile
 
-    products: Products
-
-    @classmethod
-    def of(cls, operand: Operand, extent: int, size: int, tile: WarpTile, name: str) -> WordPanel:
-        """The panel of a tile, given the rows or columns of the product and of the tile."""
-        packed = PACKED[tile.products]
-        registers = cls.fetched(operand, size, tile, packed, name)
+    @staticmethod
+    def memory_of(operand: Operand, size: int, tile: WarpTile, name: str) -> tirx.Buffer:
+        """Shared memory that holds a panel."""
         words = size * (tile.words + _PAD_OF_STEPS) if operand.along_k else tile.words * (size + _PAD_OF_ROWS)
-        memory = shared(words, "uint32", f"{name}_panel")
-        return cls(operand, extent, size, tile.steps, packed, tile.threads, registers, memory, tile.products)
+        return shared(words, "uint32", name)
 
     def place(self, own: Index, word: Index) -> Index:
         """Of a row's or column's word."""
         if self.operand.along_k:
-            return own * (self.steps // self.packed + _PAD_OF_STEPS) + word
+            return own * (self.tile.words + _PAD_OF_STEPS) + word
         return word * (self.size + _PAD_OF_ROWS) + own
 
     def keep(self, register: Index, own: Index, step: Index) -> tirx.Stmt:
         """Round the factors, and put their words into shared memory."""
-        vector, packed = self.operand.vector, self.packed
+        vector, packed = self.operand.vector, self.tile.packed
         place = self.place(own, step // packed)
         if packed == 1 or not self.operand.along_k:
             factors = [load_vector(self.registers, register + i * vector, vector) for i in range(packed)]
-            return store_vector(self.memory, place, rounded(self.products, factors), vector)
+            return store_vector(self.memory, place, rounded(self.tile.products, factors), vector)
         words = max(vector, packed) // packed
         together = local(words, "uint32", "together")
 
         def pack(i: int) -> tirx.Stmt:
             factors = [tir.load(self.registers, register + i * packed + n) for n in range(packed)]
-            return tir.store(together, i, rounded(self.products, factors))
+            return tir.store(together, i, rounded(self.tile.products, factors))
 
         write = store_vector(self.memory, place, load_vector(together, 0, words), words)
         return tir.sequence([tirx.AllocBuffer(together), *map(pack, range(words)), write])
 
 
 @dataclass(frozen=True)
-class _TensorCoreBlock(Block[WarpTile, WordPanel]):
-    def panels(self) -> Sequence[WordPanel]:
-        product, tile = self.product, self.share
-        return [
-            WordPanel.of(product.left, product.rows, tile.rows, tile, "left"),
-            WordPanel.of(product.right, product.columns, tile.columns, tile, "right"),
-        ]
+class _TensorCoreBlock(Block):
+    panel = WordPanel
+    tile: WarpTile
 
     def _place(self, thread: tirx.Expr) -> tuple[Index, Index, Index, Index]:
         """The first row and column of a thread's warp, and its own row and column among the 8 x 4 threads of it."""
-        tile = self.share
+        tile = self.tile
         warp, lane = thread // WARP, thread % WARP
         across = tile.columns // tile.own_columns
         return warp // across * tile.own_rows, warp % across * tile.own_columns, lane // 4, lane % 4
 
     def multiply(self, panels: Sequence[WordPanel], sums: tirx.Buffer, thread: tirx.Expr) -> tirx.Stmt:
-        tile = self.share
+        tile = self.tile
         row, column, down, across = self._place(thread)
         high, wide = tile.own_rows // ROWS, tile.own_columns // COLUMNS
         left, right = local(4 * high, "uint32", "a"), local(2 * wide, "uint32", "b")
@@ -554,7 +506,7 @@ class _TensorCoreBlock(Block[WarpTile, WordPanel]):
         return tir.sequence([*map(tirx.AllocBuffer, (left, right)), unrolled(tile.words // WORDS, step, "k")])
 
     def places(self, thread: tirx.Expr, write: Callable[[Index, Index, Index], tirx.Stmt]) -> tirx.Stmt:
-        tile = self.share
+        tile = self.tile
         row, column, down, across = self._place(thread)
         high, wide = tile.own_rows // ROWS, tile.own_columns // COLUMNS
 
@@ -566,3 +518,9 @@ class _TensorCoreBlock(Block[WarpTile, WordPanel]):
             return unrolled(wide, lambda j: unrolled(4, lambda n: one(i, j, n), "n"), "j")
 
         return unrolled(high, rows, "i")
+
+
+def tiled(product: Product, tile: Tile | WarpTile, parts: int, finish: Finish) -> Stage:
+    """The stage that computes a product, its sums in `parts` pieces that different blocks add up."""
+    block = _FloatBlock if isinstance(tile, Tile) else _TensorCoreBlock
+    return block(product, tile, parts, finish).stage()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 
 from autotm.kernels import tir
-from autotm.kernels.schedules.panels import Grid, Padding, RowMajor, Taps, Turned, copy, fill, turn_rows
+from autotm.kernels.schedules.panels import Grid, Operand, Padding, RowMajor, Taps, Turned, copy, fill, turn_rows
 from autotm.kernels.schedules.pixels import Pixels, Source, contract_strips
 from autotm.kernels.schedules.problem import Output, Problem, problem_of
 from autotm.kernels.schedules.products import (
@@ -62,6 +62,7 @@ def _merged(problem: Problem, lanes: int) -> int:
     return max((count for count in fitting if count * widest <= lanes), default=1)
 
 
+@dataclass(frozen=True)
 class _Groups:
     """Copies between the whole operands and those of one block of `merged` groups.
 
@@ -69,36 +70,24 @@ class _Groups:
     channels of one group only before it, so those of a block are the blocks of a diagonal.
     """
 
-    def __init__(self, problem: Problem, merged: int, lanes: int, threads: int) -> None:
-        self.problem = problem
-        self.merged = merged
-        self._lanes = lanes
-        self._threads = threads
+    problem: Problem
+    merged: int
+    lanes: int
+    threads: int
 
     def one_block(self) -> Problem:
         """The contraction of one block, on buffers of its own."""
-        weights_first = self.problem.kind == "conv2d_weight_gradient"
+        weights_last = self.problem.kind == "conv2d_weight_gradient"
         left = self._buffer(self.problem.left, "left")
-        right = self._buffer(self.problem.right, "right", diagonal=not weights_first)
-        product = self._buffer(self.problem.product, "product", diagonal=weights_first)
-        axes = tuple(tirx.Var(f"x{i}", "int64") for i in range(len(product.shape)))
-        return dataclasses.replace(
-            self.problem,
-            left=left,
-            right=right,
-            product=product,
-            groups=1,
-            shape=tir.extents(product),
-            outputs=(Output(product, axes, axes, tirx.BufferLoad(product, list(axes))),),
-        )
+        right = self._buffer(self.problem.right, "right", diagonal=not weights_last)
+        product = self._buffer(self.problem.product, "product", diagonal=weights_last)
+        changed = {"left": left, "right": right, "product": product, "shape": tir.extents(product)}
+        return dataclasses.replace(self.problem, **changed, groups=1, outputs=(Output.plain(product),))
 
     def copy_in(self, one: Problem, block: Index) -> list[tirx.Stmt]:
         """Both operands of one block."""
         right = self._columns if one.kind == "conv2d_weight_gradient" else self._diagonal
-        return [
-            self._columns(self.problem.left, one.left, block),
-            right(self.problem.right, one.right, block),
-        ]
+        return [self._columns(self.problem.left, one.left, block), right(self.problem.right, one.right, block)]
 
     def copy_out(self, one: Problem, block: Index) -> tirx.Stmt:
         """The product of one block, through the epilogue, to the outputs."""
@@ -114,18 +103,13 @@ class _Groups:
 
         def diagonal(position: Index) -> tirx.Stmt:
             r, s, c = tir.unravel(position, (rows, columns, own))
-            return tir.sequence(
-                [
-                    self._finish(
-                        one,
-                        (r, s, c),
-                        block * features + group * part,
-                        ((r * columns + s) * channels + group * own + c) * features + group * part,
-                        part,
-                    )
-                    for group in range(self.merged)
-                ]
-            )
+
+            def finish(group: int) -> tirx.Stmt:
+                column = group * part
+                place = ((r * columns + s) * channels + group * own + c) * features + column
+                return self._finish(one, (r, s, c), block * features + column, place, part)
+
+            return tir.sequence([finish(group) for group in range(self.merged)])
 
         return self._rows(rows * columns * own, features, diagonal)
 
@@ -133,13 +117,13 @@ class _Groups:
         def element(at: Index) -> tirx.Stmt:
             return self.problem.finish((*outer, column + at), lambda: tir.load(one.product, place + at))
 
-        return tir.lanewise(width, self._lanes, element)
+        return tir.lanewise(width, self.lanes, element)
 
     def _columns(self, whole: tirx.Buffer, part: tirx.Buffer, block: Index) -> tirx.Stmt:
         (*outer, width), total = tir.extents(part), int(whole.shape[-1])
 
         def row(position: Index) -> tirx.Stmt:
-            return copy(whole, position * total + block * width, part, position * width, width, self._lanes)
+            return copy(whole, position * total + block * width, part, position * width, width, self.lanes)
 
         return self._rows(math.prod(outer), width, row)
 
@@ -155,17 +139,17 @@ class _Groups:
                 place = (tap * channels + group * own + c) * width
                 before, after = group * features, (self.merged - 1 - group) * features
                 statements += [
-                    fill(part, place, before, self._lanes),
-                    copy(whole, begin + before, part, place + before, features, self._lanes),
-                    fill(part, place + before + features, after, self._lanes),
+                    fill(part, place, before, self.lanes),
+                    copy(whole, begin + before, part, place + before, features, self.lanes),
+                    fill(part, place + before + features, after, self.lanes),
                 ]
             return tir.sequence(statements)
 
         return self._rows(rows * columns * own, width * self.merged, row)
 
     def _rows(self, count: int, width: int, row: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
-        is_parallel = self._threads > 1 and 8 * count * width >= PARALLEL_BYTES
-        return tir.loop(count, row, "row", tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL)
+        is_parallel = self.threads > 1 and 8 * count * width >= PARALLEL_BYTES
+        return tir.parallel(count, row, "row", when=is_parallel)
 
     def _buffer(self, whole: tirx.Buffer, name: str, *, diagonal: bool = False) -> tirx.Buffer:
         *outer, width = tir.extents(whole)
@@ -179,13 +163,9 @@ class _Groups:
 
 _LEAST_TURNED, _LEAST_FEATURES = 192, 512
 """Rows of A and features of Aᵀ B from which turning A pays: 0.76 to 1.00 of the time (measured)."""
-_TURNED_COLUMNS = 64
+_TURNED_COLUMNS = 64  # Columns of A that one task turns.
 _LEAST_RUN = 128
 """Shorter runs of neighbouring taps are taken as one."""
-
-
-def _grid(buffer: tirx.Buffer) -> Grid:
-    return Grid(buffer, *tir.extents(buffer))
 
 
 def _padded(grid: Grid, sides: tuple[int, int, int, int]) -> tuple[Grid, Padding | None]:
@@ -199,11 +179,9 @@ def _padded(grid: Grid, sides: tuple[int, int, int, int]) -> tuple[Grid, Padding
 def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Convolution: pixels of the padded input times weights."""
     taps, columns, channels, features = tir.extents(problem.right)
-    grid, padding = _padded(_grid(problem.left), problem.padding)
+    grid, padding = _padded(Grid.of(problem.left), problem.padding)
     batch, rows, width, _ = problem.shape
-    source = Source(
-        grid.buffer, 0, grid.image, problem.stride[0] * grid.row, problem.stride[1] * grid.channels, grid.row
-    )
+    source = _strided(grid, problem.stride)
     if taps == 1 and columns == 1 and problem.stride == (1, 1) and problem.flattens and padding is None:
         source = Source(grid.buffer, 0, 0, 0, grid.channels, 0)
         batch, rows, width = 1, 1, batch * rows * width
@@ -211,6 +189,10 @@ def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
     operand = RowMajor(problem.right, taps * columns * channels, features)
     pixels = Pixels(batch, rows, width, features, *reduction, source, operand, _same)
     return contract_strips([pixels], problem, info, threads, padding)
+
+
+def _strided(grid: Grid, stride: tuple[int, int]) -> Source:
+    return Source(grid.buffer, 0, grid.image, stride[0] * grid.row, stride[1] * grid.channels, grid.row)
 
 
 def _reduction(rows: int, columns: int, channels: int, source: Source) -> tuple[tuple[tuple[int, int], int], Source]:
@@ -225,10 +207,16 @@ def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
     rows, steps = tir.extents(problem.left)
     if rows <= FEW_ROWS:
         return few_rows_product(problem, info, threads)
-    features = problem.shape[1]
-    source = Source(problem.left, 0, 0, 0, steps, 0)
-    operand = RowMajor(problem.right, steps, features)
-    pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
+    return _rows_times(problem.left, steps, RowMajor(problem.right, steps, problem.shape[1]), problem, info, threads)
+
+
+def _rows_times(
+    left: tirx.Buffer, pitch: int, right: Operand, problem: Problem, info: TargetInfo, threads: int
+) -> Code:
+    """The product of rows of `left`, `pitch` elements apart, and the (steps, features) operand."""
+    rows, features = problem.shape
+    source = Source(left, 0, 0, 0, pitch, 0)
+    pixels = Pixels(1, 1, rows, features, (1, 1), right.steps, source, right, lambda _n, _i, j, k: (j, k))
     return contract_strips([pixels], problem, info, threads)
 
 
@@ -236,18 +224,14 @@ def _same(n: Index, i: Index, j: Index, k: Index) -> tuple[Index, ...]:
     return n, i, j, k
 
 
-def _matrix(_n: Index, _i: Index, j: Index, k: Index) -> tuple[Index, ...]:
-    return j, k
-
-
 def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Gradient with respect to a convolution's input: one contraction for each phase of the stride."""
     shape = tir.extents(problem.right)
     vertical = _phases(problem.shape[1], shape[0], problem.stride[0], problem.padding[0])
     horizontal = _phases(problem.shape[2], shape[1], problem.stride[1], problem.padding[1])
-    grid = _grid(problem.left)
-    margins = _margin(vertical, grid.rows), _margin(horizontal, grid.columns)
-    sides = margins[0][0], margins[1][0], margins[0][1], margins[1][1]
+    grid = Grid.of(problem.left)
+    (top, bottom), (left, right) = _margin(vertical, grid.rows), _margin(horizontal, grid.columns)
+    sides = top, left, bottom, right
     grid, padding = _padded(grid, sides)
     phases = [
         _phase(problem, grid, sides, pair, Turned(problem.right, shape, pair[0].taps, pair[1].taps))
@@ -317,29 +301,26 @@ def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
         return few_rows_product_nt(problem, info)
     if long_product_pays(problem, info, threads):
         return long_product_nt(problem, info, threads)
-    features = problem.shape[1]
-    source = Source(problem.left, 0, 0, 0, steps, 0)
     tap = Taps(0, 1, 1)
-    operand = Turned(problem.right, (1, 1, features, steps), tap, tap)
-    pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
-    return contract_strips([pixels], problem, info, threads)
+    operand = Turned(problem.right, (1, 1, problem.shape[1], steps), tap, tap)
+    return _rows_times(problem.left, steps, operand, problem, info, threads)
 
 
 def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
     """Gradient with respect to a convolution's weights: a reduction over pixels."""
     taps, columns, channels, features = problem.shape
-    windows = Windows(_grid(problem.left), _grid(problem.right), (taps, columns), problem.stride, problem.padding[:2])
+    windows = Windows(
+        Grid.of(problem.left), Grid.of(problem.right), (taps, columns), problem.stride, problem.padding[:2]
+    )
     if gathering_pays(windows, info, threads) or (lean and any(problem.padding)):
         return contract_windows(windows, problem, info, threads, lean=lean)
-    grid, code, spaces = _grid(problem.left), [], []
+    grid, padded, spaces = Grid.of(problem.left), [], []
     if any(problem.padding):
         grid, filled = Padding(grid, problem.padding).whole("padded", info.lanes)
-        code, spaces = [filled], [grid.buffer]
-    right = _grid(problem.right)
+        padded, spaces = [filled], [grid.buffer]
+    right = Grid.of(problem.right)
     batch, rows, width = right.batch, right.rows, right.columns
-    source = Source(
-        grid.buffer, 0, grid.image, problem.stride[0] * grid.row, problem.stride[1] * grid.channels, grid.row
-    )
+    source = _strided(grid, problem.stride)
     other = Source(right.buffer, 0, right.image, right.row, right.channels, 0)
     if taps == 1 and columns == 1 and problem.stride == (1, 1):
         source = Source(grid.buffer, 0, 0, grid.channels, 0, 0)
@@ -352,8 +333,8 @@ def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: b
         return (tap, 0, q, k) if merged else (tap, q // channels, q % channels, k)
 
     weights = Weights(batch, rows, width, features, taps, columns * channels, source, other, coordinates)
-    made = contract_weights(weights, problem, info, threads, lean=lean)
-    return Code(tir.sequence([*code, made.body]), (*spaces, *made.workspaces))
+    code = contract_weights(weights, problem, info, threads, lean=lean)
+    return Code(tir.sequence([*padded, code.body]), (*spaces, *code.workspaces))
 
 
 def product_tn(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
@@ -382,11 +363,9 @@ def _turned_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
 
         return tir.pick(parts, index, columns)
 
-    source, operand = Source(turned, 0, 0, 0, pitch, 0), RowMajor(problem.right, steps, features)
-    pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
-    made = contract_strips([pixels], problem, info, threads)
-    turning = tir.loop(parts.count, part, "part", tirx.ForKind.PARALLEL)
-    return Code(tir.sequence([turning, made.body]), (turned, *made.workspaces))
+    code = _rows_times(turned, pitch, RowMajor(problem.right, steps, features), problem, info, threads)
+    turning = tir.parallel(parts.count, part, "part")
+    return Code(tir.sequence([turning, code.body]), (turned, *code.workspaces))
 
 
 # The deterministic contraction schedule: from a fused function to code at the core's multiply-add rate.
@@ -426,7 +405,7 @@ too, both are the same code.
 
 
 def others(kind: str) -> tuple[str, ...]:
-    """Names of the ways to compute a kind of contraction besides the default."""
+    """Names of the ways to compute a kind of contraction, apart from the default."""
     return IMPLEMENTATIONS[1:] if kind in _LEAN else ()
 
 

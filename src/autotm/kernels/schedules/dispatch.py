@@ -53,7 +53,7 @@ def framework_kernel(
         operands: tensors that the function reads.
         results: shape and type of each tensor that it writes.
         name: of the operator, with that of its framework before it, such as `torch_inverse`.
-        text: what the function is told about it.
+        text: describes the operator to the function.
         op_class: what the operator does to memory.
         flops: floating-point operations of a call.
         workspace_bytes: what the framework allocates during a call, at most.
@@ -139,12 +139,7 @@ _NAMED = {
     "running_sum": OpClass.DATA_MOVEMENT,
 }
 """Main blocks by name, the one that names a fused function first."""
-CONTRACTIONS = {
-    OpClass.CONV_FORWARD,
-    OpClass.CONV_DATA_GRADIENT,
-    OpClass.CONV_WEIGHT_GRADIENT,
-    OpClass.MATMUL,
-}
+CONTRACTIONS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
 _Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], tuple[str, ...] | None]
 _GENERATED: dict[str, _Generator] = {
     **{name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS},
@@ -190,13 +185,12 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
         ready, workspaces = with_workspace(func)
         return ScheduledKernel(ready, workspaces, *costs_of(func), (), ScheduleKind.FRAMEWORK)
     sch = Schedule(tvm.IRModule({"main": func}))
-    nests, names = _survey(sch)
-    op, op_class = classify(nests, names)
+    op, op_class, flops = described(sch)
     scheduled, others, kind = _schedule(sch, op, target, threads)
     hoisted, workspaces = _hoist(scheduled)
     if op_class not in CONTRACTIONS:
         hoisted = hoisted.with_attr(SHARED, True)
-    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class), others, kind)
+    return ScheduledKernel(hoisted, workspaces, op, op_class, flops, others, kind)
 
 
 def outline(func: tirx.PrimFunc) -> ScheduledKernel:
@@ -210,18 +204,21 @@ def outline(func: tirx.PrimFunc) -> ScheduledKernel:
 def schedule_as(func: tirx.PrimFunc, implementation: str, target: tvm.target.Target, threads: int) -> ScheduledKernel:
     """A contraction that `schedule` knows, computed in another of its `IMPLEMENTATIONS`."""
     sch = Schedule(tvm.IRModule({"main": func}))
-    nests, names = _survey(sch)
-    op, op_class = classify(nests, names)
+    op, op_class, flops = described(sch)
     schedule_contraction(sch, sch.get_sblock(op), target_info(target), threads, implementation)
     hoisted, workspaces = _hoist(sch.mod["main"].with_attr(GENERATED, True))
-    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
+    return ScheduledKernel(hoisted, workspaces, op, op_class, flops)
 
 
 def described(sch: Schedule) -> tuple[str, OpClass, int]:
     """Name, class and floating-point operations of the unscheduled function in `sch`."""
-    nests, names = _survey(sch)
-    op, op_class = classify(nests, names)
-    return op, op_class, _flops(nests, op, op_class)
+    blocks = top_blocks(sch)
+    nests = [nest for nest in (read_nest(sch, block) for block in blocks) if nest is not None]
+    names = [sch.get(block).name_hint for block in blocks] or [sch.mod["main"].body.block.name_hint]
+    op, op_class = _classified(nests, [re.sub(r"_\d+$", "", name) for name in names])
+    if op_class in CONTRACTIONS:
+        return op, op_class, sum(2 * nest.iterations for nest in nests if nest.reduction and nest.name.startswith(op))
+    return op, op_class, sum(nest.arithmetic * nest.iterations for nest in nests)
 
 
 def _hoist(scheduled: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:
@@ -230,35 +227,25 @@ def _hoist(scheduled: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Workspace, ..
     return hoist_workspaces(marked, relocate=GENERATED not in scheduled.attrs)
 
 
-def classify(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
+def _classified(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
     """Name and class of a function from its blocks: a known name first, else the largest block decides."""
-    plain = [re.sub(r"_\d+$", "", name) for name in names]
     for name, op_class in _NAMED.items():
-        if name in plain:
+        if name in names:
             return name, op_class
     reductions = [nest for nest in nests if nest.reduction]
     if reductions:
         main = max(reductions, key=lambda nest: nest.iterations)
-        return ("softmax_chain" if any("softmax" in name for name in plain) else _combination(main)), OpClass.REDUCTION
+        if any("softmax" in name for name in names):
+            return "softmax_chain", OpClass.REDUCTION
+        # TVM names such blocks after variables of the program, which say nothing of what is computed.
+        own = main.name if main.name in {"max", "min"} else "reduction"
+        combined = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "product"}
+        return combined.get(main.combines, own), OpClass.REDUCTION
     if not nests:
-        return plain[-1], OpClass.ELEMENTWISE
+        return names[-1], OpClass.ELEMENTWISE
     if all(nest.arithmetic == 0 and len(nest.loads) <= 1 for nest in nests):
         return "copy", OpClass.DATA_MOVEMENT
     return "elementwise", OpClass.ELEMENTWISE
-
-
-def _combination(nest: Nest) -> str:
-    """What a reduction computes; TVM names such blocks after variables of the program, which say nothing."""
-    return {"Add": "sum", "Max": "max", "Min": "min", "Mul": "product"}.get(
-        nest.combines, nest.name if nest.name in {"max", "min"} else "reduction"
-    )
-
-
-def _survey(sch: Schedule) -> tuple[list[Nest], list[str]]:
-    blocks = top_blocks(sch)
-    nests = [read_nest(sch, block) for block in blocks]
-    names = [sch.get(block).name_hint for block in blocks] or [sch.mod["main"].body.block.name_hint]
-    return [nest for nest in nests if nest is not None], names
 
 
 def _schedule(
@@ -273,18 +260,7 @@ def _schedule(
         schedule_blocks(sch, Parallelism.of(target, threads))
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
         _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
-        return write_out(_plain(func)), (), ScheduleKind.AS_WRITTEN
+        plain = Schedule(tvm.IRModule({"main": func}))
+        inline_intermediates(plain)  # TVM cannot compile some functions without.
+        return write_out(plain.mod["main"]), (), ScheduleKind.AS_WRITTEN
     return write_out(sch.mod["main"]), (), ScheduleKind.GENERAL
-
-
-def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The last resort: the function as it is, but for what TVM cannot compile without inlining."""
-    schedule = Schedule(tvm.IRModule({"main": func}))
-    inline_intermediates(schedule)
-    return schedule.mod["main"]
-
-
-def _flops(nests: list[Nest], op: str, op_class: OpClass) -> int:
-    if op_class in CONTRACTIONS:
-        return sum(2 * nest.iterations for nest in nests if nest.reduction and nest.name.startswith(op))
-    return sum(nest.arithmetic * nest.iterations for nest in nests)

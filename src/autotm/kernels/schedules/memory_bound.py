@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 
+from autotm.kernels import tir
 from autotm.kernels.target import Parallelism, divisor_near
 from autotm.kernels.tir import Access, Nest, read_nest, top_blocks, variables_of
 
@@ -36,7 +39,8 @@ _ERF_END = 4.0
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 """Of the library Cephes: (exp(r) - 1 - r) / r^2 for |r| <= log(2) / 2."""
 _LOG2_HIGH, _LOG2_LOW = 0.693359375, -2.12194440e-4
-_EXP_LEAST, _EXP_MOST = -87.33, 88.37
+EXP_LEAST, EXP_MOST = -87.33, 88.37
+"""Beyond, exp(x) is no normal float32."""
 
 
 def write_out(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -57,26 +61,40 @@ def _number(value: float) -> tirx.Expr:
     return tirx.FloatImm("float32", value)
 
 
-def _polynomial(x: tirx.Expr, coefficients: Sequence[float]) -> tirx.Expr:
-    value = _number(coefficients[0])
-    for coefficient in coefficients[1:]:
-        value = value * x + _number(coefficient)
+def _polynomial(x: tirx.Expr, coefficients: Sequence[float], lanes: int = 1) -> tirx.Expr:
+    value, *rest = (tir.splat(_number(coefficient), lanes) for coefficient in coefficients)
+    for coefficient in rest:
+        value = value * x + coefficient
     return value
 
 
+def exponential(x: tirx.Expr, inside: tirx.Expr, lanes: int = 1) -> tirx.Expr:
+    """exp(x) of a vector as 2^n exp(r) with x = n log 2 + r; `inside` is x as `within_exp` returns it, and gives n.
+
+    log 2 comes in two parts, so that r is exact; |r| <= log(2) / 2. Where x is NaN, r is too.
+    """
+
+    def constant(value: float) -> tirx.Expr:
+        return tir.splat(_number(value), lanes)
+
+    n = tirx.floor(inside * constant(1 / math.log(2)) + constant(0.5))
+    r = x - n * constant(_LOG2_HIGH) - n * constant(_LOG2_LOW)
+    value = _polynomial(r, _EXP, lanes) * r * r + r + constant(1.0)
+    suffix = "" if lanes == 1 else f"x{lanes}"
+    bias, shift = (tir.splat(tirx.IntImm("int32", bits), lanes) for bits in (127, 1 << 23))
+    return value * tirx.reinterpret(f"float32{suffix}", (tirx.Cast(f"int32{suffix}", n) + bias) * shift)
+
+
+def within_exp(x: tirx.Expr, lanes: int = 1) -> tirx.Expr:
+    """The nearest value whose exponential is a normal float32."""
+    least, most = (tir.splat(_number(bound), lanes) for bound in (EXP_LEAST, EXP_MOST))
+    return tirx.max(tirx.min(x, most), least)
+
+
 def _exp(x: tirx.Expr) -> tirx.Expr:
-    """2^n exp(r) with x = n log 2 + r."""
-    inside = tirx.max(tirx.min(x, _number(_EXP_MOST)), _number(_EXP_LEAST))
-    n = tirx.floor(inside * _number(1 / math.log(2)) + _number(0.5))
-    r = inside - n * _number(_LOG2_HIGH) - n * _number(_LOG2_LOW)
-    exponent = (tirx.Cast("int32", n) + tirx.IntImm("int32", 127)) * tirx.IntImm("int32", 1 << 23)
-    value = (_polynomial(r, _EXP) * r * r + r + _number(1.0)) * tirx.reinterpret("float32", exponent)
-    below = tirx.Select(x >= _number(_EXP_LEAST), value, _number(0.0))
-    return tirx.Select(x <= _number(_EXP_MOST), below, x * tirx.max_value("float32"))
-
-
-def _sigmoid(x: tirx.Expr) -> tirx.Expr:
-    return _number(1.0) / (_number(1.0) + _exp(_number(0.0) - x))
+    inside = within_exp(x)
+    below = tirx.Select(x >= _number(EXP_LEAST), exponential(inside, inside), _number(0.0))
+    return tirx.Select(x <= _number(EXP_MOST), below, x * tirx.max_value("float32"))
 
 
 def _odd(odd: Sequence[float], even: Sequence[float], end: float) -> Callable[[tirx.Expr], tirx.Expr]:
@@ -93,7 +111,7 @@ def _odd(odd: Sequence[float], even: Sequence[float], end: float) -> Callable[[t
 
 _FORMS: dict[str, Callable[[tirx.Expr], tirx.Expr]] = {
     "tirx.exp": _exp,
-    "tirx.sigmoid": _sigmoid,
+    "tirx.sigmoid": lambda x: _number(1.0) / (_number(1.0) + _exp(_number(0.0) - x)),
     "tirx.tanh": _odd(_TANH_ODD, _TANH_EVEN, _TANH_END),
     "tirx.erf": _odd(_ERF_ODD, _ERF_EVEN, _ERF_END),
 }
@@ -127,27 +145,25 @@ def merge_chains(schedule: Schedule) -> dict[str, list[Nest]]:
 
 def _is_result(nest: Nest, outputs: Sequence[tirx.Buffer]) -> bool:
     (store,) = nest.stores
-    return not nest.reduction and _is_own(store, nest) and any(store.buffer.same_as(output) for output in outputs)
+    return (
+        not nest.reduction
+        and tir.is_own(store.indices, nest.variables)
+        and any(store.buffer.same_as(output) for output in outputs)
+    )
 
 
 def _is_read(part: Nest, nest: Nest) -> bool:
     """Whether `nest` reads what `part` writes, at its own element only."""
     reads = [access for access in nest.loads if access.buffer.same_as(part.stores[0].buffer)]
-    return bool(reads) and all(_is_own(access, nest) for access in reads)
-
-
-def _is_own(access: Access, nest: Nest) -> bool:
-    return len(access.indices) == len(nest.variables) and all(
-        index.same_as(variable) for index, variable in zip(access.indices, nest.variables, strict=True)
-    )
+    return bool(reads) and all(tir.is_own(access.indices, nest.variables) for access in reads)
 
 
 # The schedule of a block without reduction: contiguous axes fused, vectorised, the rest shared among threads.
 
 _CHUNK_ELEMENTS = 4096
 """A thread's unit of work on a contiguous axis: long enough for streaming, short enough to share evenly."""
-_UNROLLED_VECTORS = 4
-_LEAST_TURNED = 8
+_UNROLLED_VECTORS = 4  # At most, of a contiguous axis in one pass of its loop.
+_LEAST_TURNED = 8  # Elements of both axes from which tiles are made.
 
 
 def schedule_elementwise(schedule: Schedule, block: SBlockRV, nests: Sequence[Nest], machine: Parallelism) -> None:
@@ -178,7 +194,7 @@ def _turned_axis(nest: Nest) -> int | None:
     """The axis along which something as large as the result is contiguous that is not the result's last; if any."""
     last = len(nest.extents) - 1
     for access in nest.loads:
-        if not access.indices or math.prod(int(extent) for extent in access.buffer.shape) < nest.iterations:
+        if not access.indices or tir.elements(access.buffer) < nest.iterations:
             continue
         found = [axis for axis in range(last) if access.indices[-1].same_as(nest.variables[axis])]
         if found and min(nest.extents[found[0]], nest.extents[last]) >= _LEAST_TURNED:
@@ -206,17 +222,16 @@ def _schedule_turned(schedule: Schedule, block: SBlockRV, nest: Nest, turned: in
 
 def contiguous_from(nest: Nest) -> int:
     """The first axis of the longest run of last axes that every access walks as one contiguous axis, or not at all."""
+
+    def is_contiguous(start: int) -> bool:
+        run = nest.variables[start:]
+        accesses = (*nest.loads, *nest.stores)
+        return not nest.free_uses & set(run) and all(_walks(access, run, nest.extents[start:]) for access in accesses)
+
     start = len(nest.extents) - 1
-    while start > 0 and _is_contiguous(nest, start - 1):
+    while start > 0 and is_contiguous(start - 1):
         start -= 1
     return start
-
-
-def _is_contiguous(nest: Nest, start: int) -> bool:
-    run = nest.variables[start:]
-    if nest.free_uses & set(run):
-        return False
-    return all(_walks(access, run, nest.extents[start:]) for access in (*nest.loads, *nest.stores))
 
 
 def _walks(access: Access, run: tuple[tirx.Var, ...], extents: tuple[int, ...]) -> bool:
@@ -226,10 +241,9 @@ def _walks(access: Access, run: tuple[tirx.Var, ...], extents: tuple[int, ...]) 
     if len(access.indices) < len(run) or any(used[: -len(run)]):
         return False
     last = access.indices[-len(run) :]
-    shape = [int(extent) for extent in access.buffer.shape][-len(run) :]
-    exact = all(
-        index.same_as(variable) and size == extent
-        for index, variable, size, extent in zip(last[1:], run[1:], shape[1:], extents[1:], strict=True)
+    exact = (
+        tir.is_own(last[1:], run[1:])
+        and tir.extents(access.buffer)[len(access.indices) - len(run) + 1 :] == extents[1:]
     )
     return exact and used[-len(run)] == {run[0]} and _is_shifted(last[0], run[0])
 
@@ -281,7 +295,7 @@ def _vectorise(schedule: Schedule, loop: LoopRV, extent: int, machine: Paralleli
 
 _SHORT = 128
 """Terms that are added one after the other."""
-_UNROLLED_TERMS = 32
+_UNROLLED_TERMS = 32  # Up to here all terms of a result are written out.
 _UNEVEN = 8
 """How much longer than the cube root of the number of terms a level of partial sums may be."""
 
@@ -297,95 +311,119 @@ def schedule_reduction(
     count = nest.extent(nest.reduction)
     extents = [nest.extents[axis] for axis in nest.spatial]
     is_parallel = machine.is_parallel(nest.touched_bytes)
-    if _is_row_reduction(nest) and count >= machine.lanes:
-        _by_lanes(schedule, block, extents, _fuse(schedule, terms), count, is_parallel, machine)
+    # Whether the terms of one sum lie next to each other in the largest operand.
+    largest = max(nest.loads, key=lambda access: tir.elements(access.buffer)).indices
+    is_row = bool(largest) and nest.variables[nest.reduction[-1]] in variables_of(largest[-1])
+    sums = _Sums(schedule, machine, is_parallel)
+    if is_row and count >= machine.lanes:
+        sums.by_lanes(block, extents, _fuse(schedule, terms), count)
     elif count > _SHORT and extents:
-        _long(schedule, block, spatial, extents, _fuse(schedule, terms), count, is_parallel, machine)
+        sums.long(block, spatial, extents, _fuse(schedule, terms), count)
     elif extents:
         writer = epilogue if epilogue is not None else schedule.cache_write(block, 0, "global")
-        _short(schedule, block, writer, spatial, extents, terms, count, is_parallel, machine)
+        sums.short(block, writer, spatial, extents, terms)
 
 
-def _is_row_reduction(nest: Nest) -> bool:
-    """Whether the terms of one sum lie next to each other in the largest operand."""
-    last = nest.variables[nest.reduction[-1]]
-    largest = max(nest.loads, key=lambda access: math.prod(int(extent) for extent in access.buffer.shape))
-    return bool(largest.indices) and last in variables_of(largest.indices[-1])
+@dataclass(frozen=True)
+class _Sums:
+    """Ways to schedule a reduction: `spatial` are the loops over its results, of `extents`; `count` terms each."""
 
+    schedule: Schedule
+    machine: Parallelism
+    is_parallel: bool
 
-def _short(
-    schedule: Schedule,
-    block: SBlockRV,
-    writer: SBlockRV,
-    spatial: list[LoopRV],
-    extents: list[int],
-    terms: list[LoopRV],
-    count: int,
-    is_parallel: bool,
-    machine: Parallelism,
-) -> None:
-    """Few terms for each result: keep a tile of results in registers while all terms are added."""
-    width = extents[-1]
-    tile = machine.tile(width)
-    column, inner = schedule.split(spatial[-1], [None, tile or width])
-    schedule.reorder(*spatial[:-1], column, *terms, inner)
-    schedule.reverse_compute_at(writer, column)
-    if tile is not None:
-        _vectorise_lanes(schedule, inner, tile, machine)
-        _vectorise_lanes(schedule, schedule.get_loops(writer)[-1], tile, machine)
-    if is_parallel:
-        outer = [*spatial[:-1], column]
-        shared = _shared(extents[:-1], machine)
-        schedule.parallel(_fuse(schedule, outer[:shared]))
-    schedule.decompose_reduction(block, terms[0])
-    if tile is not None and count <= _UNROLLED_TERMS:
-        for loop in terms:
-            schedule.unroll(loop)
+    def short(
+        self, block: SBlockRV, writer: SBlockRV, spatial: list[LoopRV], extents: list[int], terms: list[LoopRV]
+    ) -> None:
+        """Few terms for each result: keep a tile of results in registers while all terms are added."""
+        schedule, tile = self.schedule, self.machine.tile(extents[-1])
+        count = math.prod(int(schedule.get(loop).extent) for loop in terms)
+        column, inner = schedule.split(spatial[-1], [None, tile or extents[-1]])
+        schedule.reorder(*spatial[:-1], column, *terms, inner)
+        schedule.reverse_compute_at(writer, column)
+        self._vectorise(inner, tile)
+        self._vectorise(schedule.get_loops(writer)[-1], tile)
+        if self.is_parallel:
+            # As few outer loops as give each thread several pieces.
+            pieces = [math.prod(extents[: axis + 1]) for axis in range(len(extents) - 1)]
+            shared = next(
+                (axis + 1 for axis, many in enumerate(pieces) if many >= 8 * self.machine.threads), len(extents)
+            )
+            schedule.parallel(_fuse(schedule, [*spatial[:-1], column][:shared]))
+        schedule.decompose_reduction(block, terms[0])
+        if tile is not None and count <= _UNROLLED_TERMS:
+            for loop in terms:
+                schedule.unroll(loop)
 
+    def long(self, block: SBlockRV, spatial: list[LoopRV], extents: list[int], term: LoopRV, count: int) -> None:
+        """Many terms for each result: partial sums in levels, the outermost shared among the threads."""
+        schedule, tile = self.schedule, self.machine.tile(extents[-1])
+        parts, runs = _blocking(count)
+        part, *run, inner = schedule.split(term, [parts, runs, None] if runs > 1 else [parts, None])
+        column, vector = schedule.split(spatial[-1], [None, tile or extents[-1]])
+        schedule.reorder(part, *spatial[:-1], *run, column, inner, vector)
+        partial = schedule.rfactor(part, 0)
+        levels = [partial]
+        if runs > 1:
+            levels.append(schedule.rfactor(schedule.get_loops(partial)[len(spatial)], 0))
+            schedule.reverse_compute_at(partial, schedule.get_loops(levels[-1])[-3])
+        innermost = levels[-1]
+        if self.is_parallel:
+            schedule.parallel(schedule.get_loops(innermost)[0])
+        for level in levels:
+            self._vectorise(schedule.get_loops(level)[-1], tile)
+        is_split = tile is not None and self.machine.vector(tile) < tile
+        schedule.decompose_reduction(innermost, schedule.get_loops(innermost)[-3 if is_split else -2])
+        if runs > 1:
+            schedule.decompose_reduction(partial, schedule.get_loops(partial)[len(spatial)])
+        # Last: with an uneven number of terms, TVM takes the partial sums for a reduction only until it looks again.
+        self._finish(block, parts, tile)
 
-def _shared(extents: list[int], machine: Parallelism) -> int:
-    """How many outer loops to fuse and share: as few as give each thread several pieces."""
-    pieces = 1
-    for axis, extent in enumerate(extents):
-        pieces *= extent
-        if pieces >= 8 * machine.threads:
-            return axis + 1
-    return len(extents) + 1
+    def by_lanes(self, block: SBlockRV, extents: list[int], term: LoopRV, count: int) -> None:
+        """Terms next to each other: each vector lane sums its own, then the lanes are added."""
+        schedule, machine = self.schedule, self.machine
+        lanes = (machine.tile(count) if count > 4 * machine.lanes else None) or machine.lanes
+        terms = -(-count // lanes)
+        term, lane = schedule.split(term, [None, lanes])
+        schedule.reorder(term, lane)
+        by_lane = schedule.rfactor(lane, len(extents))
+        *outer, term, lane = schedule.get_loops(by_lane)
+        if terms > _SHORT and count % lanes == 0:
+            self.long(by_lane, [*outer, lane], [*extents, lanes], term, terms)
+            return
+        if count % lanes == 0:
+            if extents and self.is_parallel:
+                rows = _fuse(schedule, schedule.get_loops(block)[:-1])
+                schedule.compute_at(by_lane, rows)
+                schedule.parallel(rows)
+                *_, lane, term = schedule.get_loops(by_lane)
+                schedule.reorder(term, lane)
+            self._vectorise(lane, lanes)
+        elif extents and self.is_parallel:
+            schedule.parallel(outer[0])
+        schedule.decompose_reduction(by_lane, term)
 
+    def _finish(self, block: SBlockRV, parts: int, tile: int | None) -> None:
+        """The sum of the partial sums: small, on one thread, vectorised over the results."""
+        schedule = self.schedule
+        part, *outer, vector = schedule.get_loops(block)
+        if parts > _SHORT:
+            part, run = schedule.split(part, [parts // math.isqrt(parts), None])
+            schedule.reorder(part, *outer, run, vector)
+            self._vectorise(schedule.get_loops(schedule.rfactor(part, 0))[-1], tile)
+            part, *outer, vector = schedule.get_loops(block)
+        schedule.reorder(*outer, part, vector)
+        self._vectorise(vector, tile)
+        schedule.decompose_reduction(block, part)
 
-def _long(
-    schedule: Schedule,
-    block: SBlockRV,
-    spatial: list[LoopRV],
-    extents: list[int],
-    term: LoopRV,
-    count: int,
-    is_parallel: bool,
-    machine: Parallelism,
-) -> None:
-    """Many terms for each result: partial sums in levels, the outermost shared among the threads."""
-    parts, runs = _blocking(count)
-    part, *run, inner = schedule.split(term, [parts, runs, None] if runs > 1 else [parts, None])
-    tile = machine.tile(extents[-1])
-    column, vector = schedule.split(spatial[-1], [None, tile or extents[-1]])
-    schedule.reorder(part, *spatial[:-1], *run, column, inner, vector)
-    partial = schedule.rfactor(part, 0)
-    levels = [partial]
-    if runs > 1:
-        levels.append(schedule.rfactor(schedule.get_loops(partial)[len(spatial)], 0))
-        schedule.reverse_compute_at(partial, schedule.get_loops(levels[-1])[-3])
-    innermost = levels[-1]
-    if is_parallel:
-        schedule.parallel(schedule.get_loops(innermost)[0])
-    for level in levels:
-        if tile is not None:
-            _vectorise_lanes(schedule, schedule.get_loops(level)[-1], tile, machine)
-    is_split = tile is not None and machine.vector(tile) < tile
-    schedule.decompose_reduction(innermost, schedule.get_loops(innermost)[-3 if is_split else -2])
-    if runs > 1:
-        schedule.decompose_reduction(partial, schedule.get_loops(partial)[len(spatial)])
-    # Last: with an uneven number of terms, TVM takes the partial sums for a reduction only until it looks again.
-    _finish(schedule, block, parts, tile, machine)
+    def _vectorise(self, loop: LoopRV, extent: int | None) -> None:
+        """Whole vectors of a loop of that extent, unrolled; nothing without an extent."""
+        lanes = 1 if extent is None else self.machine.vector(extent)
+        if extent is not None and lanes < extent:
+            unrolled, loop = self.schedule.split(loop, [None, lanes])
+            self.schedule.unroll(unrolled)
+        if lanes > 1:
+            self.schedule.vectorize(loop)
 
 
 def _blocking(count: int) -> tuple[int, int]:
@@ -395,65 +433,6 @@ def _blocking(count: int) -> tuple[int, int]:
     runs = divisor_near(count // parts, math.sqrt(count / parts))
     longest = max(parts, runs, count // parts // runs)
     return (parts, runs) if longest <= _UNEVEN * wanted else (2 ** round(math.log2(count) / 2), 1)
-
-
-def _finish(schedule: Schedule, block: SBlockRV, parts: int, tile: int | None, machine: Parallelism) -> None:
-    """The sum of the partial sums: small, on one thread, vectorised over the results."""
-    part, *outer, vector = schedule.get_loops(block)
-    if parts > _SHORT:
-        inner = math.isqrt(parts)
-        part, run = schedule.split(part, [parts // inner, None])
-        schedule.reorder(part, *outer, run, vector)
-        short = schedule.rfactor(part, 0)
-        if tile is not None:
-            _vectorise_lanes(schedule, schedule.get_loops(short)[-1], tile, machine)
-        part, *outer, vector = schedule.get_loops(block)
-    schedule.reorder(*outer, part, vector)
-    if tile is not None:
-        _vectorise_lanes(schedule, vector, tile, machine)
-    schedule.decompose_reduction(block, part)
-
-
-def _by_lanes(
-    schedule: Schedule,
-    block: SBlockRV,
-    extents: list[int],
-    term: LoopRV,
-    count: int,
-    is_parallel: bool,
-    machine: Parallelism,
-) -> None:
-    """Terms next to each other: each vector lane sums its own, then the lanes are added."""
-    tile = machine.tile(count) if count > 4 * machine.lanes else None
-    lanes = tile or machine.lanes
-    terms = -(-count // lanes)
-    term, lane = schedule.split(term, [None, lanes])
-    schedule.reorder(term, lane)
-    by_lane = schedule.rfactor(lane, len(extents))
-    *outer, term, lane = schedule.get_loops(by_lane)
-    if terms > _SHORT and count % lanes == 0:
-        _long(schedule, by_lane, [*outer, lane], [*extents, lanes], term, terms, is_parallel, machine)
-        return
-    if count % lanes == 0:
-        if extents and is_parallel:
-            rows = _fuse(schedule, schedule.get_loops(block)[:-1])
-            schedule.compute_at(by_lane, rows)
-            schedule.parallel(rows)
-            *_, lane, term = schedule.get_loops(by_lane)
-            schedule.reorder(term, lane)
-        _vectorise_lanes(schedule, lane, lanes, machine)
-    elif extents and is_parallel:
-        schedule.parallel(outer[0])
-    schedule.decompose_reduction(by_lane, term)
-
-
-def _vectorise_lanes(schedule: Schedule, loop: LoopRV, extent: int, machine: Parallelism) -> None:
-    lanes = machine.vector(extent)
-    if lanes < extent:
-        unrolled, loop = schedule.split(loop, [None, lanes])
-        schedule.unroll(unrolled)
-    if lanes > 1:
-        schedule.vectorize(loop)
 
 
 # The schedule of any memory-bound function: inline what can be, then each remaining block by what it does.
@@ -495,12 +474,9 @@ def inline_intermediates(schedule: Schedule) -> None:
     """
     for block in top_blocks(schedule):
         nest = read_nest(schedule, block)
-        if nest is None or nest.reduction or _is_costly(schedule, block, nest):
-            continue
-        try:
-            schedule.compute_inline(block)
-        except ScheduleError:
-            continue
+        if nest is not None and not nest.reduction and not _is_costly(schedule, block, nest):
+            with contextlib.suppress(ScheduleError):
+                schedule.compute_inline(block)
 
 
 def _is_costly(schedule: Schedule, block: SBlockRV, nest: Nest) -> bool:
@@ -522,9 +498,5 @@ def _epilogue(schedule: Schedule, block: SBlockRV, nest: Nest) -> SBlockRV | Non
         return None
     result = nest.stores[0].buffer
     reads = [access for access in other.loads if access.buffer.same_as(result)]
-    straight = all(
-        len(access.indices) == len(other.variables)
-        and all(index.same_as(variable) for index, variable in zip(access.indices, other.variables, strict=True))
-        for access in (*reads, *other.stores)
-    )
+    straight = all(tir.is_own(access.indices, other.variables) for access in (*reads, *other.stores))
     return consumers[0] if straight else None

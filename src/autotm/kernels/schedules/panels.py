@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 
@@ -19,28 +18,15 @@ from autotm.kernels.tir import Index
 # caches. A panel is read in one stream. Weights of a data gradient are turned on the way.
 
 
-class Operand(Protocol):
-    """What panels are made of."""
-
-    @property
-    def steps(self) -> int:
-        """Rows."""
-
-    @property
-    def parts(self) -> int:
-        """Independent parts that one panel can be filled in."""
-
-    @property
-    def cycles(self) -> float:
-        """Estimated cycles for one vector of a panel."""
-
-    def fill(self, part: Index, feature: Index, width: int, target: tirx.Buffer, base: Index, lanes: int) -> tirx.Stmt:
-        """Fill one part of the panel of features [feature, feature + width) that starts at `base`."""
-
-
 @dataclass(frozen=True)
 class RowMajor:
-    """A matrix in place; its panels are copies."""
+    """A matrix in place; its panels are copies.
+
+    Attributes:
+        buffer: of the matrix.
+        steps, features: its rows and columns.
+        cycles: estimated, for one vector of a panel.
+    """
 
     buffer: tirx.Buffer
     steps: int
@@ -49,11 +35,11 @@ class RowMajor:
 
     @property
     def parts(self) -> int:
-        """Spans of rows."""
+        """Spans of rows: parts of a panel that can be filled independently."""
         return -(-self.steps // 128)
 
     def fill(self, part: Index, feature: Index, width: int, target: tirx.Buffer, base: Index, lanes: int) -> tirx.Stmt:
-        """Copy a span of rows."""
+        """Fill one part of the panel of features [feature, feature + width) that starts at `base`: copy its rows."""
         first, last = tir.share(part, self.parts, self.steps)
         source = self.buffer, first * self.features + feature, self.features
         return copy_rows(source, (target, base + first * width, width), last - first, width, lanes)
@@ -102,6 +88,7 @@ class Turned:
         return turn_rows((self.buffer, origin, inner), (target, start, width), width, inner, lanes)
 
 
+Operand = RowMajor | Turned
 Place = tuple[tirx.Buffer, Index, int]
 """Buffer, first element, elements from row to row."""
 
@@ -191,6 +178,11 @@ class Grid:
     columns: int
     channels: int
 
+    @classmethod
+    def of(cls, buffer: tirx.Buffer) -> Grid:
+        """A buffer of shape (batch, rows, columns, channels)."""
+        return cls(buffer, *tir.extents(buffer))
+
     @property
     def row(self) -> int:
         """Elements from one row to the next."""
@@ -212,26 +204,21 @@ class Padding:
 
     def within(self, buffer: tirx.Buffer) -> Grid:
         """The padded grid, if it lay in `buffer`."""
-        top, left, bottom, right = self.sides
-        grid = self.grid
+        (top, left, bottom, right), grid = self.sides, self.grid
         return Grid(buffer, grid.batch, grid.rows + top + bottom, grid.columns + left + right, grid.channels)
 
     def whole(self, name: str, lanes: int) -> tuple[Grid, tirx.Stmt]:
         """All of it, and the code that fills it."""
         shape = self.within(self.grid.buffer)
         target = self.within(tir.workspace(shape.batch * shape.image, name))
-        code = tir.loop(
-            target.batch * target.rows,
-            lambda index: self.line(index, target, index * target.row, lanes),
-            "line",
-            tirx.ForKind.PARALLEL,
+        code = tir.parallel(
+            target.batch * target.rows, lambda index: self.line(index, target, index * target.row, lanes), "line"
         )
         return target, code
 
     def line(self, index: Index, target: Grid, to: Index, lanes: int) -> tirx.Stmt:
         """Fill line `index`, counted over all images, at `to` of the target's buffer."""
-        top, left, bottom, right = self.sides
-        grid = self.grid
+        (top, left, bottom, right), grid = self.sides, self.grid
         kept = grid.columns + min(left, 0) + min(right, 0)
         image, row = index // target.rows, index % target.rows
         origin = image * grid.image + (row - top) * grid.row + max(-left, 0) * grid.channels
@@ -255,9 +242,7 @@ def fill(buffer: tirx.Buffer, start: Index, count: int, lanes: int) -> tirx.Stmt
 def copy(source: tirx.Buffer, origin: Index, target: tirx.Buffer, start: Index, count: int, lanes: int) -> tirx.Stmt:
     """`count` elements from one flat place to another."""
     return tir.spans(
-        count,
-        lanes,
-        lambda at, width: tir.store(target, start + at, tir.load(source, origin + at, width), width),
+        count, lanes, lambda at, width: tir.store(target, start + at, tir.load(source, origin + at, width), width)
     )
 
 
@@ -272,9 +257,9 @@ class RegisterTile:
         self.vectors = tir.segments(width, lanes)
         self.sums = tir.Registers(rows, width)
 
-    def declare(self) -> tirx.Stmt:
-        """Reserve the sums."""
-        return self.sums.declare()
+    def start(self) -> tirx.Stmt:
+        """Reserve the sums, and set every one to zero."""
+        return tir.sequence([self.sums.declare(), self.clear()])
 
     def clear(self) -> tirx.Stmt:
         """Set every sum to zero."""
@@ -306,7 +291,7 @@ class RegisterTile:
                 known = position(m, at) if position is not None else None
                 return problem.finish(coordinates(m, at), lambda: self.sums.get(m, at), known)
 
-            return tir.loop(lanes, lane, "lane", tirx.ForKind.VECTORIZED)
+            return tir.vector(lanes, lane)
 
         return self._each(vector)
 
@@ -358,22 +343,50 @@ def partial_sums(problem: Problem, size: int, blocks: int) -> tuple[tirx.Buffer 
     return buffer, (buffer,)
 
 
-def portion_of(unit_bytes: int, info: TargetInfo) -> int:
-    """Units of the result whose sums together take no more than a quarter of the second-level cache."""
-    return max(1, info.l2_bytes // 4 // unit_bytes)
+def by_portions(
+    tasks: int,
+    units: int,
+    unit_size: int,
+    pixel_blocks: tuple[int, int],
+    info: TargetInfo,
+    body: Callable[[Block, Index, Index, Index], tirx.Stmt],
+) -> tuple[tirx.Stmt, tirx.Buffer]:
+    """Share the result's units of `unit_size` sums among tasks; each holds the sums of a portion of its own at a time.
 
+    The sums of a portion take no more than a quarter of the second-level cache; pixels are read once for each.
 
-def each_portion(
-    span: tuple[Index, Index], most: int, size: int, body: Callable[[Index, Index], tirx.Stmt]
-) -> tirx.Stmt:
-    """`body(first, last)` for portions of at most `size` units of a span, which has at most `most` of them."""
-    first, last = span
+    Args:
+        tasks: that run in parallel.
+        units: of the result.
+        unit_size: sums of a unit.
+        pixel_blocks: how many there are, and the pixel rows of all.
+        info: the processor.
+        body: `body(block, first, last, task)` adds the products of a block to the sums of units [first, last), which
+            lie one unit after the other from the block's `base` on.
 
-    def portion(number: Index) -> tirx.Stmt:
-        begin = first + number * size
-        return tir.bind_all((begin, tirx.min(tir.number(begin + size), tir.number(last))), "begin end", body)
+    Returns:
+        The code, and the workspace that holds the sums.
+    """
+    most = -(-units // tasks)
+    size = min(most, max(1, info.l2_bytes // 4 // (4 * unit_size)))
+    partial = tir.workspace(tasks * size * unit_size, "partial_sums")
 
-    return tir.loop(-(-most // size), portion, "portion")
+    def task(index: Index) -> tirx.Stmt:
+        first, last = tir.share(index, tasks, units)
+
+        def portion(number: Index) -> tirx.Stmt:
+            begin = first + number * size
+            return tir.bind_all((begin, tirx.min(tir.number(begin + size), tir.number(last))), "begin end", blocks)
+
+        def blocks(begin: Index, end: Index) -> tirx.Stmt:
+            def block(span: Block) -> tirx.Stmt:
+                return body(replace(span, base=index * (size * unit_size)), begin, end, index)
+
+            return each_block(*pixel_blocks, partial, block)
+
+        return tir.loop(-(-most // size), portion, "portion")
+
+    return tir.parallel(tasks, task, "task"), partial
 
 
 def pick_features(
@@ -410,8 +423,7 @@ def sum_block(
         save = tile.save(block.partial, lambda m, o: block.base + waits(m, o))
     return tir.sequence(
         [
-            tile.declare(),
-            tile.clear(),
+            tile.start(),
             reduce,
             tir.choose(block.is_first, nothing, gather),
             tir.choose(block.is_last, tile.finish(problem, coordinates, place), save),
@@ -429,7 +441,7 @@ def sum_chains(
     """
     if taps * run <= 2 * CHAIN_STEPS:
         whole = [tir.loop(taps, lambda tap: chain(tap, 0, run), "tap")] if taps * run else []
-        return [tile.declare(), tile.clear(), *whole], tile
+        return [tile.start(), *whole], tile
     total = RegisterTile(tile.rows, tile.width, tile.lanes)
     links = -(-run // CHAIN_STEPS)
 
@@ -437,4 +449,4 @@ def sum_chains(
         return tir.sequence([tile.clear(), chain(tap, *tir.share(index, links, run)), total.add(tile.sums.get)])
 
     each = tir.loop(taps, lambda tap: tir.loop(links, lambda index: link(tap, index), "link"), "tap")
-    return [tile.declare(), total.declare(), total.clear(), each], total
+    return [tile.sums.declare(), total.start(), each], total

@@ -21,7 +21,7 @@ from autotm.kernels.tir import Code, Index
 # A tap is one row of the window; its horizontal positions and channels lie one after the other in NHWC and HWIO, so
 # they are one run of q. A register tile is a rectangle of pixels times a few vectors of features.
 
-_LEAST_PIXELS = 24
+_LEAST_PIXELS = 24  # From which panels are made of an operand that can be read in place.
 _MANY_TILES = 16
 """With so many tiles along a row, computing part of the last one twice costs nothing to speak of."""
 
@@ -30,7 +30,7 @@ _MANY_TILES = 16
 class Source:
     """Where pixel (n, i, j) begins: `base` + n, i, j times the strides.
 
-    The tap below lies `tap` further, the one beside it `across`.
+    The tap below lies `tap` further, the one to its right `across`.
     """
 
     buffer: tirx.Buffer
@@ -69,20 +69,38 @@ class Pixels:
         return self.batch * self.rows * self.columns
 
 
-def feature_tiles(pixels: Pixels, info: TargetInfo) -> list[tuple[int, int, int]]:
-    """(first tile, number of tiles, width in features) of each class of feature tiles, in order."""
+@dataclass(frozen=True)
+class FeatureTiles:
+    """Neighbouring tiles of equally many features.
+
+    Attributes:
+        first: number of the first tile.
+        count: of tiles.
+        start: the first tile's first feature.
+        width: features of a tile.
+    """
+
+    first: int
+    count: int
+    start: int
+    width: int
+
+
+def feature_tiles(pixels: Pixels, info: TargetInfo) -> list[FeatureTiles]:
+    """The feature tiles by their width, in order: the last one may hold part of a vector."""
     vectors = register_tiles(pixels.rows, pixels.columns, pixels.features, pixels.steps, info).vectors
     tail = pixels.features % info.lanes
-    classes = []
     whole = vectors.count - (1 if tail else 0)
     longer = min(vectors.longer, whole)
-    if longer:
-        classes.append((0, longer, vectors.size * info.lanes))
-    if whole > longer:
-        classes.append((longer, whole - longer, (vectors.size - 1) * info.lanes))
+    counts = [(longer, vectors.size * info.lanes), (whole - longer, (vectors.size - 1) * info.lanes)]
     if tail:
         last = vectors.size if vectors.longer == vectors.count else vectors.size - 1
-        classes.append((whole, 1, (last - 1) * info.lanes + tail))
+        counts.append((1, (last - 1) * info.lanes + tail))
+    classes, first, start = [], 0, 0
+    for count, width in counts:
+        if count:
+            classes.append(FeatureTiles(first, count, start, width))
+            first, start = first + count, start + count * width
     return classes
 
 
@@ -100,7 +118,7 @@ class PixelTiles:
         self.tiles = register_tiles(pixels.rows, pixels.columns, pixels.features, pixels.steps, info)
         self.classes = feature_tiles(pixels, info)
         self.places = pixels.batch * self.tiles.rows.count * self.tiles.columns.count
-        self.panel_size = pixels.steps * max(width for _, _, width in self.classes)
+        self.panel_size = pixels.steps * max(each.width for each in self.classes)
 
     @property
     def reads_in_place(self) -> bool:
@@ -116,16 +134,18 @@ class PixelTiles:
         Each panel is made at `own` of `panels` when it is needed; without that, the operand is read in place.
         """
         (low, high), (first, last) = tiles, places
-        operand, statements, start = self.pixels.operand, [], 0
-        for begin, count, width in self.classes:
-            if isinstance(low, int) and isinstance(high, int):
-                from_tile, to_tile = max(low, begin), min(high, begin + count)
-            else:
-                from_tile = tirx.max(tir.number(low), tir.number(begin))
-                to_tile = tirx.min(tir.number(high), tir.number(begin + count))
+        operand = self.pixels.operand
 
-            def body(tile: Index, begin: int = begin, width: int = width, start: int = start) -> tirx.Stmt:
-                feature = start + (tile - begin) * width
+        def features(tiles: FeatureTiles) -> tirx.Stmt:
+            end = tiles.first + tiles.count
+            if isinstance(low, int) and isinstance(high, int):
+                from_tile, to_tile = max(low, tiles.first), min(high, end)
+            else:
+                from_tile = tirx.max(tir.number(low), tir.number(tiles.first))
+                to_tile = tirx.min(tir.number(high), tir.number(end))
+
+            def body(tile: Index) -> tirx.Stmt:
+                feature, width = tiles.start + (tile - tiles.first) * tiles.width, tiles.width
                 panel = feature if panels is None else own
                 each = tir.loop(
                     last - first, lambda p: self._place(panels, p, feature, width, panel), "place", start=first
@@ -138,9 +158,9 @@ class PixelTiles:
 
                 return tir.sequence([tir.loop(operand.parts, fill, "part"), each])
 
-            statements.append(tir.loop(to_tile - from_tile, body, "features", start=from_tile))
-            start += count * width
-        return tir.sequence(statements)
+            return tir.loop(to_tile - from_tile, body, "features", start=from_tile)
+
+        return tir.sequence([features(tiles) for tiles in self.classes])
 
     def _place(self, panels: tirx.Buffer | None, place: Index, feature: Index, width: int, panel: Index) -> tirx.Stmt:
         tiles = self.tiles
@@ -220,7 +240,7 @@ class PixelTiles:
 # of whole operands would go through memory, and were not faster in any network.
 
 _MANY_PIXELS = 512
-"""Enough pixels for each panel: making it takes little beside reading it."""
+"""Enough pixels for each panel: making it takes little time, compared with reading it."""
 _FEW_PIXELS = 192
 """With fewer for each panel, making it takes longer than fetching pixels again that do not stay in the cache."""
 _BYTES_PER_CYCLE = 8
@@ -303,11 +323,8 @@ class _Emitter:
     def code(self, strips: tirx.Buffer, panels: tirx.Buffer) -> tirx.Stmt:
         used = panels if self.panel_size else None
 
-        def task(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, self.tasks, self.blocks * self.groups)
-            return tir.loop(last - first, lambda unit: self._unit(unit, index, strips, used), "unit", start=first)
-
-        return tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL)
+        units = self.blocks * self.groups
+        return tir.in_tasks(self.tasks, units, lambda unit, task: self._unit(unit, task, strips, used), "unit")
 
     def _unit(self, unit: Index, task: Index, strips: tirx.Buffer, panels: tirx.Buffer | None) -> tirx.Stmt:
         """One block of pixel rows, for one group of features."""

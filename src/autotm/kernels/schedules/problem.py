@@ -10,7 +10,18 @@ from functools import cached_property, partial
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
-from autotm.kernels.tir import Index, flat, loads_of, rewrite, sequence, variables_of
+from autotm.kernels.tir import (
+    Index,
+    elements,
+    extents,
+    flat,
+    is_own,
+    loads_of,
+    rewrite,
+    sequence,
+    top_blocks,
+    variables_of,
+)
 from autotm.kernels.tir import load as load_at
 
 KINDS = (
@@ -34,6 +45,12 @@ class Output:
     indices: tuple[tirx.Expr, ...]
     value: tirx.Expr
 
+    @classmethod
+    def plain(cls, product: tirx.Buffer) -> Output:
+        """The contraction's elements themselves."""
+        axes = tuple(tirx.Var(f"x{i}", "int64") for i in range(len(product.shape)))
+        return cls(product, axes, axes, tirx.BufferLoad(product, list(axes)))
+
     @cached_property
     def loads(self) -> tuple[TensorLoad, ...]:
         """Every load in the value."""
@@ -42,13 +59,9 @@ class Output:
     @cached_property
     def whole(self) -> tuple[tirx.Buffer, ...]:
         """Operands of the output's shape that are only read at the element itself."""
-        elsewhere = {load.source for load in self.loads if not _identity(load.indices, self.axes)}
-        shape = [int(extent) for extent in self.buffer.shape]
-        return tuple(
-            load.source
-            for load in self.loads
-            if load.source not in elsewhere and [int(extent) for extent in load.source.shape] == shape
-        )
+        elsewhere = {load.source for load in self.loads if not is_own(load.indices, self.axes)}
+        sources = (load.source for load in self.loads if load.source not in elsewhere)
+        return tuple(source for source in sources if extents(source) == extents(self.buffer))
 
 
 @dataclass(frozen=True)
@@ -86,9 +99,8 @@ class Problem:
         for output in self.outputs:
             leading = set(output.axes[:-1])
             for load in output.loads:
-                whole = tuple(int(extent) for extent in load.source.shape) == self.shape
                 named = any(axis in leading for index in load.indices for axis in variables_of(index))
-                if named and not (whole and _identity(load.indices, output.axes)):
+                if named and not (extents(load.source) == self.shape and is_own(load.indices, output.axes)):
                     return False
         return True
 
@@ -97,9 +109,7 @@ class Problem:
         """Whether an element may be finished twice: no operand can be the memory that an output takes over."""
         size = math.prod(self.shape)
         loads = [load.source for output in self.outputs for load in output.loads]
-        return all(
-            source.same_as(self.product) or math.prod(int(extent) for extent in source.shape) < size for source in loads
-        )
+        return all(source.same_as(self.product) or elements(source) < size for source in loads)
 
     def position(self, coordinates: Sequence[Index]) -> Index:
         """Row-major position of an element of the result."""
@@ -139,30 +149,34 @@ def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
     name = block.name_hint
     kind = next((kind for kind in KINDS if name.startswith(kind)), None)
     if kind is None:
-        message = f"block '{name}' is no contraction (known: {', '.join(KINDS)})"
-        raise ValueError(message)
+        raise ValueError(f"block '{name}' is no contraction (known: {', '.join(KINDS)})")
     function = next(iter(sch.mod.functions.values()))
     parameters = set(function.params)
     product = block.writes[0].source
-    sources = _prologue_sources(sch)
+    # Padded, spread and turned operands are what these blocks read.
+    prologues = [sch.get(rv) for rv in top_blocks(sch) if sch.get(rv).name_hint.startswith(_PROLOGUES)]
+    sources = {prologue.writes[0].source: prologue.reads[0].source for prologue in prologues}
     left, right = (sources.get(load.source, load.source) for load in _factors(block))
     for operand in (left, right):
         if operand not in parameters:
-            message = f"operand '{operand.name}' of '{name}' is computed inside the fused function by an unknown block"
-            raise ValueError(message)
+            raise ValueError(
+                f"operand '{operand.name}' of '{name}' is computed inside the fused function by an unknown block"
+            )
     outputs = _epilogue(sch, main, parameters)
     if product in parameters:
-        axes = tuple(tirx.Var(f"x{i}", "int64") for i in range(len(product.shape)))
-        outputs.insert(0, Output(product, axes, axes, tirx.BufferLoad(product, list(axes))))
-    window = block.annotations
+        outputs.insert(0, Output.plain(product))
+
+    def integers(key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(int(value) for value in block.annotations.get(key, default))
+
     return Problem(
         kind=kind,
         left=left,
         right=right,
-        shape=tuple(int(extent) for extent in product.shape),
-        stride=_integers(window, "stride", (1, 1)),
-        padding=_integers(window, "padding", (0, 0, 0, 0)),
-        groups=_integers(window, "groups", (1,))[0],
+        shape=extents(product),
+        stride=integers("stride", (1, 1)),
+        padding=integers("padding", (0, 0, 0, 0)),
+        groups=integers("groups", (1,))[0],
         product=product,
         outputs=tuple(outputs),
         factors=_factors(block),
@@ -171,62 +185,36 @@ def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
     )
 
 
-def _integers(annotations: dict[str, object], key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(value) for value in annotations[key]) if key in annotations else default
-
-
 def _factors(block: s_tir.SBlock) -> tuple[TensorLoad, TensorLoad]:
     update = block.body.value
     product = update.b if isinstance(update.b, tirx.Mul) else update.a
     return product.a, product.b
 
 
-def _blocks(sch: s_tir.Schedule) -> list[s_tir.schedule.SBlockRV]:
-    return list(sch.get_child_blocks(sch.get_sblock("root")))
-
-
-def _prologue_sources(sch: s_tir.Schedule) -> dict[tirx.Buffer, tirx.Buffer]:
-    sources = {}
-    for rv in _blocks(sch):
-        block = sch.get(rv)
-        if block.name_hint.startswith(_PROLOGUES):
-            sources[block.writes[0].source] = block.reads[0].source
-    return sources
-
-
 def _epilogue(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, parameters: set[tirx.Var]) -> list[Output]:
-    name = sch.get(main).name_hint
-    outputs = []
-    for rv in _blocks(sch):
-        block = sch.get(rv)
-        if block.name_hint == name or block.name_hint.startswith(_PROLOGUES):
-            continue
-        if block.writes[0].source not in parameters:
+    """The results of the blocks after the contraction, into which those that compute no result are inlined."""
+    main_hint = sch.get(main).name_hint
+
+    def after() -> list[s_tir.schedule.SBlockRV]:
+        hints = [(rv, sch.get(rv).name_hint) for rv in top_blocks(sch)]
+        return [rv for rv, hint in hints if hint != main_hint and not hint.startswith(_PROLOGUES)]
+
+    for rv in after():
+        if sch.get(rv).writes[0].source not in parameters:
             sch.compute_inline(rv)
     product = sch.get(main).writes[0].source
-    for rv in _blocks(sch):
-        block = sch.get(rv)
-        if block.name_hint == name or block.name_hint.startswith(_PROLOGUES):
-            continue
-        outputs.append(_output(block, product))
-    return outputs
+    return [_output(sch.get(rv), product) for rv in after()]
 
 
 def _output(block: s_tir.SBlock, product: tirx.Buffer) -> Output:
     statement = block.body
     axes = tuple(axis.var for axis in block.iter_vars)
-    extents = [int(axis.dom.extent) for axis in block.iter_vars]
     elementwise = (
-        extents == [int(extent) for extent in product.shape]
+        tuple(int(axis.dom.extent) for axis in block.iter_vars) == extents(product)
         and isinstance(statement, tirx.BufferStore)
-        and _identity(statement.indices, axes)
-        and all(_identity(load.indices, axes) for load in loads_of(statement.value) if load.source.same_as(product))
+        and is_own(statement.indices, axes)
+        and all(is_own(load.indices, axes) for load in loads_of(statement.value) if load.source.same_as(product))
     )
     if not elementwise:
-        message = f"block '{block.name_hint}' is no elementwise epilogue of the contraction before it"
-        raise ValueError(message)
+        raise ValueError(f"block '{block.name_hint}' is no elementwise epilogue of the contraction before it")
     return Output(statement.buffer, axes, tuple(statement.indices), statement.value)
-
-
-def _identity(indices: Sequence[tirx.Expr], axes: Sequence[tirx.Var]) -> bool:
-    return len(indices) == len(axes) and all(i.same_as(axis) for i, axis in zip(indices, axes, strict=True))

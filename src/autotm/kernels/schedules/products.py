@@ -69,8 +69,7 @@ class _Product:
         axes = [_Axis(*item) for item in zip(extents, scalar, vector, strict=True)]
         alone = [index for index in range(last) if axes[index].scalars and not axes[index].vectors]
         if not alone or axes[last].scalars or not all(axis.scalars and axis.vectors for axis in axes[last + 1 :]):
-            message = "no batched product of matrices"
-            raise ValueError(message)
+            raise ValueError("no batched product of matrices")
         scalars, vectors = (problem.right, problem.left) if swapped else (problem.left, problem.right)
         return cls(scalars, vectors, tuple(axes[: last + 1]), alone[-1], axes[-1])
 
@@ -117,12 +116,7 @@ class _BatchedEmitter:
         self.panels = tir.workspace(self.panel_size * self.tasks, "panels")
 
     def code(self) -> Code:
-        def task(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, self.tasks, self.units)
-            panel = index * self.panel_size
-            return tir.loop(last - first, lambda unit: self._unit(unit, panel), "unit", start=first)
-
-        body = tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL)
+        body = tir.in_tasks(self.tasks, self.units, lambda unit, task: self._unit(unit, task * self.panel_size), "unit")
         return Code(body, () if self.in_place else (self.panels,))
 
     def _unit(self, unit: Index, panel: Index) -> tirx.Stmt:
@@ -227,7 +221,7 @@ FEW_ROWS = 24
 """Up to here the large matrix is used too few times to be worth a copy."""
 _BLOCK_STEPS = 32
 """Rows of B in a block: as many streams as prefetchers follow."""
-_ROWS = 8
+_ROWS = 8  # Of A in a tile at most.
 
 
 def few_rows_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
@@ -275,81 +269,65 @@ def few_rows_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
 
         return each_block(blocks, steps, partial, block)
 
-    return Code(tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL), workspaces)
+    return Code(tir.parallel(tasks, task, "task"), workspaces)
 
 
 def few_rows_product_nt(problem: Problem, info: TargetInfo) -> Code:
     """A Bᵀ; threads share the rows of B."""
-    (rows, features), steps = problem.shape, int(problem.left.shape[1])
+    rows, features = problem.shape
     heights = cut(rows, _ROWS)
     widths = cut(features, max(1, (info.registers - 1) // heights.size - 1))
-
-    def tile(m: Index, k: Index, size: tuple[int, int]) -> tirx.Stmt:
-        dots = _Dots(problem, info, size, steps)
-        return dots.code(m, k)
 
     def task(index: Index) -> tirx.Stmt:
         def width(k: Index, breadth: int) -> tirx.Stmt:
             def height(number: Index) -> tirx.Stmt:
-                return tir.pick(heights, number, lambda m, count: tile(m, k, (count, breadth)))
+                return tir.pick(
+                    heights, number, lambda m, count: _dot_products(problem, info.lanes, (m, k), (count, breadth))
+                )
 
             return tir.loop(heights.count, height, "rows")
 
         return tir.pick(widths, index, width)
 
-    return Code(tir.loop(widths.count, task, "task", tirx.ForKind.PARALLEL), ())
+    return Code(tir.parallel(widths.count, task, "task"), ())
 
 
-class _Dots:
-    """Dot products of `size[0]` rows of A with `size[1]` rows of B."""
+def _dot_products(problem: Problem, lanes: int, where: tuple[Index, Index], size: tuple[int, int]) -> tirx.Stmt:
+    """Dot products of `size[0]` rows of A with `size[1]` rows of B, from rows `where` on."""
+    (m, k), steps = where, int(problem.left.shape[1])
+    spots = [(i, j) for i in range(size[0]) for j in range(size[1])]
+    sums = tir.Registers(size[0], size[1] * lanes)
 
-    def __init__(self, problem: Problem, info: TargetInfo, size: tuple[int, int], steps: int) -> None:
-        self.problem, self.lanes, self.size, self.steps = problem, info.lanes, size, steps
-        self.sums = tir.Registers(size[0], size[1] * info.lanes)
-
-    def code(self, m: Index, k: Index) -> tirx.Stmt:
-        lanes, whole = self.lanes, self.steps // self.lanes
-        clear = [self.sums.set(i, j * lanes, tir.zeros(lanes), lanes) for i, j in self._each()]
-        statements = [self.sums.declare(), *clear]
-        if whole:
-            statements.append(tir.loop(whole, lambda v: self._multiply(m, k, v * lanes, lanes), "step"))
-        tail = tir.segments(self.steps - whole * lanes, lanes)
-        statements += [self._multiply(m, k, whole * lanes + offset, width) for offset, width in tail]
-        statements += self._fold()
-
-        def finish(i: int, j: int) -> tirx.Stmt:
-            return self.problem.finish((m + i, k + j), lambda: self.sums.get(i, j * lanes))
-
-        return tir.sequence([*statements, *(finish(i, j) for i, j in self._each())])
-
-    def _each(self) -> list[tuple[int, int]]:
-        return [(i, j) for i in range(self.size[0]) for j in range(self.size[1])]
-
-    def _multiply(self, m: Index, k: Index, at: Index, lanes: int) -> tirx.Stmt:
+    def multiply(at: Index, width: int) -> tirx.Stmt:
         updates = []
-        for i, j in self._each():
-            left = tir.load(self.problem.left, (m + i) * self.steps + at, lanes)
-            right = tir.load(self.problem.right, (k + j) * self.steps + at, lanes)
-            place = j * self.lanes
-            updates.append(self.sums.set(i, place, self.sums.get(i, place, lanes) + left * right, lanes))
+        for i, j in spots:
+            left = tir.load(problem.left, (m + i) * steps + at, width)
+            right = tir.load(problem.right, (k + j) * steps + at, width)
+            updates.append(sums.set(i, j * lanes, sums.get(i, j * lanes, width) + left * right, width))
         return tir.sequence(updates)
 
-    def _fold(self) -> list[tirx.Stmt]:
-        """Add the upper half of the lanes to the lower one until one is left."""
-        folds, width = [], self.lanes // 2
-        while width:
-            for i, j in self._each():
-                low, high = (self.sums.get(i, j * self.lanes + o, width) for o in (0, width))
-                folds.append(self.sums.set(i, j * self.lanes, low + high, width))
-            width //= 2
-        return folds
+    whole = steps // lanes
+    statements = [sums.declare(), *(sums.set(i, j * lanes, tir.zeros(lanes), lanes) for i, j in spots)]
+    statements += [tir.loop(whole, lambda v: multiply(v * lanes, lanes), "step")] if whole else []
+    statements += [multiply(whole * lanes + at, width) for at, width in tir.segments(steps % lanes, lanes)]
+    width = lanes // 2
+    while width:  # Add the upper half of the lanes to the lower one until one is left.
+        for i, j in spots:
+            low, high = (sums.get(i, j * lanes + o, width) for o in (0, width))
+            statements.append(sums.set(i, j * lanes, low + high, width))
+        width //= 2
+
+    def finish(i: int, j: int) -> tirx.Stmt:
+        return problem.finish((m + i, k + j), lambda: sums.get(i, j * lanes))
+
+    return tir.sequence([*statements, *(finish(i, j) for i, j in spots)])
 
 
 # A Bᵀ with long rows: taken in blocks of steps, so that a turned block of B stays in the second-level cache.
 #
 # Turned as a whole, B would be read from memory again for every few rows of A, and need a workspace of its own size.
 
-_LEAST_BLOCKS = 4
+_LEAST_BLOCKS = 4  # Of `CHAIN_STEPS` each, from which B is turned block by block.
 _MOST_ROWS = 1024
 """Above, a block of A is no longer close to the core when the next tile of features reads it."""
 
@@ -396,7 +374,7 @@ class _LongRowsEmitter:
                 statements.append(self._block(end, rest, tiles, panel))
             return tir.sequence(statements)
 
-        return Code(tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL), (self.panels, *workspaces))
+        return Code(tir.parallel(self.tasks, task, "task"), (self.panels, *workspaces))
 
     def _block(self, block: Block, steps: int, tiles: tuple[Index, Index], panel: Index) -> tirx.Stmt:
         heights = self.tiles.columns

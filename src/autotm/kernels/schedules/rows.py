@@ -10,17 +10,19 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from autotm.kernels import tir
+from autotm.kernels.schedules import memory_bound
+from autotm.kernels.schedules.memory_bound import EXP_LEAST
 from autotm.kernels.target import PARALLEL_BYTES, TargetInfo
 from autotm.kernels.tir import Code, Index, parameters, replace_body
 
-# Words for kernels that work on each row of a matrix by itself: the row is read from memory once, then from the cache.
+# Parts of kernels that work on each row of a matrix by itself: the row is read from memory once, then from the cache.
 #
 # Sums over a row are kept lane by lane in several vectors, so that rounding stays small and additions overlap.
 
 _VECTORS = 4
 """Vectors of partial sums."""
-Each = Callable[[Index, int], tirx.Stmt]
-"""What to do with the vector of so many lanes at an offset of the row."""
+Terms = tuple[list[tirx.Stmt], list[tirx.Expr]]
+"""Statements to run, then a vector for each fold of a row."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Rows:
     @classmethod
     def of(cls, buffer: tirx.Buffer, buffers: int, info: TargetInfo, threads: int) -> Rows:
         """The rows along the last axis of `buffer`, one of `buffers` equally large ones that the kernel touches."""
-        *leading, width = (int(extent) for extent in buffer.shape)
+        *leading, width = tir.extents(buffer)
         count = math.prod(leading)
         is_parallel = threads > 1 and 4 * count * width * buffers >= PARALLEL_BYTES
         return cls(count, width, info.lanes, min(threads, count) if is_parallel else 1)
@@ -44,14 +46,13 @@ class Rows:
     def each(self, body: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
         """The body for the flat offset of every row."""
 
-        def task(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, self.tasks, self.count)
-            return tir.loop(last - first, lambda row: tir.bind(row * self.width, body, "origin"), "row", start=first)
+        def row(number: Index, _task: Index) -> tirx.Stmt:
+            return tir.bind(number * self.width, body, "origin")
 
-        return tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL if self.tasks > 1 else tirx.ForKind.SERIAL)
+        return tir.in_tasks(self.tasks, self.count, row, "row", when=self.tasks > 1)
 
-    def walk(self, body: Each) -> tirx.Stmt:
-        """The body for every vector of a row."""
+    def walk(self, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
+        """`body(offset, lanes)` for every vector of a row."""
         return tir.spans(self.width, self.lanes, body)
 
 
@@ -100,9 +101,7 @@ def largest(rows: Rows) -> Fold:
     return Fold(rows, tirx.max, tirx.FloatImm("float32", 0.0) - tirx.infinity("float32"))
 
 
-def fold(
-    rows: Rows, folds: Sequence[Fold], body: Callable[[Index, int], tuple[Sequence[tirx.Stmt], Sequence[tirx.Expr]]]
-) -> tirx.Stmt:
+def fold(rows: Rows, folds: Sequence[Fold], body: Callable[[Index, int], Terms]) -> tirx.Stmt:
     """One pass over a row: `body(offset, lanes)` gives statements to run, then a vector for each of `folds`."""
     lanes, group = rows.lanes, _VECTORS * rows.lanes
 
@@ -123,36 +122,9 @@ def fold(
 
 
 def exponential(x: tirx.Expr, lanes: int) -> tirx.Expr:
-    """exp(x) for a vector, to about one unit in the last place; exactly zero where the result would be denormal.
-
-    2^n exp(r) with r = x - n log 2 in [-log(2)/2, log(2)/2], log 2 in two parts, and the polynomial of the Cephes
-    library's `expf` for exp(r). LLVM would call the C library for each lane.
-    """
-
-    def constant(value: float) -> tirx.Expr:
-        return tir.splat(tirx.FloatImm("float32", value), lanes)
-
-    integers = "int32" if lanes == 1 else f"int32x{lanes}"
-    floats = "float32" if lanes == 1 else f"float32x{lanes}"
-    inside = tirx.max(tirx.min(x, constant(_LARGEST)), constant(_SMALLEST))
-    n = tirx.floor(inside * constant(1.0 / math.log(2.0)) + constant(0.5))
-    # Not of `inside`, which is a number where x is NaN.
-    r = x - n * constant(_LOG2_HIGH) - n * constant(_LOG2_LOW)
-    value = constant(_POLYNOMIAL[0])
-    for coefficient in _POLYNOMIAL[1:]:
-        value = value * r + constant(coefficient)
-    value = value * r * r + r + constant(1.0)
-    exponent = (tirx.Cast(integers, n) + tir.splat(tirx.IntImm("int32", 127), lanes)) * tir.splat(
-        tirx.IntImm("int32", 1 << 23), lanes
-    )
-    scaled = value * tirx.reinterpret(floats, exponent)
-    return tirx.Select(x < constant(_SMALLEST), constant(0.0), scaled)
-
-
-_LARGEST, _SMALLEST = 88.37, -87.33
-"""Beyond, exp(x) is no normal float32."""
-_LOG2_HIGH, _LOG2_LOW = 0.693359375, -2.12194440e-4
-_POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+    """exp(x) of a vector, exactly zero where the result would be denormal; x is at most `EXP_MOST`, or NaN."""
+    least, zero = (tir.splat(tirx.FloatImm("float32", value), lanes) for value in (EXP_LEAST, 0.0))
+    return tirx.Select(x < least, zero, memory_bound.exponential(x, memory_bound.within_exp(x, lanes), lanes))
 
 
 # Generated code of layer normalization and its gradient: one row at a time, its statistics where they are used.
@@ -165,7 +137,7 @@ def schedule_layer_norm(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, t
     """Replace the body of the function in `sch`, which holds nothing but the operator."""
     x, gamma, beta, y = parameters(sch)
     rows = Rows.of(x, 2, info, threads)
-    epsilon = _epsilon(sch, main)
+    epsilon = float(sch.get(main).annotations["epsilon"])
 
     def row(origin: Index) -> tirx.Stmt:
         normal = _Normal(rows, x, origin, epsilon)
@@ -185,7 +157,7 @@ def schedule_layer_norm_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Targ
     rows = Rows.of(x, 3, info, threads)
     blocks = min(rows.count, max(rows.tasks, -(-rows.count // _ROWS_PER_BLOCK)))
     partial = tir.workspace(blocks * 2 * rows.width, "partial_sums")
-    epsilon = _epsilon(sch, main)
+    epsilon = float(sch.get(main).annotations["epsilon"])
 
     def clear(base: Index) -> tirx.Stmt:
         flat = replace(rows, width=2 * rows.width)
@@ -204,8 +176,7 @@ def schedule_layer_norm_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Targ
 
         return tir.sequence([clear(base), tir.loop(last - first, row, "row", start=first)])
 
-    kind = tirx.ForKind.PARALLEL if rows.tasks > 1 else tirx.ForKind.SERIAL
-    body = [tir.loop(blocks, block, "block", kind)]
+    body = [tir.parallel(blocks, block, "block", when=rows.tasks > 1)]
     for offset, result in zip((0, rows.width), sums, strict=True):
         body.append(_gather(rows, partial, offset, blocks, result))
     replace_body(sch, Code(tir.sequence(body), (partial,)))
@@ -219,14 +190,8 @@ def _gather(rows: Rows, partial: tirx.Buffer, offset: int, blocks: int, result: 
             term = tir.load(partial, block * (2 * rows.width) + offset + at, lanes)
             return sums.set(0, 0, sums.get(0, 0, lanes) + term, lanes)
 
-        return tir.sequence(
-            [
-                sums.declare(),
-                sums.set(0, 0, tir.zeros(lanes), lanes),
-                tir.loop(blocks, add, "block"),
-                tir.store(result, at, sums.get(0, 0, lanes), lanes),
-            ]
-        )
+        clear, added = sums.set(0, 0, tir.zeros(lanes), lanes), tir.loop(blocks, add, "block")
+        return tir.sequence([sums.declare(), clear, added, tir.store(result, at, sums.get(0, 0, lanes), lanes)])
 
     return rows.walk(vector)
 
@@ -243,7 +208,7 @@ def _gradient_row(
     def add(at: Index, value: tirx.Expr, lanes: int) -> tirx.Stmt:
         return tir.store(sums, base + at, tir.load(sums, base + at, lanes) + value, lanes)
 
-    def gather(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+    def gather(at: Index, lanes: int) -> Terms:
         outer = tir.load(dy, origin + at, lanes)
         slope = outer * tir.load(gamma, at, lanes)
         n = normal.vector(at, lanes)
@@ -283,14 +248,14 @@ class _Normal:
         one, epsilon = (tirx.FloatImm("float32", value) for value in (1.0, self._epsilon))
         plain, squares = total(self._rows), total(self._rows)
 
-        def square(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+        def square(at: Index, lanes: int) -> Terms:
             distance = self._distance(at, lanes)
             return [], [distance * distance]
 
         return tir.sequence(
             [
                 self._values.declare(),
-                fold(self._rows, [plain], lambda at, lanes: ([], [tir.load(self._x, self._origin + at, lanes)])),
+                fold(self._rows, [plain], _values(self._x, self._origin)),
                 self._values.set(0, 0, _mean(plain, self._rows)),
                 fold(self._rows, [squares], square),
                 self._values.set(1, 0, one / tirx.sqrt(_mean(squares, self._rows) + epsilon)),
@@ -309,10 +274,6 @@ def _mean(fold: Fold, rows: Rows) -> tirx.Expr:
     return fold.value * tirx.FloatImm("float32", 1.0 / rows.width)
 
 
-def _epsilon(sch: s_tir.Schedule, main: SBlockRV) -> float:
-    return float(sch.get(main).annotations["epsilon"])
-
-
 # Generated code of softmax, its logarithm, and their gradients: one row at a time.
 
 _Row = Callable[[Rows, list[tirx.Buffer], Index], tirx.Stmt]
@@ -328,34 +289,31 @@ def schedule_softmax(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, thre
 
 def _softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
     x, y = buffers
-    peak, summed = largest(rows), total(rows)
+    peak, summed, factor = largest(rows), total(rows), tir.Registers(1, 1)
 
-    def exponentials(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+    def exponentials(at: Index, lanes: int) -> Terms:
         value = exponential(tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes), lanes)
         return [tir.store(y, origin + at, value, lanes)], [tir.load(y, origin + at, lanes)]
-
-    factor = tir.Registers(1, 1)
 
     def scale(at: Index, lanes: int) -> tirx.Stmt:
         value = tir.load(y, origin + at, lanes) * tir.splat(factor.get(0, 0), lanes)
         return tir.store(y, origin + at, value, lanes)
 
-    return tir.sequence(
-        [
-            fold(rows, [peak], lambda at, lanes: ([], [tir.load(x, origin + at, lanes)])),
-            fold(rows, [summed], exponentials),
-            factor.declare(),
-            factor.set(0, 0, tirx.FloatImm("float32", 1.0) / summed.value),
-            rows.walk(scale),
-        ]
-    )
+    inverse = tirx.FloatImm("float32", 1.0) / summed.value
+    folds = [fold(rows, [peak], _values(x, origin)), fold(rows, [summed], exponentials)]
+    return tir.sequence([*folds, factor.declare(), factor.set(0, 0, inverse), rows.walk(scale)])
+
+
+def _values(x: tirx.Buffer, origin: Index) -> Callable[[Index, int], Terms]:
+    """The elements of a row as terms of one fold."""
+    return lambda at, lanes: ([], [tir.load(x, origin + at, lanes)])
 
 
 def _softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
     y, dy, dx = buffers
     summed = total(rows)
 
-    def product(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+    def product(at: Index, lanes: int) -> Terms:
         return [], [tir.load(y, origin + at, lanes) * tir.load(dy, origin + at, lanes)]
 
     def slope(at: Index, lanes: int) -> tirx.Stmt:
@@ -367,26 +325,17 @@ def _softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> 
 
 def _log_softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
     x, y = buffers
-    peak, summed = largest(rows), total(rows)
+    peak, summed, shift = largest(rows), total(rows), tir.Registers(1, 1)
 
-    def exponentials(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+    def exponentials(at: Index, lanes: int) -> Terms:
         return [], [exponential(tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes), lanes)]
-
-    shift = tir.Registers(1, 1)
 
     def subtract(at: Index, lanes: int) -> tirx.Stmt:
         value = tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes) - tir.splat(shift.get(0, 0), lanes)
         return tir.store(y, origin + at, value, lanes)
 
-    return tir.sequence(
-        [
-            fold(rows, [peak], lambda at, lanes: ([], [tir.load(x, origin + at, lanes)])),
-            fold(rows, [summed], exponentials),
-            shift.declare(),
-            shift.set(0, 0, tirx.log(summed.value)),
-            rows.walk(subtract),
-        ]
-    )
+    folds = [fold(rows, [peak], _values(x, origin)), fold(rows, [summed], exponentials)]
+    return tir.sequence([*folds, shift.declare(), shift.set(0, 0, tirx.log(summed.value)), rows.walk(subtract)])
 
 
 def schedule_log_softmax_gradient(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, threads: int) -> None:
@@ -402,7 +351,10 @@ def schedule_log_softmax_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Tar
 
         def row(origin: Index) -> tirx.Stmt:
             def store(column: Index) -> tirx.Stmt:
-                at = [*_unravel(origin // rows.width, dx), tir.number(column)]
+                at, outer = [tir.number(column)], origin // rows.width
+                for extent in reversed(tir.extents(dx)[:-1]):
+                    at.insert(0, outer % extent)
+                    outer = outer // extent
                 return tirx.BufferStore(dx, element(at), at)
 
             fill = tir.lanewise(rows.width, rows.lanes, store)
@@ -425,15 +377,6 @@ def _producer(sch: s_tir.Schedule, main: SBlockRV, buffer: tirx.Buffer) -> Calla
     return lambda at: tir.rewrite(value, dict(zip(axes, at, strict=True)), {})
 
 
-def _unravel(row: Index, buffer: tirx.Buffer) -> list[tirx.Expr]:
-    """Indices of a row in all axes but the last."""
-    indices: list[tirx.Expr] = []
-    for extent in reversed([int(extent) for extent in buffer.shape[:-1]]):
-        indices.insert(0, row % extent)
-        row = row // extent
-    return indices
-
-
 def _log_softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
     y, dy, dx = buffers
     summed = total(rows)
@@ -443,13 +386,7 @@ def _log_softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index)
         value = tir.load(dy, origin + at, lanes) - probability * tir.splat(summed.value, lanes)
         return tir.store(dx, origin + at, value, lanes)
 
-    return tir.sequence(
-        [fold(rows, [summed], lambda at, lanes: ([], [tir.load(dy, origin + at, lanes)])), rows.walk(slope)]
-    )
+    return tir.sequence([fold(rows, [summed], _values(dy, origin)), rows.walk(slope)])
 
 
-_ROWS: dict[str, _Row] = {
-    "softmax": _softmax,
-    "softmax_gradient": _softmax_gradient,
-    "log_softmax": _log_softmax,
-}
+_ROWS: dict[str, _Row] = {"softmax": _softmax, "softmax_gradient": _softmax_gradient, "log_softmax": _log_softmax}

@@ -13,12 +13,11 @@ from autotm.kernels.schedules.panels import (
     Block,
     Grid,
     RegisterTile,
+    by_portions,
     each_block,
-    each_portion,
     partial_sums,
     pick_features,
     pixel_blocks,
-    portion_of,
     sum_block,
 )
 from autotm.kernels.schedules.pixels import Source
@@ -69,9 +68,10 @@ def contract_weights(weights: Weights, problem: Problem, info: TargetInfo, threa
     Lean code holds the sums of a portion of the result at a time: it reads the pixels once for each.
     """
     emitter = _BlockedEmitter(weights, problem, info, threads)
-    if lean and emitter.waits:
+    if lean and emitter.blocks > 1 and not problem.plain:
         return emitter.by_portions()
-    return emitter.by_pixels() if emitter.few_tiles else emitter.by_tiles()
+    is_uneven = -(-emitter.count // threads) * threads > 1.25 * emitter.count
+    return emitter.by_pixels() if is_uneven and weights.lines >= 4 * threads else emitter.by_tiles()
 
 
 class _BlockedEmitter:
@@ -86,34 +86,15 @@ class _BlockedEmitter:
         self.tiles = register_tiles(1, weights.run, weights.features, pixels, info)
         self.count = weights.taps * self.tiles.columns.count * self.tiles.vectors.count
 
-    @property
-    def few_tiles(self) -> bool:
-        rounds = -(-self.count // self.threads)
-        return rounds * self.threads > 1.25 * self.count and self.weights.lines >= 4 * self.threads
-
-    @property
-    def waits(self) -> bool:
-        """Whether sums wait between blocks in memory that is not the result's."""
-        return self.blocks > 1 and not self.problem.plain
-
     def by_portions(self) -> Code:
-        weights, tasks = self.weights, min(self.threads, self.count)
         tile_size = self.tiles.columns.size * self.tiles.vectors.size * self.info.lanes
-        most = -(-self.count // tasks)
-        size = min(most, portion_of(4 * tile_size, self.info))
-        partial = tir.workspace(tasks * size * tile_size, "partial_sums")
 
-        def task(index: Index) -> tirx.Stmt:
-            def portion(first: Index, last: Index) -> tirx.Stmt:
-                def block(span: Block) -> tirx.Stmt:
-                    own = dataclasses.replace(span, base=index * (size * tile_size))
-                    return self._block(own, first, last, tile_size)
+        def body(block: Block, first: Index, last: Index, _task: Index) -> tirx.Stmt:
+            return self._block(block, first, last, tile_size)
 
-                return each_block(self.blocks, weights.lines, partial, block)
-
-            return each_portion(tir.share(index, tasks, self.count), most, size, portion)
-
-        return Code(tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL), (partial,))
+        tasks, blocks = min(self.threads, self.count), (self.blocks, self.weights.lines)
+        code, partial = by_portions(tasks, self.count, tile_size, blocks, self.info, body)
+        return Code(code, (partial,))
 
     def by_tiles(self) -> Code:
         partial, workspaces = partial_sums(self.problem, self.weights.size, self.blocks)
@@ -123,7 +104,7 @@ class _BlockedEmitter:
             tiles = tir.share(index, tasks, self.count)
             return each_block(self.blocks, self.weights.lines, partial, lambda block: self._block(block, *tiles))
 
-        return Code(tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL), workspaces)
+        return Code(tir.parallel(tasks, task, "task"), workspaces)
 
     def by_pixels(self) -> Code:
         lines, size = self.weights.lines, self.weights.size
@@ -134,12 +115,11 @@ class _BlockedEmitter:
         def task(index: Index) -> tirx.Stmt:
             def block(number: Index) -> tirx.Stmt:
                 span = tir.share(index * blocks + number, blocks * shares, lines)
-                is_last = False
-                return self._block(Block(*span, partial, index * size, number == 0, is_last), 0, self.count)
+                return self._block(Block(*span, partial, index * size, number == 0, is_last=False), 0, self.count)
 
             return tir.loop(blocks, block, "block")
 
-        body = tir.loop(shares, task, "task", tirx.ForKind.PARALLEL)
+        body = tir.parallel(shares, task, "task")
         return Code(tir.sequence([body, self._gather(partial, shares)]), (partial,))
 
     def _gather(self, partial: tirx.Buffer, shares: int) -> tirx.Stmt:
@@ -159,7 +139,7 @@ class _BlockedEmitter:
 
             return tir.lanewise(weights.features, self.info.lanes, element)
 
-        return tir.loop(weights.taps * weights.run, row, "row", tirx.ForKind.PARALLEL)
+        return tir.parallel(weights.taps * weights.run, row, "row")
 
     def _block(self, block: Block, first: Index, last: Index, apart: int = 0) -> tirx.Stmt:
         """Tiles [first, last) of the result; their sums wait `apart` elements from each other, or at their place."""
@@ -259,7 +239,7 @@ def contract_windows(windows: Windows, problem: Problem, info: TargetInfo, threa
     Lean code holds the sums of a portion of the result at a time: it reads the pixels once for each.
     """
     emitter = _GatheredEmitter(windows, problem, info, threads)
-    return emitter.by_portions() if lean and emitter.waits else emitter.code()
+    return emitter.by_portions() if lean and emitter.blocks > 1 and not problem.plain else emitter.code()
 
 
 class _GatheredEmitter:
@@ -290,37 +270,22 @@ class _GatheredEmitter:
 
             return each_block(self.blocks, self.lines, partial, block)
 
-        body = tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL)
+        body = tir.parallel(self.tasks, task, "task")
         return Code(body, (self.panel, *workspaces))
 
-    @property
-    def waits(self) -> bool:
-        """Whether sums wait between blocks in memory that is not the result's."""
-        return self.blocks > 1 and not self.problem.plain
-
     def by_portions(self) -> Code:
-        units = self.taps * self.panels.count
         unit_size = self.panels.size * self.windows.dy.channels
-        most = -(-units // self.tasks)
-        size = min(most, portion_of(4 * unit_size, self.info))
-        partial = tir.workspace(self.tasks * size * unit_size, "partial_sums")
 
-        def task(index: Index) -> tirx.Stmt:
-            def portion(first: Index, last: Index) -> tirx.Stmt:
-                def block(span: Block) -> tirx.Stmt:
-                    def unit(number: Index) -> tirx.Stmt:
-                        base = index * (size * unit_size) + (number - first) * unit_size
-                        return self._unit(
-                            dataclasses.replace(span, base=base), number, index * self.panel_size, own=True
-                        )
+        def body(block: Block, first: Index, last: Index, task: Index) -> tirx.Stmt:
+            def unit(number: Index) -> tirx.Stmt:
+                own = dataclasses.replace(block, base=block.base + (number - first) * unit_size)
+                return self._unit(own, number, task * self.panel_size, own=True)
 
-                    return tir.loop(last - first, unit, "panel", start=first)
+            return tir.loop(last - first, unit, "panel", start=first)
 
-                return each_block(self.blocks, self.lines, partial, block)
-
-            return each_portion(tir.share(index, self.tasks, units), most, size, portion)
-
-        return Code(tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL), (self.panel, partial))
+        units, blocks = self.taps * self.panels.count, (self.blocks, self.lines)
+        code, partial = by_portions(self.tasks, units, unit_size, blocks, self.info, body)
+        return Code(code, (self.panel, partial))
 
     def _unit(self, block: Block, unit: Index, base: Index, *, own: bool = False) -> tirx.Stmt:
         """One panel; its sums wait at their place of the result, or one behind the other in memory of their `own`."""
@@ -375,12 +340,8 @@ class _GatheredEmitter:
 
     def _never_outside(self) -> bool:
         windows, x, dy = self.windows, self.windows.x, self.windows.dy
-        reach = [
-            (count - 1) * step + window - before <= extent
-            for count, step, window, before, extent in zip(
-                (dy.rows, dy.columns), windows.stride, windows.window, windows.origin, (x.rows, x.columns), strict=True
-            )
-        ]
+        axes = zip((dy.rows, dy.columns), windows.stride, windows.window, (x.rows, x.columns), strict=True)
+        reach = [(count - 1) * step + window <= extent for count, step, window, extent in axes]
         return not any(windows.origin) and all(reach)
 
     def _tiles(self, block: Block, tap: Index, channel: Index, width: int, base: Index, *, own: bool) -> tirx.Stmt:
@@ -416,7 +377,6 @@ class _GatheredEmitter:
         tap, channel, row, k = where
         windows, dy = self.windows, self.windows.dy
         tile = RegisterTile(*size, self.info.lanes)
-        begin = block.first * dy.row
 
         def pixels(left: Index, right: Index) -> tirx.Stmt:
             def pixel(p: Index) -> tirx.Stmt:
@@ -433,7 +393,9 @@ class _GatheredEmitter:
         def coordinates(m: int, o: Index) -> tuple[Index, ...]:
             return tap // windows.window[1], tap % windows.window[1], channel + row + m, k + o
 
-        reduce = tir.bind(base + row, lambda a: tir.bind(begin + k, lambda b: pixels(a, b), "right"), "left")
+        reduce = tir.bind(
+            base + row, lambda a: tir.bind(block.first * dy.row + k, lambda b: pixels(a, b), "right"), "left"
+        )
 
         def waiting(m: int, o: int) -> Index:
             return (row + m) * dy.channels + k + o

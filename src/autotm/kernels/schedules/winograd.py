@@ -9,12 +9,12 @@ from tvm import tirx
 
 from autotm.kernels import tir
 from autotm.kernels.schedules.panels import Grid, RegisterTile, RowMajor, Taps, Turned
-from autotm.kernels.schedules.pixels import Pixels, Source, feature_tiles
+from autotm.kernels.schedules.pixels import FeatureTiles, Pixels, Source, feature_tiles
 from autotm.kernels.schedules.problem import Problem
 from autotm.kernels.target import CHAIN_STEPS, TargetInfo, cut, register_tiles
 from autotm.kernels.tir import Code, Index
 
-# Squares of Winograd's F(2x2, 3x3): where they lie, and how they are transformed; see `contraction_winograd`.
+# Squares of Winograd's F(2x2, 3x3): where they lie, and how they are transformed; what for, is said below.
 
 WINDOW, SIDE, RESULTS = 3, 4, 2
 """Sides of the weights, of a square of the source, and of its results."""
@@ -25,6 +25,7 @@ Put = Callable[[int, Index, tirx.Expr, int], tirx.Stmt]
 Get = Callable[[int, Index, int], tirx.Expr]
 """A vector of an element of a square's products: (element, first feature of the tile, lanes)."""
 Transform = Callable[[list[tirx.Expr]], list[tirx.Expr]]
+Exists = Callable[[int], tirx.Expr | bool]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Squares:
     def of(cls, problem: Problem, origin: tuple[int, int]) -> Squares:
         """Those of all results; the source is the problem's left operand."""
         _, rows, columns, _ = problem.shape
-        source = Grid(problem.left, *tir.extents(problem.left))
+        source = Grid.of(problem.left)
         return cls(problem, source, origin, -(-rows // RESULTS), -(-columns // RESULTS))
 
     @property
@@ -63,10 +64,19 @@ class Squares:
         begin = image * source.image + row * source.row + column * source.channels
 
         def channels(row: Index, column: Index, begin: Index) -> tirx.Stmt:
-            inner = tir.spans(source.channels, lanes, lambda at, n: self._inner(begin + at, at, put, n))
-            border = tir.spans(
-                source.channels, lanes, lambda at, n: self._border((row, column), begin + at, at, put, n)
-            )
+            def vectors(exists: Exists | None) -> tirx.Stmt:
+                def vector(at: Index, n: int) -> tirx.Stmt:
+                    def pixel(number: int) -> tirx.Expr:
+                        step = number // SIDE * source.row + number % SIDE * source.channels
+                        return tir.load(source.buffer, begin + at + step, n)
+
+                    stored = lambda element, value: put(element, at, value, n)  # noqa: E731
+                    return both_ways((SIDE, SIDE), differences, pixel, stored, n, exists)
+
+                return tir.spans(source.channels, lanes, vector)
+
+            inner = vectors(None)
+            border = vectors(lambda number: self._inside(row + number // SIDE, column + number % SIDE))
             return tir.choose(self._inside(row, column, SIDE), inner, border)
 
         return tir.bind_all((row, column, begin), "row column begin", channels)
@@ -76,57 +86,29 @@ class Squares:
         source = self.source
         return tirx.all(row >= 0, row <= source.rows - side, column >= 0, column <= source.columns - side)
 
-    def _pixel(self, begin: Index, number: int, n: int) -> tirx.Expr:
-        step = number // SIDE * self.source.row + number % SIDE * self.source.channels
-        return tir.load(self.source.buffer, begin + step, n)
-
-    def _inner(self, begin: Index, at: Index, put: Put, n: int) -> tirx.Stmt:
-        def stored(element: int, value: tirx.Expr) -> tirx.Stmt:
-            return put(element, at, value, n)
-
-        return both_ways((SIDE, SIDE), differences, lambda number: self._pixel(begin, number, n), stored, n)
-
-    def _border(self, corner: tuple[Index, Index], begin: Index, at: Index, put: Put, n: int) -> tirx.Stmt:
-        pixels = tir.Registers(ELEMENTS, n)
-
-        def fetch(number: int) -> tirx.Stmt:
-            exists = self._inside(corner[0] + number // SIDE, corner[1] + number % SIDE)
-            fetched = pixels.set(number, 0, self._pixel(begin, number, n), n)
-            return tir.choose(exists, fetched, pixels.set(number, 0, tir.zeros(n), n))
-
-        def stored(element: int, value: tirx.Expr) -> tirx.Stmt:
-            return put(element, at, value, n)
-
-        transformed = both_ways((SIDE, SIDE), differences, lambda number: pixels.get(number, 0, n), stored, n)
-        return tir.sequence([pixels.declare(), *(fetch(number) for number in range(ELEMENTS)), transformed])
-
     # --- the results -------------------------------------------------------------------------------------------------
     def finish(self, square: Index, feature: Index, width: int, product: Get, lanes: int) -> tirx.Stmt:
         """A' m A of one square, and the epilogue of those of its results that exist."""
         image, i, j = self.place(square)
 
         def vectors(row: Index, column: Index) -> tirx.Stmt:
-            return tir.sequence(
-                [vector((image, row, column, feature + at), at, n) for at, n in tir.segments(width, lanes)]
-            )
+            def vector(at: int, n: int) -> tirx.Stmt:
+                where = image, row, column, feature + at
+                return finished(
+                    (SIDE, RESULTS),
+                    sums,
+                    lambda number: product(number, at, n),
+                    lambda number, values: self._result(where, number, values, n),
+                    n,
+                )
 
-        def vector(where: tuple[Index, ...], at: int, n: int) -> tirx.Stmt:
-            values = tir.Registers(RESULTS * RESULTS, n)
-            gathered = both_ways(
-                (SIDE, RESULTS),
-                sums,
-                lambda number: product(number, at, n),
-                lambda number, value: values.set(number, 0, value, n),
-                n,
-            )
-            stores = [self._result(where, number, values, n) for number in range(RESULTS * RESULTS)]
-            return tir.sequence([values.declare(), gathered, *stores])
+            return tir.sequence([vector(at, n) for at, n in tir.segments(width, lanes)])
 
         return tir.bind_all((i * RESULTS, j * RESULTS), "row column", vectors)
 
     def _result(self, where: tuple[Index, ...], number: int, values: tir.Registers, n: int) -> tirx.Stmt:
-        (image, row, column, feature), (below, beside) = where, divmod(number, RESULTS)
-        row, column = row + below, column + beside
+        (image, row, column, feature), (below, right) = where, divmod(number, RESULTS)
+        row, column = row + below, column + right
         _, rows, columns, _ = self.problem.shape
 
         def lanes(first: Index) -> tirx.Stmt:
@@ -134,10 +116,10 @@ class Squares:
                 at = image, row, column, feature + index
                 return self.problem.finish(at, lambda: values.get(number, index), first + index)
 
-            return tir.loop(n, lane, "lane", tirx.ForKind.VECTORIZED)
+            return tir.vector(n, lane)
 
         outside = [row < rows] if below and rows % RESULTS else []
-        outside += [column < columns] if beside and columns % RESULTS else []
+        outside += [column < columns] if right and columns % RESULTS else []
         exists = tirx.all(*outside) if outside else True
         position = self.problem.position((image, row, column, feature))
         return tir.choose(exists, tir.bind(position, lanes, "first"), None)
@@ -149,9 +131,22 @@ def both_ways(
     get: Callable[[int], tirx.Expr],
     put: Callable[[int, tirx.Expr], tirx.Stmt],
     lanes: int,
+    exists: Exists | None = None,
 ) -> tirx.Stmt:
-    """Transform the columns, then the rows, of a square of vectors: from side `sides[0]` to side `sides[1]`."""
+    """Transform the columns, then the rows, of a square of vectors: from side `sides[0]` to side `sides[1]`.
+
+    `get` and `put` take a vector's number; zeros stand for vectors that do not exist.
+    """
     before, after = sides
+    if exists is not None:
+        values = tir.Registers(before**2, lanes)
+
+        def fetch(number: int) -> tirx.Stmt:
+            fetched, nothing = (values.set(number, 0, value, lanes) for value in (get(number), tir.zeros(lanes)))
+            return tir.choose(exists(number), fetched, nothing)
+
+        from_registers = both_ways(sides, transform, lambda number: values.get(number, 0, lanes), put, lanes)
+        return tir.sequence([values.declare(), *map(fetch, range(before**2)), from_registers])
     half = tir.Registers(after * before, lanes)
     statements = [half.declare()]
     for column in range(before):
@@ -161,6 +156,19 @@ def both_ways(
         values = transform([half.get(row * before + column, 0, lanes) for column in range(before)])
         statements += [put(row * after + column, value) for column, value in enumerate(values)]
     return tir.sequence(statements)
+
+
+def finished(
+    sides: tuple[int, int],
+    transform: Transform,
+    get: Callable[[int], tirx.Expr],
+    store: Callable[[int, tir.Registers], tirx.Stmt],
+    lanes: int,
+) -> tirx.Stmt:
+    """Transform as `both_ways` to registers, then store each result, given its number and the registers of all."""
+    values = tir.Registers(sides[1] ** 2, lanes)
+    gathered = both_ways(sides, transform, get, lambda number, value: values.set(number, 0, value, lanes), lanes)
+    return tir.sequence([values.declare(), gathered, *(store(number, values) for number in range(sides[1] ** 2))])
 
 
 def differences(d: list[tirx.Expr]) -> list[tirx.Expr]:
@@ -200,7 +208,7 @@ _LEAST_TILES, _LEAST_TILES_OF_MANY = 4, 8
 More of them where the weights are far larger than the second-level cache: 0.82 to 0.94 of the time (measured), while
 smaller ones gained nothing.
 """
-_FAR_LARGER = 3
+_FAR_LARGER = 3  # Times the second-level cache.
 
 
 def winograd_pays(problem: Problem) -> bool:
@@ -231,16 +239,6 @@ def winograd_data_gradient(problem: Problem, info: TargetInfo, threads: int) -> 
     return _Winograd(squares, info, threads, shape[3], operand).code()
 
 
-@dataclass(frozen=True)
-class _Class:
-    """Tiles of equally many features."""
-
-    start: int
-    """The first feature of the first."""
-    count: int
-    width: int
-
-
 class _Winograd:
     def __init__(
         self, squares: Squares, info: TargetInfo, threads: int, channels: int, operand: RowMajor | Turned
@@ -249,28 +247,22 @@ class _Winograd:
         self.channels, self.operand = channels, operand
         self.features = squares.problem.shape[3]
         self.abreast = register_tiles(1, squares.count, self.features, channels, info).columns.size
-        self.classes = self._classes()
+        # Feature tiles as those of one of the 16 matrix products.
+        product = Pixels(
+            *(1, 1, squares.count, self.features, (1, 1), channels, Source(squares.problem.left, 0, 0, 0, 0, 0)),
+            RowMajor(squares.problem.right, channels, self.features),
+            lambda n, i, j, k: (n, i, j, k),
+        )
+        self.classes = feature_tiles(product, info)
         self.widest = max(each.width for each in self.classes)
         self.block = self._block_squares()
         self.blocks = -(-squares.count // self.block)
         self.tasks = min(threads, self.blocks)
-        lanes, element = info.lanes, self.channels * self.features
-        self.weights = tir.workspace(ELEMENTS * element, "weights")
+        self.lanes = info.lanes
+        self.weights = tir.workspace(ELEMENTS * channels * self.features, "weights")
         self.turned = tir.workspace(operand.steps * self.features, "turned") if isinstance(operand, Turned) else None
         self.sources = tir.workspace(self.tasks * ELEMENTS * self.block * channels, "sources")
         self.products = tir.workspace(self.tasks * ELEMENTS * self.block * self.widest, "products")
-        self.lanes = lanes
-
-    def _classes(self) -> list[_Class]:
-        """Feature tiles as those of one of the 16 matrix products."""
-        problem, extents = self.squares.problem, (1, 1, self.squares.count, self.features, (1, 1), self.channels)
-        source, operand = Source(problem.left, 0, 0, 0, 0, 0), RowMajor(problem.right, self.channels, self.features)
-        product = Pixels(*extents, source, operand, lambda n, i, j, k: (n, i, j, k))
-        found, start = [], 0
-        for _, count, width in feature_tiles(product, self.info):
-            found.append(_Class(start, count, width))
-            start += count * width
-        return found
 
     def _block_squares(self) -> int:
         """Squares of a block: as many as half the second-level cache holds, or a few tiles of them; equal shares."""
@@ -294,24 +286,20 @@ class _Winograd:
             spaces.append(self.turned)
         statements += [self._transform_weights(each) for each in self.classes]
 
-        def task(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, self.tasks, self.blocks)
-            return tir.loop(last - first, lambda block: self._block(block, index), "block", start=first)
-
-        statements.append(tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL))
+        statements.append(tir.in_tasks(self.tasks, self.blocks, self._block, "block"))
         return Code(tir.sequence(statements), tuple(spaces))
 
     # --- weights -----------------------------------------------------------------------------------------------------
-    def _turn(self, turned: tirx.Buffer, tiles: _Class) -> tirx.Stmt:
+    def _turn(self, turned: tirx.Buffer, tiles: FeatureTiles) -> tirx.Stmt:
         operand, width = self.operand, tiles.width
 
         def part(index: Index) -> tirx.Stmt:
             feature = tiles.start + index // operand.parts * width
             return operand.fill(index % operand.parts, feature, width, turned, feature * operand.steps, self.lanes)
 
-        return tir.loop(tiles.count * operand.parts, part, "part", tirx.ForKind.PARALLEL)
+        return tir.parallel(tiles.count * operand.parts, part, "part")
 
-    def _transform_weights(self, tiles: _Class) -> tirx.Stmt:
+    def _transform_weights(self, tiles: FeatureTiles) -> tirx.Stmt:
         """G g G' of every channel, for the feature tiles of one class."""
         width, turned = tiles.width, self.turned
         source, pitch = (self.operand.buffer, self.features) if turned is None else (turned, width)
@@ -332,7 +320,7 @@ class _Winograd:
 
             return tir.sequence([vector(offset, n) for offset, n in tir.segments(width, self.lanes)])
 
-        return tir.loop(tiles.count * self.channels, unit, "channel", tirx.ForKind.PARALLEL)
+        return tir.parallel(tiles.count * self.channels, unit, "channel")
 
     # --- blocks ------------------------------------------------------------------------------------------------------
     def _block(self, block: Index, task: Index) -> tirx.Stmt:
@@ -355,7 +343,7 @@ class _Winograd:
             return body(self.block)
         return tir.bind(tirx.min(tir.number(self.block), count - first), body, "squares")
 
-    def _features(self, first: Index, squares: Index, own: tuple[Index, Index], tiles: _Class) -> tirx.Stmt:
+    def _features(self, first: Index, squares: Index, own: tuple[Index, Index], tiles: FeatureTiles) -> tirx.Stmt:
         """The products and results of a block, for the feature tiles of one class."""
         groups = (squares + (self.abreast - 1)) // self.abreast
         width = tiles.width
@@ -397,7 +385,7 @@ class _Winograd:
 
         summed = tir.loop(self.channels, step, "step")
         saved = tile.save(self.products, lambda m, offset: to + m * width + offset)
-        return tir.sequence([tile.declare(), tile.clear(), summed, saved])
+        return tir.sequence([tile.start(), summed, saved])
 
 
 # Gradients of 3x3 weights, stride one, by Winograd's F(3x3, 2x2): 16 products instead of 36.
@@ -414,8 +402,8 @@ Measured on two cores: at 5 million the plain form was up to 1.3 times as fast, 
 """
 _BATCH = 256
 """Squares: each sum is then read and written once for as many products."""
-_MANY_REGISTERS = 32
-_TILE_VECTORS = 3
+_MANY_REGISTERS = 32  # As AVX-512 has.
+_TILE_VECTORS = 3  # Of features in a register tile.
 
 
 def winograd_weights_pay(problem: Problem) -> bool:
@@ -435,8 +423,8 @@ def winograd_weight_gradient(problem: Problem, info: TargetInfo, threads: int) -
 
 def _squares(problem: Problem) -> Squares:
     """One square of the source for each 2x2 gradients of results."""
-    gradient = Grid(problem.right, *tir.extents(problem.right))
-    source = Grid(problem.left, *tir.extents(problem.left))
+    gradient = Grid.of(problem.right)
+    source = Grid.of(problem.left)
     down, across = -(-gradient.rows // RESULTS), -(-gradient.columns // RESULTS)
     return Squares(problem, source, (problem.padding[0], problem.padding[1]), down, across)
 
@@ -446,7 +434,7 @@ class _Weights:
 
     def __init__(self, problem: Problem, info: TargetInfo, threads: int) -> None:
         self.problem, self.lanes, self.threads = problem, info.lanes, threads
-        self.gradient = Grid(problem.right, *tir.extents(problem.right))
+        self.gradient = Grid.of(problem.right)
         self.squares = _squares(problem)
         _, _, self.channels, self.features = problem.shape
         self.batch = -(-self.squares.count // -(-self.squares.count // _BATCH))
@@ -471,7 +459,7 @@ class _Weights:
 
             return tir.spans(self.size, self.lanes, vector)
 
-        clear = tir.loop(ELEMENTS, zeros, "element", tirx.ForKind.PARALLEL)
+        clear = tir.parallel(ELEMENTS, zeros, "element")
         body = tir.sequence([clear, tir.loop(batches, self._batch, "batch"), self._finish()])
         return Code(body, (self.sums, self.sources, self.gradients))
 
@@ -479,9 +467,7 @@ class _Weights:
         first = number * self.batch
 
         def body(count: Index) -> tirx.Stmt:
-            transformed = tir.loop(
-                count, lambda place: self._transform(first + place, place), "square", tirx.ForKind.PARALLEL
-            )
+            transformed = tir.parallel(count, lambda place: self._transform(first + place, place), "square")
             return tir.sequence([transformed, self._multiply(count)])
 
         if self.squares.count % self.batch == 0:
@@ -507,47 +493,40 @@ class _Weights:
         gradient = self.gradient
         begin = image * gradient.image + i * (RESULTS * gradient.row) + j * (RESULTS * gradient.channels)
 
-        def vector(begin: Index, below: tirx.Expr | bool, beside: tirx.Expr | bool, at: Index, n: int) -> tirx.Stmt:
-            pixels = tir.Registers(RESULTS * RESULTS, n)
+        def vectors(begin: Index) -> tirx.Stmt:
+            below = i * RESULTS + 1 < gradient.rows if gradient.rows % RESULTS else True
+            right = j * RESULTS + 1 < gradient.columns if gradient.columns % RESULTS else True
 
-            def fetch(number: int) -> tirx.Stmt:
+            def exists(number: int) -> tirx.Expr | bool:
                 down, across = divmod(number, RESULTS)
-                value = tir.load(gradient.buffer, begin + at + (down * gradient.row + across * gradient.channels), n)
-                wanted = [c for c, used in ((below, down), (beside, across)) if used and not isinstance(c, bool)]
-                exists = tirx.all(*wanted) if wanted else True
-                return tir.choose(exists, pixels.set(number, 0, value, n), pixels.set(number, 0, tir.zeros(n), n))
+                wanted = [c for c, used in ((below, down), (right, across)) if used and not isinstance(c, bool)]
+                return tirx.all(*wanted) if wanted else True
 
-            def put(element: int, value: tirx.Expr) -> tirx.Stmt:
-                return tir.store(self.gradients, self._panel(element, self.across, place, at), value, n)
+            def vector(at: Index, n: int) -> tirx.Stmt:
+                def pixel(number: int) -> tirx.Expr:
+                    down, across = divmod(number, RESULTS)
+                    step = down * gradient.row + across * gradient.channels
+                    return tir.load(gradient.buffer, begin + at + step, n)
 
-            transformed = both_ways(
-                (RESULTS, SIDE), lambda values: _spread(values, n), lambda number: pixels.get(number, 0, n), put, n
-            )
-            return tir.sequence([pixels.declare(), *(fetch(number) for number in range(RESULTS**2)), transformed])
+                def put(element: int, value: tirx.Expr) -> tirx.Stmt:
+                    return tir.store(self.gradients, self._panel(element, self.across, place, at), value, n)
 
-        below = i * RESULTS + 1 < gradient.rows if gradient.rows % RESULTS else True
-        beside = j * RESULTS + 1 < gradient.columns if gradient.columns % RESULTS else True
-        return tir.bind(
-            begin,
-            lambda start: tir.spans(self.features, self.lanes, lambda at, n: vector(start, below, beside, at, n)),
-            "begin",
-        )
+                return both_ways((RESULTS, SIDE), lambda values: _spread(values, n), pixel, put, n, exists)
+
+            return tir.spans(self.features, self.lanes, vector)
+
+        return tir.bind(begin, vectors, "begin")
 
     # --- products ----------------------------------------------------------------------------------------------------
     def _multiply(self, count: Index) -> tirx.Stmt:
         """Add the products of a batch to the sums: threads share elements and tiles of features."""
         units = ELEMENTS * self.tiles.count
-        tasks = min(self.threads, units)
 
-        def unit(index: Index) -> tirx.Stmt:
+        def unit(index: Index, _task: Index) -> tirx.Stmt:
             element, tile = index // self.tiles.count, index % self.tiles.count
             return tir.pick(self.tiles, tile, lambda first, size: self._channels(element, first, size, count))
 
-        def task(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, tasks, units)
-            return tir.loop(last - first, unit, "unit", start=first)
-
-        return tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL)
+        return tir.in_tasks(min(self.threads, units), units, unit, "unit")
 
     def _channels(self, element: Index, first: Index, vectors: int, count: Index) -> tirx.Stmt:
         """Sums of all channels and the features of `vectors` vectors; those past the last channel are never read."""
@@ -579,7 +558,7 @@ class _Weights:
 
         added = tile.add(lambda m, offset, n: tir.load(self.sums, place(m, offset), n))
         summed = tir.loop(count, step, "step")
-        return tir.sequence([tile.declare(), tile.clear(), summed, added, tile.save(self.sums, place)])
+        return tir.sequence([tile.start(), summed, added, tile.save(self.sums, place)])
 
     # --- results -----------------------------------------------------------------------------------------------------
     def _finish(self) -> tirx.Stmt:
@@ -588,20 +567,17 @@ class _Weights:
 
         def channel(c: Index) -> tirx.Stmt:
             def vector(at: Index, n: int) -> tirx.Stmt:
-                values = tir.Registers(WINDOW * WINDOW, n)
-                gathered = both_ways(
+                return finished(
                     (SIDE, WINDOW),
                     _gathered,
                     lambda number: tir.load(self.sums, number * self.size + c * pitch + at, n),
-                    lambda number, value: values.set(number, 0, value, n),
+                    lambda number, values: self._store(c, at, number, values, n),
                     n,
                 )
-                stores = [self._store(c, at, number, values, n) for number in range(WINDOW * WINDOW)]
-                return tir.sequence([values.declare(), gathered, *stores])
 
             return tir.spans(self.features, self.lanes, vector)
 
-        return tir.loop(self.channels, channel, "channel", tirx.ForKind.PARALLEL)
+        return tir.parallel(self.channels, channel, "channel")
 
     def _store(self, channel: Index, at: Index, number: int, values: tir.Registers, n: int) -> tirx.Stmt:
         tap = divmod(number, WINDOW)
@@ -610,7 +586,7 @@ class _Weights:
             where = *tap, channel, at + index
             return self.problem.finish(where, lambda: values.get(number, index), self.problem.position(where))
 
-        return tir.loop(n, lane, "lane", tirx.ForKind.VECTORIZED)
+        return tir.vector(n, lane)
 
 
 def _spread(y: list[tirx.Expr], lanes: int) -> list[tirx.Expr]:
