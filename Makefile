@@ -12,7 +12,6 @@
 #   make test-view                          the page of `autotm view` in Chromium (installs Playwright; Chromium where it may)
 #   make docs                               the documents as a site: build/site/index.html
 #   make test-conda                         environments from envs/ for `snakemake --sdm conda` (installs py-rattler)
-#   make setup-tune                         what `autotm tune` needs besides (optional)
 #   make setup-slurm                        what sends jobs to a Slurm cluster (optional, docs/cluster.md)
 #   make setup-cuda                         what machines of kind cuda need besides, and NVIDIA's compiler (optional)
 #   make test-cuda                          kernels for GPUs compiled, and calls held against NVIDIA's own bindings
@@ -33,7 +32,7 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-tune setup-browser setup-slurm setup-cuda setup-torch setup-conda setup-docs figures verify
+.PHONY: help setup setup-test setup-browser setup-slurm setup-cuda setup-torch setup-conda setup-docs figures verify
 .PHONY: test test-all test-view test-conda test-slurm test-cuda test-vm test-torch lint schema formats rulegraph docs lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -44,7 +43,6 @@ help:
 # autotm. Packages' own tests would take as long again; a file that cannot be compiled says so where it is imported.
 setup: $(VENV)/.run-stamp
 setup-test: $(VENV)/.test-stamp
-setup-tune: $(VENV)/.tune-stamp
 setup-browser: $(VENV)/.browser-stamp
 setup-slurm: $(VENV)/.slurm-stamp
 setup-cuda: $(VENV)/.cuda-stamp
@@ -97,10 +95,6 @@ $(VENV)/.run-stamp: requirements/run.txt pyproject.toml $(VENV)/.made-stamp
 
 $(VENV)/.test-stamp: requirements/test.txt $(VENV)/.run-stamp
 	@$(call install,$(VENV),requirements/test.txt)
-	touch $@
-
-$(VENV)/.tune-stamp: requirements/tune.txt $(VENV)/.run-stamp
-	@$(call install,$(VENV),requirements/tune.txt)
 	touch $@
 
 $(VENV)/.browser-stamp: requirements/browser.txt $(VENV)/.test-stamp
@@ -261,9 +255,9 @@ rulegraph: setup
 	printf '```\n'; } > docs/rulegraph.md
 
 LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
-ENVS = figures measure solve tune
-# The packages of one environment, a line each; tune.txt holds all that is locked for running.
-PINS = $(UV) pip compile --quiet --python-version 3.11 --python-platform linux -c requirements/tune.txt --no-header --no-annotate \
+ENVS = figures measure solve
+# The packages of one environment, a line each.
+PINS = $(UV) pip compile --quiet --python-version 3.11 --python-platform linux -c requirements/run.txt --no-header --no-annotate \
 	--no-emit-index-url
 lock: setup
 	@export UV_CUSTOM_COMPILE_COMMAND="make lock"
@@ -271,7 +265,6 @@ lock: setup
 	$(LOCK) requirements/docs.in -o requirements/docs.txt
 	$(LOCK) pyproject.toml requirements/build.in -o requirements/run.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra test -c requirements/run.txt -o requirements/test.txt
-	$(LOCK) pyproject.toml requirements/build.in --extra tune -c requirements/run.txt -o requirements/tune.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra browser -c requirements/run.txt -o requirements/browser.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra slurm -c requirements/run.txt -o requirements/slurm.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra cuda --extra nvcc -c requirements/run.txt -o requirements/cuda.txt

@@ -32,5 +32,5 @@ def _keep(network: str, scale: str, path: Path) -> None:
     from autotm.lower.lowering import scheduled_step  # noqa: PLC0415
 
     built = zoo.build(network, load_scale(SCALES / f"{scale}.yaml").networks[network])
-    graph = scheduled_step(built, scale, host_target(_THREADS), _THREADS).graph
+    graph = scheduled_step(built, scale, host_target(_THREADS), _THREADS)
     save(path, "graph", graph, {"made_by": "benchmarks/zoo_graphs.py"})

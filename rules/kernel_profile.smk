@@ -24,7 +24,6 @@ rule kernel_profile:
         machine=machine_params,
         network=network_params,
         options=profile_options,
-        min_gain=STUDY.config.tune.min_gain,
         seed=STUDY.config.seed,
         counts=STUDY.config.counts,
         # Caches beside the results, not outputs: a killed profile goes on where it was.

@@ -20,7 +20,7 @@ _BY_NAME = {
     r".*_us": "µs", r".*_ns": "ns", r".*_s|.*seconds|(creation|optimization)_times": "s", r"minutes": "min",
     r"rest": "price", r".*_us_per_mb": "µs/MB", r"Comparison\.(fields|differing)": "as named",
     r".*_bytes|bytes_.*|.*_size|tensor_size_map|offsets?": "bytes", r".*_mb": "MB", r".*_cm": "cm", r".*_pt": "pt",
-    r".*_percent": "%", r"flops": "flop", r"gap|(repeated_)?share|spread|precision|min_gain": "share",
+    r".*_percent": "%", r"flops": "flop", r"gap|(repeated_)?share|spread|precision": "share",
     r"measuring|.*_tolerance|of_.*": "share",
     r".*fraction|.*_error|.*price|.*price_ratio|.*slowdown|share_of_peak|speedup|load_1min": "ratio",
     r"losses|.*_loss(es)?|loss_margin": "as the loss",

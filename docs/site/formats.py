@@ -20,7 +20,7 @@ from autotm.model.config import ScaleFile, StudyConfig
 from autotm.model.files import schema_version
 from autotm.model.gpu_file import GpuFile
 from autotm.model.graph import Graph
-from autotm.model.kernel_studies import Sensitivity, TimingStudy, TuningReport
+from autotm.model.kernel_studies import Sensitivity, TimingStudy
 from autotm.model.links import Links
 from autotm.model.machine import MachineFile
 from autotm.model.plan import Plan
@@ -88,7 +88,6 @@ _BY_AUTOTM = (
         "modelled_step",
     ),
     Format("sensitivity", f"`{_STEP}/sensitivity/LIMIT.json`, by `autotm sensitivity`.", Sensitivity, "sensitivity"),
-    Format("tuned.json", f"`{_STEP}/tuned.json`, by rule `tune`.", TuningReport, "tuning"),
     Format("timing_study.json", f"`{_STEP}/timing_study.json`, by rule `timing_study`.", TimingStudy, "timing_study"),
     Format("reference.json", f"`{_STEP}/reference.json`, by rule `run`, for the next run.", Reference, "reference"),
     Format("failure.json", "`logs/.../NAME.failure.json`, by a job that failed; flat.", Reason, "failure"),

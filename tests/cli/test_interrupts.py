@@ -27,7 +27,6 @@ OTHERWISE = {
     "calibrate": Press("subprocess.Popen"),
     "profile": Press("sqlite3.connect"),
     "costs": Press("open", "config/config.yaml"),
-    "kernels list": Press("sqlite3.connect"),
     "kernels import": Press("sqlite3.connect", "elsewhere"),
     "schema": Press(),
 }

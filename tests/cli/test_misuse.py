@@ -127,7 +127,7 @@ def require_misuse(server: CommandServer, study: Path, asked: Asked) -> None:
         (study / file).write_bytes(content)
 
 
-@each("profile", "run", "sweep", "explain", "potential", "doctor", "kernels list")
+@each("profile", "run", "sweep", "explain", "potential", "doctor")
 def test_without_a_terminal_there_are_no_colours_and_no_progress(
     server: CommandServer, study: Path, command: Command
 ) -> None:

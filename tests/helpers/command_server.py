@@ -293,9 +293,8 @@ def import_commands() -> None:
         for name in section:
             autotm.get_command(context, name)
     for name in (
-        "lower.step",
+        "lower.lowering",
         "profile.step_profile",
-        "profile.tuning",
         "runtime.run",
         "solve.placing",
         "study.figures.figures",

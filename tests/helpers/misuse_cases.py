@@ -221,7 +221,6 @@ COMMANDS: Mapping[str, Command] = {
     "optane app-direct": _optane("app-direct --socket 0"),
     "optane memory-mode": _optane("memory-mode --socket 0"),
     "optane file-system": _optane("file-system --region region1 --folder pmem"),
-    "kernels list": of_network("kernels list mlp"),
     "kernels export": of_study("kernels export results/kernels.zip", ["results/kernels.zip"]),
     "kernels import": of_study(
         "kernels import kernels.zip --results results/elsewhere",
@@ -233,7 +232,6 @@ COMMANDS: Mapping[str, Command] = {
         ],
         unknown=[Misuse("kernels imprt kernels.zip", "Did you mean 'import'?", MISUSE)],
     ),
-    "tune": of_network("tune mlp --trials 1 --kernels bias*", [f"{NETWORK}/tuned.json"], needs="xgboost"),
     "export": of_network("export mlp results/mlp.zip", ["results/mlp.zip"], missing=[
         Misuse("export mlp away.zip", "measure first: autotm profile mlp", damaged={GRAPH: None})
     ]),

@@ -16,8 +16,8 @@ from autotm.lower.step import whole_step
 from autotm.memory.tiers import open_tiers
 from autotm.model.config import KernelPlotConfig, ProfileConfig
 from autotm.model.errors import AutotmError
-from autotm.model.files import load, save
-from autotm.model.graph import Graph, Initial, OpClass, Role
+from autotm.model.files import load, load_with_provenance, save
+from autotm.model.graph import Graph, Initial, OpClass, Role, ScheduleKind, schedules_in
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.verify import plain_program
@@ -59,6 +59,14 @@ def test_a_step_goes_down_the_gradient(tmp_path, objects):
             if len(losses) == 1:
                 moved = sum(((arguments.value(name) - old) ** 2).sum() for name, old in before.items())
     assert losses[0] - losses[1] == pytest.approx(moved / RATE, rel=0.05)
+
+
+def test_the_file_says_where_each_schedule_comes_from(tmp_path, objects):
+    path = tmp_path / "graph.json"
+    graph = lower_network(network(), "test", host_target(2), 2, path, tmp_path / "kernels.so", {}, objects)
+    kinds = schedules_in(load_with_provenance(path, "graph", Graph)[1])
+    assert set(kinds) == {kernel.function for kernel in graph.kernels}
+    assert {kinds[kernel.function] for kernel in graph.kernels if kernel.op == "conv2d"} == {ScheduleKind.GENERATED}
 
 
 def test_a_gradient_that_a_rule_refuses_is_named_with_its_operator():

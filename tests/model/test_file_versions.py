@@ -24,7 +24,6 @@ COMMANDS = {
     "plan": "`autotm solve NETWORK OPTIMIZER LIMIT` or ",
     "program": "`autotm compile NETWORK OPTIMIZER LIMIT` or ",
     "record": "`autotm run NETWORK OPTIMIZER LIMIT` or ",
-    "tuning": "`autotm tune NETWORK` or ",
     "modelled_step": "",
 }
 """Kinds of JSON files with the command that makes them, if there is one beside the pipeline."""

@@ -21,7 +21,6 @@ from workplace import ROOT, TARGET, WATCHED, Workplace, make_workplace
 RATTLER = os.environ.get("AUTOTM_TEST_RATTLER")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 ENVS = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "envs").glob("*.yaml")}
-TUNED = "results/laptop-1t/tiny/mlp/tuned.json"
 LIMIT_S = 1500
 """Of a call that hangs: beside other work on few cores, one may take ten minutes."""
 USING_CONDA = ("--sdm", "conda", "--config", "threads=1")
@@ -57,7 +56,7 @@ def on_path(place: Workplace) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def made(place: Workplace) -> dict[str, Path]:
     """Every environment, by name."""
-    asked = (TARGET, TUNED, *USING_CONDA, "--conda-create-envs-only")
+    asked = (TARGET, *USING_CONDA, "--conda-create-envs-only")
     done = place.snakemake(*asked, env=on_path(place), timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout
     return {

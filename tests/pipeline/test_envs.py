@@ -67,17 +67,9 @@ def unlocked(env: dict[str, Any], lock: str) -> set[str]:
     return {package for package, version in pins_of(env).items() if versions.get(package) != version}
 
 
-def members(group: str) -> set[str]:
-    """The packages of a dependency group, with those of the groups in it."""
-    found: set[str] = set()
-    for entry in GROUPS[group]:
-        found |= members(entry["include-group"]) if isinstance(entry, dict) else {entry}
-    return found
-
-
 @BY_NAME
 def test_conda_environments_pin_what_the_lock_pins(path: Path) -> None:
-    text, lock = path.read_text(encoding="utf-8"), lock_text("tune.txt" if path.stem == "tune" else "run.txt")
+    text, lock = path.read_text(encoding="utf-8"), lock_text("run.txt")
     env = yaml.safe_load(text)
     assert env["channels"] == ["conda-forge", "nodefaults"]
     assert unlocked(env, lock) == set(), "run: make lock"
@@ -92,16 +84,11 @@ def test_conda_environments_hold_their_group_and_what_it_requires(path: Path) ->
     env = yaml.safe_load(path.read_text(encoding="utf-8"))
     pins, python = pins_of(env), python_of(env)
     assert SpecifierSet(PROJECT["requires-python"]).contains(f"{python}.0")
-    required, found = members(path.stem), set()
+    required, found = set(GROUPS[path.stem]), set()
     while required - found:
         package = min(required - found)
         found.add(package)
-        try:
-            lines = metadata.requires(package) or []
-        except metadata.PackageNotFoundError:
-            assert package not in locked("run.txt")  # only what `tune` adds is not installed here
-            continue
-        requirements = [Requirement(line) for line in lines]
+        requirements = [Requirement(line) for line in metadata.requires(package) or []]
         required |= {
             one.name.lower().replace("_", "-")
             for one in requirements
@@ -115,7 +102,7 @@ def test_every_rule_has_its_environment() -> None:
     assert set(re.findall(r'"\.\./(envs/[a-z]+\.yaml)"', rules)) == {f"envs/{path.name}" for path in ENVS}
 
 
-@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt", "browser.txt", "slurm.txt", "cuda.txt"])
+@pytest.mark.parametrize("name", ["run.txt", "test.txt", "browser.txt", "slurm.txt", "cuda.txt"])
 def test_the_lock_satisfies_the_packaging(name: str) -> None:
     versions, extras = locked(name), PROJECT["optional-dependencies"]
     wanted = PROJECT["dependencies"] + [
@@ -128,8 +115,7 @@ def test_the_lock_satisfies_the_packaging(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["run.txt", "test.txt", "tune.txt", "browser.txt", "slurm.txt", "cuda.txt", "uv.txt", "docs.txt", "conda.txt"],
+    "name", ["run.txt", "test.txt", "browser.txt", "slurm.txt", "cuda.txt", "uv.txt", "docs.txt", "conda.txt"]
 )
 def test_the_lock_names_no_index_and_has_a_hash_for_everything(name: str) -> None:
     text = lock_text(name)
@@ -139,7 +125,7 @@ def test_the_lock_names_no_index_and_has_a_hash_for_everything(name: str) -> Non
     assert all("--hash=sha256:" in entry for entry in entries if entry.strip())
 
 
-@pytest.mark.parametrize("name", ["test.txt", "tune.txt", "browser.txt", "slurm.txt", "cuda.txt"])
+@pytest.mark.parametrize("name", ["test.txt", "browser.txt", "slurm.txt", "cuda.txt"])
 def test_other_locks_hold_the_run_lock(name: str) -> None:
     run, other = locked("run.txt"), locked(name)
     assert {package: other.get(package) for package in run} == run

@@ -90,13 +90,13 @@ def test_what_was_mended_leaves_the_page(fresh: Workplace) -> None:
 
 def test_a_figure_that_is_done_is_named(finished: Workplace) -> None:
     (machine,) = (path.name for path in (finished.folder / "results").iterdir())
-    finished.set_stage("tune", STAGE.format(where=True, fault="os.abort()"))
+    finished.set_stage("timing_study", STAGE.format(where=True, fault="os.abort()"))
     finished.change("style", "font_size_pt", value=9.0)
-    done = finished.snakemake(TARGET, f"results/{machine}/tiny/test_vgg/tuned.json")
+    done = finished.snakemake(TARGET, f"results/{machine}/tiny/test_vgg/timing_study.json")
     assert done.returncode != 0
     page = page_of(done.stdout)
     assert page[2:4] == [
-        f"tune: test_vgg (tiny, {machine})",
+        f"timing_study: test_vgg (tiny, {machine})",
         "  why:    killed by signal 6 (SIGABRT)",
     ]
     assert page[-1] == "made: figures/fig10.pdf"

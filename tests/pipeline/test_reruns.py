@@ -18,8 +18,8 @@ def test_a_fresh_study_needs_every_job(fresh: Workplace) -> None:
 
 
 def test_a_finished_study_needs_none_whatever_changes_elsewhere(finished: Workplace) -> None:
-    """A remark, how long tuning searches, sizes of another network: if one of them mattered, a job would be due."""
-    finished.change("tune", "trials", value=7)
+    """A remark, repeats of another study, sizes of another network: if one of them mattered, a job would be due."""
+    finished.change("timing_study", "repeats", value=7)
     scale = finished.folder / "config" / "scales" / "tiny.yaml"
     contents = yaml.safe_load(scale.read_text(encoding="utf-8"))
     contents["networks"]["vgg19"]["batch"] += 1
@@ -51,11 +51,6 @@ def test_counting_arguments_too_measures_more_and_places_again(finished: Workpla
     assert finished.jobs_due() == {
         "kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "figure_10": 1,
     }  # fmt: skip
-
-
-def test_tuning_needs_nothing(fresh: Workplace) -> None:
-    """That it runs only when asked, `test_a_fresh_study_needs_every_job` shows."""
-    assert fresh.jobs_due(target="results/laptop-1t/tiny/mlp/tuned.json") == {"tune": 1}
 
 
 def test_a_run_option_keeps_the_plans(finished: Workplace) -> None:
@@ -132,7 +127,6 @@ def test_the_paths_of_rules_and_commands_agree(finished: Workplace) -> None:
     rules = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "rules").glob("*.smk"))
     assert f'"results/{{machine}}/{paths.store.name}"' in rules
     assert f'"results/{{machine}}/{{scale}}/{{network}}/{paths.reference.name}"' in rules
-    assert f'"results/{{machine}}/{{scale}}/{{network}}/{paths.tuned.name}"' in rules
 
 
 def _machine(place: Workplace) -> str:

@@ -25,7 +25,6 @@ STAGES = {
     "calibrate",
     "kernel_profile",
     "extrapolate",
-    "tune",
     "ilp_solve",
     "compile",
     "run",

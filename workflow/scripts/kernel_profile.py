@@ -13,7 +13,6 @@ with rule(snakemake) as context:
         NetworkSource(**snakemake.params.network),
         snakemake.wildcards.scale,
         ProfileConfig(**snakemake.params.options),
-        snakemake.params.min_gain,
         links=Path(snakemake.input.links),
         store=Path(snakemake.params.store),
         objects=Path(snakemake.params.objects),

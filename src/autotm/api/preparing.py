@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotm import zoo
 from autotm.api.training_step import Placement, TrainingStep
 from autotm.kernels.library import KernelLibrary
-from autotm.model.config import ProfileConfig, SolveConfig, TuneConfig, checked_options
+from autotm.model.config import ProfileConfig, SolveConfig, checked_options
 from autotm.model.errors import BadInputError, unknown_name
 from autotm.model.files import cache_folder, load_with_provenance
 from autotm.model.limit import Counts, counting
@@ -158,8 +158,7 @@ def prepare(
     with tempfile.TemporaryDirectory(prefix="autotm-") as made:
         files = {"graph": Path(made) / "graph.json", "library": Path(made) / "kernels.so"}
         caches = {"store": paths.store, "objects": paths.objects, "values": paths.values}
-        gain = TuneConfig().min_gain
-        step, timed = compile_and_profile(context, built, SCALE, timing, gain, links, came_from, **caches, **files)
+        step, timed = compile_and_profile(context, built, SCALE, timing, links, came_from, **caches, **files)
         kernels = KernelLibrary.load(files["library"])
     counted = counting(step, context.counts)
     return TrainingStep(step, counted, timed, kernels, links, context, built.origin or zoo.Origin())

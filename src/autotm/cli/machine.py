@@ -1,4 +1,4 @@
-"""The commands `doctor`, `kernels`, `tune`, `export`, `import`, `bundle` and `schema`."""
+"""The commands `doctor`, `kernels`, `export`, `import`, `bundle` and `schema`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,9 @@ import click
 
 from autotm import stages
 from autotm.cli.command import Answer, answering
-from autotm.cli.options import (
-    FILE,
-    FOLDER,
-    Placement,
-    context_of,
-    networks,
-    of_network,
-    of_placement,
-    of_study,
-    paths_of,
-)
+from autotm.cli.options import FILE, FOLDER, Placement, context_of, of_network, of_placement, of_study, paths_of
 from autotm.model.config import StudyConfig
 from autotm.model.errors import BadInputError
-from autotm.model.files import read_json
 from autotm.study.setup import Study
 
 # The command `doctor`.
@@ -62,53 +51,12 @@ def doctor(name: str | None, folder: Path, results: Path) -> Answer:
     return Answer(found, findings_text(found), fault)
 
 
-# The commands around the kernel store: `kernels list`, `kernels export` and `kernels import`.
-
-
-_ALL = "all"
+# The commands `kernels export` and `kernels import`.
 
 
 @click.group()
 def kernels() -> None:
-    """The kernel store holds timings and schedules of every kernel that was measured on a machine."""
-
-
-@kernels.command("list")
-@of_study
-@click.argument("network", shell_complete=networks)
-@click.option("--missing", is_flag=True, help="Only kernels that lack a timing or a tuned schedule.")
-@answering
-def list_(study: Study, network: str, missing: bool) -> Answer:
-    """List a step's kernels and what the store knows of them. NETWORK may be 'all': every one of the scale."""
-    found = [
-        _of_network(study, name, missing) for name in (sorted(study.scale.networks) if network == _ALL else [network])
-    ]
-    return Answer([one.data for one in found], "\n".join(one.text for one in found))
-
-
-def _of_network(study: Study, network: str, only_missing: bool) -> Answer:
-    from autotm.profile.tuning import table  # noqa: PLC0415  (imports TVM, which other commands need not wait for)
-
-    paths, scale = paths_of(study, network), study.config.scale
-    rows = stages.coverage_stage(
-        context_of(study),
-        study.network(network),
-        scale,
-        study.config.tune.min_gain,
-        store=paths.store,
-        profile=paths.profile,
-    )
-    calls, timed, tuned = (
-        sum(values) for values in zip(*((r.calls, r.is_timed, r.is_tuned) for r in rows), strict=True)
-    )
-    neither = sum(not (row.is_timed or row.is_tuned) for row in rows)
-    head = (
-        f"{network} ({scale}) on {study.machine.slug}: {len(rows)} distinct kernels in {calls} calls, "
-        f"{timed} timed, {tuned} tuned, {neither} neither"
-    )
-    shown = [row for row in rows if not (only_missing and row.is_timed and row.is_tuned)]
-    data = {"network": network, "scale": scale, "kernels": [asdict(row) for row in shown]}
-    return Answer(data, "\n".join([head, *([table(shown)] if shown else [])]))
+    """The kernel store holds timings of every kernel that was measured on a machine."""
 
 
 @kernels.command("export")
@@ -118,7 +66,7 @@ def _of_network(study: Study, network: str, only_missing: bool) -> Answer:
 def export_store(study: Study, file: Path) -> Answer:
     """Write the whole store to FILE, for `kernels import` elsewhere."""
     counts = stages.export_store_stage(context_of(study), store=study.machine_paths.store, file=file)
-    log.info("%s: %d timings and %d tuned schedules written", file, counts["timings"], counts["schedules"])
+    log.info("%s: %d timings written", file, counts["timings"])
     return Answer({"file": file, **counts})
 
 
@@ -127,37 +75,10 @@ def export_store(study: Study, file: Path) -> Answer:
 @click.argument("file", type=FILE)
 @answering
 def import_store(study: Study, file: Path) -> Answer:
-    """Take over what FILE holds and is better than what the store has."""
+    """Take over the timings in FILE that the store lacks."""
     found = stages.import_store_stage(store=study.machine_paths.store, file=file)
-    log.info(
-        "%s: %d entries added, %d replaced by better ones, %d kept as they were, %d skipped",
-        *(file, found.added, found.replaced, found.kept, found.skipped),
-    )
+    log.info("%s: %d timings added, %d known before, %d skipped", file, found.added, found.kept, found.skipped)
     return Answer(asdict(found))
-
-
-# The command `tune`.
-
-
-@click.command()
-@of_network
-@click.option("--trials", type=click.IntRange(min=1), help="Schedules tried for each kernel, instead of the study's.")
-@click.option("--kernels", default="*", show_default=True, metavar="PATTERN", help="Only these operations: 'conv2d*'.")
-@answering
-def tune(study: Study, network: str, trials: int | None, kernels: str) -> Answer:
-    """Optional, and slow. What is found is kept in the kernel store, and used by the next profile."""
-    paths, config = paths_of(study, network), study.config.tune
-    stages.tune_stage(
-        context_of(study),
-        study.network(network),
-        study.config.scale,
-        config if trials is None else config.model_copy(update={"trials": trials}),
-        study.scale.of_profile(study.config.profile),
-        store=paths.store,
-        report=paths.tuned,
-        kernels=kernels,
-    )
-    return Answer(lambda: read_json(paths.tuned, "tuning"))
 
 
 # The commands `export` and `import`.

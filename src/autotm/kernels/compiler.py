@@ -1,10 +1,9 @@
-"""Unscheduled functions -> machine code kept in a folder: identities, object files, facts, tuned schedules."""
+"""Unscheduled functions -> machine code kept in a folder: identities, object files, facts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import multiprocessing
 import os
@@ -12,7 +11,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,17 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock, Schedule
-from tvm.s_tir.schedule import Trace
+from tvm.s_tir import SBlock
 
 from autotm.kernels import passes, share
 from autotm.kernels.library import link
 from autotm.kernels.passes import machine_code
 from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule, schedule_as
 from autotm.kernels.target import target_info
-from autotm.kernels.tir import Workspace, hoist_workspaces
+from autotm.kernels.tir import Workspace
 from autotm.model.errors import AutotmError
 from autotm.model.files import write_atomically
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass, ScheduleKind
-from autotm.model.kernel_studies import TunedSchedule
 from autotm.model.system import find_compiler
 
 # Work shared among processes: TVM's passes hold Python's lock, so threads would take turns.
@@ -266,125 +263,6 @@ class KernelFacts:
         return cls(**{**found, **read})
 
 
-# Schedules that a search found: how a function is recognised, and how its schedule is replayed on it.
-
-_LOG = logging.getLogger(__name__)
-
-
-class UnusableScheduleError(AutotmError):
-    """A found schedule does not fit its function, or its kernel would allocate memory that no plan knows of."""
-
-
-def workload(func: tirx.PrimFunc) -> str:
-    """Hash of an unscheduled function: shapes, dtypes, strides, padding, constants, and the names of its blocks.
-
-    Equal hash, equal meaning; names count only because schedules find blocks by them.
-    """
-    structure = tvm_ffi.structural_hash(func.without_attr("global_symbol"), map_free_vars=True)
-    operands = [(tuple(int(extent) for extent in operand.shape), str(operand.dtype)) for operand in func.params]
-    names: list[str] = []
-    tvm_ffi.structural_walk(func.body, (SBlock, lambda block: names.append(str(block.name_hint))))
-    return hashlib.sha256(f"{structure}\n{operands}\n{names}".encode()).hexdigest()
-
-
-def to_json(trace: Trace) -> str:
-    """The steps and decisions of a schedule as text."""
-    return json.dumps(_plain(trace.as_json()), separators=(",", ":"))
-
-
-def _plain(value: Any) -> Any:
-    """TVM's numbers and lists as Python's."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, tirx.IntImm | tirx.FloatImm):
-        return value.value
-    return [_plain(item) for item in value]
-
-
-def copy_of(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function under the symbol `main`, sharing nothing: replayed steps change in place what they schedule."""
-    copy: tirx.PrimFunc = tvm.ir.load_json(tvm.ir.save_json(func))
-    return copy.with_attr("global_symbol", "main")
-
-
-def replay(func: tirx.PrimFunc, trace: str, own: ScheduledKernel) -> ScheduledKernel:
-    """The kernel that a found schedule makes of `func`, named and classed as our `own`.
-
-    Raises:
-        UnusableScheduleError: the steps do not fit the function, or a buffer cannot become a workspace.
-    """
-    schedule = Schedule(tvm.IRModule({"main": copy_of(func)}))
-    try:
-        Trace.apply_json_to_schedule(json.loads(trace), schedule)
-        return as_kernel(schedule.mod["main"].without_attr("global_symbol"), own)
-    except UnusableScheduleError:
-        raise
-    except Exception as error:
-        raise UnusableScheduleError(str(error).strip().splitlines()[-1]) from error
-
-
-def as_kernel(scheduled: tirx.PrimFunc, own: ScheduledKernel) -> ScheduledKernel:
-    """A scheduled form of the function behind `own`, with its inner buffers as workspaces.
-
-    Raises:
-        UnusableScheduleError: it takes more workspace than our own and all operands together.
-    """
-    func, workspaces = hoist_workspaces(scheduled.with_attr("tirx.noalias", True))
-    kernel = replace(own, func=func, workspaces=workspaces, others=(), kind=ScheduleKind.SEARCHED)
-    operands = func.params[: len(func.params) - len(workspaces)]
-    allowed = workspace_bytes(own) + sum(_bytes(operand) for operand in operands)
-    if workspace_bytes(kernel) > allowed:
-        raise UnusableScheduleError(f"it needs {workspace_bytes(kernel)} bytes of workspace, {allowed} are allowed")
-    return kernel
-
-
-def workspace_bytes(kernel: ScheduledKernel) -> int:
-    """Bytes of all workspaces of a kernel."""
-    return sum(_bytes(operand) for operand in kernel.func.params[len(kernel.func.params) - len(kernel.workspaces) :])
-
-
-def _bytes(operand: tirx.Buffer) -> int:
-    size = int(tvm.DataType(str(operand.dtype)).bits + 7) // 8
-    for extent in operand.shape:
-        size *= int(extent)
-    return size
-
-
-def compiled(kernel: ScheduledKernel, target: tvm.target.Target) -> tvm.runtime.Module:
-    """The machine code of a kernel under the symbol `main`, held in memory.
-
-    Raises:
-        UnusableScheduleError: TVM cannot compile it, or the code would call TVM's allocator.
-    """
-    try:
-        module = machine_code({"main": kernel.func}, target)
-    except Exception as error:
-        raise UnusableScheduleError(str(error).strip().splitlines()[-1]) from error
-    calls = (line for line in module.inspect_source("ll").splitlines() if "AllocWorkspace" in line)
-    # The name also stands in the declaration of a pointer to the function, which every module has.
-    if any("global" not in line.split("=")[-1] for line in calls):
-        raise UnusableScheduleError("its code allocates memory")
-    return module
-
-
-def choose(
-    func: tirx.PrimFunc, own: ScheduledKernel, found: TunedSchedule | None, target: tvm.target.Target
-) -> ScheduledKernel:
-    """The kernel to take: the one that was `found` and measured faster than our `own`, if it can be had."""
-    if found is None:
-        return own
-    if identity(own.func, target) != found.own_identity:
-        _LOG.info("'%s': its tuned schedule was measured beside another one of ours; tune it again", own.op)
-        return own
-    try:
-        return replay(func, found.trace, own)
-    except UnusableScheduleError as error:
-        _LOG.warning("'%s': its tuned schedule cannot be used: %s", own.op, error)
-        return own
-
-
 # Unscheduled functions -> kernels: scheduled and compiled in one go by several processes, each kernel once.
 #
 # What a function became is kept with its machine code, under a hash of all that decides it; so a later step that has
@@ -394,6 +272,18 @@ _SOURCES_HASH = hash_of_sources(sorted(Path(__file__).parent.rglob("*.py")))
 """Schedules change with this package."""
 
 
+def function_hash(func: tirx.PrimFunc) -> str:
+    """Hash an unscheduled function: shapes, dtypes, strides, padding, constants, and the names of its blocks.
+
+    Functions with equal hashes get the same kernel. Names count because schedules find blocks by them.
+    """
+    structure = tvm_ffi.structural_hash(func.without_attr("global_symbol"), map_free_vars=True)
+    operands = [(tuple(int(extent) for extent in operand.shape), str(operand.dtype)) for operand in func.params]
+    names: list[str] = []
+    tvm_ffi.structural_walk(func.body, (SBlock, lambda block: names.append(str(block.name_hint))))
+    return hashlib.sha256(f"{structure}\n{operands}\n{names}".encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class Request:
     """A kernel that a step wants.
@@ -401,14 +291,12 @@ class Request:
     Attributes:
         func: the unscheduled function.
         implementation: which way to compute it.
-        tuned: a schedule that a search found for it.
         most_workspace_bytes: with more than that its code is not wanted, only what is known of it.
         family: what functions are called that do the same to other shapes: they may share code if made together.
     """
 
     func: tirx.PrimFunc
     implementation: str = DEFAULT_IMPLEMENTATION
-    tuned: TunedSchedule | None = None
     most_workspace_bytes: int | None = None
     family: str = ""
 
@@ -419,17 +307,15 @@ class Request:
 
     def key(self, target: tvm.target.Target, threads: int) -> str:
         """Hash of all that decides what the kernel becomes."""
-        found = "" if self.tuned is None else f"{self.tuned.own_identity} {self.tuned.trace}"
-        parts = (tvm.__version__, _SOURCES_HASH, target, target_info(target), threads, self.implementation, found)
-        return hashlib.sha256("\n".join([*map(str, parts), workload(self.func)]).encode()).hexdigest()
+        parts = (tvm.__version__, _SOURCES_HASH, target, target_info(target), threads, self.implementation)
+        return hashlib.sha256("\n".join([*map(str, parts), function_hash(self.func)]).encode()).hexdigest()
 
     def scheduled(self, target: tvm.target.Target, threads: int) -> tuple[ScheduledKernel, KernelFacts]:
         """The kernel, scheduled here and now."""
         if self.implementation != DEFAULT_IMPLEMENTATION:
-            other = schedule_as(self.func, self.implementation, target, threads)
-            return other, KernelFacts.of(other, target)
-        own = schedule(self.func, target, threads)
-        kernel = choose(self.func, own, self.tuned, target)
+            kernel = schedule_as(self.func, self.implementation, target, threads)
+        else:
+            kernel = schedule(self.func, target, threads)
         return kernel, KernelFacts.of(kernel, target)
 
     def wants_code(self, facts: KernelFacts) -> bool:

@@ -293,11 +293,6 @@ class KernelLibrary:
                 f"{path}: damaged kernel library: {reason}; remove it and rebuild: rm {path} && snakemake {path}"
             ) from None
 
-    @classmethod
-    def in_memory(cls, module: Any) -> KernelLibrary:
-        """The machine code that `machine_code` just made, without a file."""
-        return cls(Path("memory"), "", None, module)
-
     def busy_threads(self, threads: int) -> int:
         """Of so many threads, those that every large kernel has work for; warns where that is not all of them.
 

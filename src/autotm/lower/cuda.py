@@ -16,7 +16,7 @@ from autotm.kernels.cuda.dispatch import VendorKernel, VendorProblem, cuda_kerne
 from autotm.kernels.cuda.source import ARCHITECTURES, CudaKernel, fatbin
 from autotm.kernels.library import FatbinLibrary, Launches
 from autotm.kernels.yardstick_kernels import co_runner_functions
-from autotm.lower.lowering import NO_TUNING, Alternative, Implementations, make_step, with_alternatives
+from autotm.lower.lowering import Alternative, Implementations, make_step, with_alternatives
 from autotm.model.files import save
 from autotm.model.graph import SCHEDULES_KEY, Graph, OpClass, ScheduleKind
 from autotm.model.launch import Convolution, Product, VendorAlgorithm
@@ -72,7 +72,7 @@ def cuda_step(
         AutotmError: an operator has no gradient or no kernel.
     """
     maker = _Maker(device, products)
-    made = make_step(network, scale, tvm.target.Target("llvm"), maker.make, NO_TUNING, "default")
+    made = make_step(network, scale, tvm.target.Target("llvm"), maker.make, "default")
     graph = made.graph
     if implementations == "all":
         graph = with_alternatives(graph, _alternatives(made.functions, made.kernels, maker, offers))

@@ -254,18 +254,6 @@ class ProfileConfig(Strict):
         return self
 
 
-class TuneConfig(Strict):
-    """How schedules are searched for (rule tune, optional), and when a found one replaces our own."""
-
-    trials: int = Field(64, ge=1, le=100_000, description="schedules tried for each kernel")
-    min_gain: float = Field(
-        0.03,
-        ge=0,
-        le=10,
-        description="a tuned schedule is taken where ours was measured to take longer by more than this share",
-    )
-
-
 class SolveConfig(Strict):
     """When a placement is good enough (rule ilp_solve)."""
 
@@ -377,7 +365,6 @@ class StudyConfig(Strict):
         "inputs and results too",
     )
     profile: ProfileConfig = ProfileConfig()
-    tune: TuneConfig = TuneConfig()
     solve: SolveConfig = SolveConfig()
     run: RunConfig = RunConfig()
     extrapolate: ExtrapolationConfig = ExtrapolationConfig()

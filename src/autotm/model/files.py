@@ -37,7 +37,6 @@ _COMMANDS = {
     "plan": "solve NETWORK OPTIMIZER LIMIT",
     "program": "compile NETWORK OPTIMIZER LIMIT",
     "record": "run NETWORK OPTIMIZER LIMIT",
-    "tuning": "tune NETWORK",
 }
 """Which of autotm's commands writes a kind of file; the others come from the pipeline alone."""
 

@@ -412,7 +412,7 @@ def workspace(operand: Operand, kernel: int) -> Tensor:
     return Tensor(operand.tensor, Role.WORKSPACE, operand.shape, operand.dtype, operand.size_bytes, kernel, ())
 
 
-# Where the schedule of a kernel comes from: what tells that one fell back to code that nobody tuned.
+# Where the schedule of a kernel comes from: it shows which kernels fell back to unscheduled code.
 
 SCHEDULES_KEY = "schedules"
 """Under which key a graph file's provenance holds the kind of every symbol; it is no part of the step itself."""
@@ -425,8 +425,6 @@ class ScheduleKind(StrEnum):
     """Code written for its operator."""
     GENERAL = "general"
     """The rules for maps and reductions of any shape."""
-    SEARCHED = "searched"
-    """A search found it (`autotm tune`)."""
     VENDOR = "vendor"
     """None of ours: an algorithm of a library of the GPU's maker."""
     FRAMEWORK = "framework"

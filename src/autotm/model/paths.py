@@ -31,7 +31,7 @@ class MachinePaths:
 
     @property
     def store(self) -> Path:
-        """The kernel store: timings and tuned schedules kept across networks and runs; a cache, not a result."""
+        """The kernel store: timings kept across networks and runs; a cache, not a result."""
         return self._of_machine / "kernels.sqlite"
 
     @property
@@ -87,11 +87,6 @@ class Paths(MachinePaths):
     def profile(self) -> Path:
         """Times of its kernels by configuration."""
         return self._of_network / "profile.parquet"
-
-    @property
-    def tuned(self) -> Path:
-        """What tuning its kernels came to; nothing depends on it."""
-        return self._of_network / "tuned.json"
 
     @property
     def timing_study(self) -> Path:

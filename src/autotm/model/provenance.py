@@ -158,13 +158,12 @@ class Provenance(_Always, total=False):
         gpu: of what was measured on one: its name.
         vendor_libraries: of a graph and a profile of a GPU: versions of NVIDIA's libraries that were asked for their
             algorithms.
-        options: how it was solved, run or searched, as in the config.
+        options: how it was solved, run or timed, as in the config.
         gpu_driver: of a record from one: version of NVIDIA's driver.
         plan_file: of a program: the plan that it was made from.
         plan_hash, program_hash: of a record.
         draws: of a study of sensitivity: how often kernel times were drawn.
         repeats: of a timing study.
-        kernels: of a report on tuning: the pattern that their operations match.
     """
 
     slow_memory: dict[str, Any]
@@ -188,7 +187,6 @@ class Provenance(_Always, total=False):
     program_hash: str
     draws: int
     repeats: int
-    kernels: str
 
 
 @cache

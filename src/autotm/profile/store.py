@@ -1,4 +1,4 @@
-"""The kernel store: timings and tuned schedules kept across networks, limits and runs."""
+"""The kernel store: timings of kernels kept across networks, limits and runs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from autotm.model.errors import AutotmError
-from autotm.model.kernel_studies import TunedSchedule
-from autotm.model.machine import Machine
 from autotm.model.profile import Timing
-from autotm.model.provenance import cpu_signature, versions
 
 # What a full disk, a read-only folder or a lock that is never let go means to who uses a kernel store.
 
@@ -43,115 +40,7 @@ def unusable(path: object, error: sqlite3.OperationalError) -> AutotmError:
     )
 
 
-# The kernel store's tuned schedules: what a search found for a function, and its time beside our own schedule's.
-
-SCHEDULES = """
-CREATE TABLE IF NOT EXISTS schedules (
-  workload TEXT NOT NULL, target TEXT NOT NULL, threads INTEGER NOT NULL, cpu TEXT NOT NULL, tvm TEXT NOT NULL,
-  op TEXT NOT NULL, trace TEXT, own_identity TEXT NOT NULL, tuned_ns INTEGER, own_ns INTEGER NOT NULL,
-  trials INTEGER NOT NULL, measured TEXT NOT NULL,
-  PRIMARY KEY (workload, target, threads, cpu, tvm)
-) WITHOUT ROWID
-"""
-"""`trace` and `tuned_ns` are NULL where the search found nothing that can be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """What schedules and their times depend on besides the function."""
-
-    target: str
-    threads: int
-    cpu: str
-    tvm: str
-
-    @classmethod
-    def of(cls, machine: Machine, target: object) -> Where:
-        """Where this process runs kernels of a TVM target."""
-        return cls(str(target), machine.threads, cpu_signature(), versions()["apache-tvm"])
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The outcome of tuning one function.
-
-    Attributes:
-        op: name of the main block, for people.
-        trace: the schedule as JSON; None where none could be used.
-        own_identity: identity of our own schedule at that time.
-        tuned_ns, own_ns: times of both, measured in turn on the same memory; minima or medians, whichever show less
-            gain.
-        trials: schedules that were tried.
-    """
-
-    op: str
-    trace: str | None
-    own_identity: str
-    tuned_ns: int | None
-    own_ns: int
-    trials: int
-
-    def __post_init__(self) -> None:
-        if (self.trace is None) != (self.tuned_ns is None):
-            raise ValueError(f"tuned schedule of '{self.op}': a schedule and its time belong together")
-
-    def is_faster(self, min_gain: float) -> bool:
-        """Whether the tuned schedule takes less than our own's time divided by 1 + `min_gain`."""
-        return self.tuned_ns is not None and self.tuned_ns * (1 + min_gain) < self.own_ns
-
-
-_ENTRY = ", ".join(field.name for field in fields(Entry))
-
-
-class ScheduleTable:
-    """The tuned schedules of an open kernel store."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def put(self, workload: str, where: Where, entry: Entry) -> None:
-        """Store the outcome for a function; an older one of the same key is replaced."""
-        measured = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
-        row = (workload, *astuple(where), *astuple(entry), measured)
-        with writing(self._connection):
-            self._connection.execute(
-                "INSERT OR REPLACE INTO schedules VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row
-            )
-
-    def here(self, where: Where) -> dict[str, Entry]:
-        """Outcome by function, of this processor."""
-        rows = self._connection.execute(
-            f"SELECT workload, {_ENTRY} FROM schedules WHERE target = ? AND threads = ? AND cpu = ? AND tvm = ?",  # noqa: S608
-            astuple(where),
-        )
-        return {str(workload): Entry(*values) for workload, *values in rows}
-
-    def elsewhere(self, where: Where) -> dict[str, Entry]:
-        """By function, the schedule that gained most on another processor with the same target, threads and TVM."""
-        rows = self._connection.execute(
-            f"SELECT workload, {_ENTRY} FROM schedules WHERE target = ? AND threads = ? AND cpu <> ? AND tvm = ? "  # noqa: S608
-            "AND trace IS NOT NULL ORDER BY CAST(tuned_ns AS REAL) / own_ns DESC, cpu",
-            astuple(where),
-        )
-        return {str(workload): Entry(*values) for workload, *values in rows}
-
-    def usable(self, where: Where, min_gain: float) -> dict[str, TunedSchedule]:
-        """By function, the schedules that measured faster than our own by `min_gain`, a share.
-
-        What was measured on this processor decides; where nothing was, a schedule from another one with the same target
-        serves.
-        """
-        entries: Mapping[str, Entry] = self.elsewhere(where) | self.here(where)
-        return {
-            workload: TunedSchedule(entry.trace, entry.own_identity)
-            for workload, entry in entries.items()
-            if entry.trace is not None and entry.is_faster(min_gain)
-        }
-
-
-# The kernel store: timings and tuned schedules kept across networks, limits and runs.
-#
-# A cache: deleting it costs time, never truth.
+# The store itself. It is a cache: deleting it costs time, never truth.
 
 log = logging.getLogger(__name__)
 
@@ -214,8 +103,6 @@ class KernelStore:
         except sqlite3.DatabaseError as error:
             set_aside(path, str(error))
             self._connection = _open(path)
-        self.schedules = ScheduleTable(self._connection)
-        """The tuned schedules."""
 
     def get(self, key: StoreKey) -> Timing | None:
         """The timing stored under `key`, if any."""
@@ -233,11 +120,6 @@ class KernelStore:
         """Keep the readable text behind a context hash."""
         with writing(self._connection):
             self._connection.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?)", (context, description))
-
-    def timed(self, context: str) -> frozenset[str]:
-        """Identities of the kernels that have a timing in this context."""
-        rows = self._connection.execute("SELECT DISTINCT identity FROM timings WHERE context = ?", (context,))
-        return frozenset(str(identity) for (identity,) in rows)
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -281,7 +163,6 @@ def _open(path: Path) -> sqlite3.Connection:
             with connection:
                 connection.execute(_TABLE)
                 connection.execute(_CONTEXTS)
-                connection.execute(SCHEDULES)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
     except BaseException:
         connection.close()
@@ -300,9 +181,7 @@ def _check(connection: sqlite3.Connection) -> None:
 
 def _is_made(connection: sqlite3.Connection) -> bool:
     made = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    return (
-        made >= {"timings", "contexts", "schedules"} and _first(connection.execute("PRAGMA user_version")) == _VERSION
-    )
+    return made >= {"timings", "contexts"} and _first(connection.execute("PRAGMA user_version")) == _VERSION
 
 
 def _first(rows: Iterable[tuple[object, ...]]) -> object:

@@ -1,8 +1,7 @@
-"""The kernel store as one file, so that timing or tuning done on one machine is known on another.
+"""The kernel store as one file, so that what one machine timed is known on another.
 
 The file is a zip of `manifest.json` (kind, versions, hash of the contents, where they come from) and one text file per
-table, a JSON list per line. Timings of another processor keep their own context and so never stand for this one's;
-tuned schedules serve every machine with the same target, threads and TVM.
+table, a JSON list per line. Timings of another processor keep their own context and so never stand for this one's.
 """
 
 from __future__ import annotations
@@ -20,40 +19,35 @@ from typing import Any
 
 from autotm.model.errors import DamagedFileError, made_by_another
 from autotm.model.files import write_atomically
-from autotm.profile.store import Entry, KernelStore, writing
+from autotm.profile.store import KernelStore, writing
 
 log = logging.getLogger(__name__)
 
 KIND = "kernel store export"
 FORMAT = 1
 """Version of the file's make-up; that of the entries stands beside each table."""
-SCHEMAS = {"contexts": 1, "timings": 2, "schedules": 1}
-"""The tables, and the version of the entries in each."""
+SCHEMAS = {"contexts": 1, "timings": 2}
+"""The tables that are exchanged, and the version of the entries in each; other tables of a file are ignored."""
 _MANIFEST = "manifest.json"
 _TYPES: Mapping[str, type] = {"TEXT": str, "INTEGER": int}
 
 _SIGNED = ("beyond_ns",)
 """Columns of numbers that may be below zero."""
 
-_KEY = 5
-"""Columns of the key of a tuned schedule; then come the fields of its `Entry`, and last the date."""
-
 Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What became of the timings and schedules of an imported file.
+    """What became of the timings of an imported file.
 
     Attributes:
         added: were unknown.
-        replaced: tuned schedules that took the place of slower ones.
-        kept: the store has one that is as good or better.
+        kept: the store has one already.
         skipped: of another version, or not what an entry should be.
     """
 
     added: int = 0
-    replaced: int = 0
     kept: int = 0
     skipped: int = 0
 
@@ -88,7 +82,7 @@ def export_store(store: KernelStore, path: Path, provenance: Mapping[str, Any]) 
 
 
 def import_store(store: KernelStore, path: Path) -> Merged:
-    """Merge the entries of `path` into `store`, all or, if killed, none; what is better in the store stays.
+    """Merge the entries of `path` into `store`, all or, if killed, none; timings in the store stay.
 
     Raises:
         DamagedFileError: no such file, not an export, cut or changed.
@@ -156,18 +150,7 @@ def _rows(connection: sqlite3.Connection, table: str, text: str) -> Iterator[Row
             (value is None and not needed) or (type(value) is kind and (kind is str or signed or value >= 0))
             for value, (kind, needed, signed) in zip(row, columns, strict=True)
         )
-        yield tuple(row) if fits and _holds(table, row) else None
-
-
-def _holds(table: str, row: list[Any]) -> bool:
-    """Whether the values of a row make sense together."""
-    if table != "schedules":
-        return True
-    try:
-        Entry(*row[_KEY:-1])
-    except ValueError:
-        return False
-    return True
+        yield tuple(row) if fits else None
 
 
 def _merge(connection: sqlite3.Connection, table: str, row: Row | None, counts: Merged) -> Merged:
@@ -177,20 +160,4 @@ def _merge(connection: sqlite3.Connection, table: str, row: Row | None, counts: 
     added = connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row).rowcount  # noqa: S608
     if table == "contexts":
         return counts
-    if added:
-        return counts.plus(added=1)
-    if table == "schedules" and _is_better(connection, row):
-        connection.execute(f"INSERT OR REPLACE INTO schedules VALUES ({marks})", row)  # noqa: S608
-        return counts.plus(replaced=1)
-    return counts.plus(kept=1)
-
-
-def _is_better(connection: sqlite3.Connection, row: Row) -> bool:
-    """Whether a schedule gains more than the stored one, measured beside the same schedule of ours."""
-    known = connection.execute(
-        "SELECT * FROM schedules WHERE workload = ? AND target = ? AND threads = ? AND cpu = ? AND tvm = ?", row[:_KEY]
-    ).fetchone()
-    new, old = Entry(*row[_KEY:-1]), Entry(*known[_KEY:-1])
-    if new.tuned_ns is None or old.tuned_ns is None:
-        return new.tuned_ns is not None
-    return new.own_identity == old.own_identity and new.tuned_ns * old.own_ns < old.tuned_ns * new.own_ns
+    return counts.plus(added=1) if added else counts.plus(kept=1)

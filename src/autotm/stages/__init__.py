@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from autotm.stages.context import Context, Given
     from autotm.stages.exchange import (
         Imported,
-        coverage_stage,
         export_results_stage,
         export_store_stage,
         import_results_stage,
         import_store_stage,
         imported_plans,
-        tune_stage,
     )
     from autotm.stages.figures import (
         convolution_profile_stage,
@@ -82,7 +80,6 @@ _HOMES = {
     "compile_and_profile": "autotm.stages.profile",
     "compile_stage": "autotm.stages.solve",
     "convolution_profile_stage": "autotm.stages.figures",
-    "coverage_stage": "autotm.stages.exchange",
     "disturbed_before": "autotm.stages.run",
     "disturbed_records": "autotm.stages.run",
     "export_program_stage": "autotm.stages.solve",
@@ -121,7 +118,6 @@ _HOMES = {
     "timing_figure_stage": "autotm.stages.figures",
     "timing_study_stage": "autotm.stages.profile",
     "trace_stage": "autotm.stages.run",
-    "tune_stage": "autotm.stages.exchange",
     "view_stage": "autotm.stages.figures",
 }
 __all__ = [
@@ -137,7 +133,6 @@ __all__ = [
     "compile_and_profile",
     "compile_stage",
     "convolution_profile_stage",
-    "coverage_stage",
     "disturbed_before",
     "disturbed_records",
     "export_program_stage",
@@ -176,7 +171,6 @@ __all__ = [
     "timing_figure_stage",
     "timing_study_stage",
     "trace_stage",
-    "tune_stage",
     "view_stage",
 ]
 

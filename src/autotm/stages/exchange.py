@@ -1,4 +1,4 @@
-"""Stages that exchange files with other machines: a network's results, and the store of kernel times and schedules."""
+"""Stages that exchange files with other machines: a network's results, and the store of kernel times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from autotm.model.config import ProfileConfig, TuneConfig
 from autotm.model.errors import BadInputError, DamagedFileError, FileVersionError
 from autotm.model.files import (
     damaged_results,
@@ -17,13 +16,11 @@ from autotm.model.files import (
     read_json,
     read_results,
     require_writable,
-    save,
     write_atomically,
     write_results,
 )
 from autotm.model.graph import Graph
 from autotm.model.links import Links
-from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.model.plan import Plan
 from autotm.model.profile import read_profile, write_profile
@@ -34,7 +31,6 @@ from autotm.stages.context import Context
 
 if TYPE_CHECKING:
     from autotm.profile.store_exchange import Merged
-    from autotm.profile.tuning import Coverage
 
 
 # What was measured and placed for a network as one file, to be looked at, checked and compared elsewhere.
@@ -173,58 +169,7 @@ def imported_plans(found: Imported) -> Iterator[tuple[Path, str, str, str]]:
             yield path, path.parents[2].name, plan["optimizer"], plan["limit"]
 
 
-# The stages around the kernel store: searching schedules, what it has of a step, exchange with other machines.
-
-
-def tune_stage(
-    context: Context,
-    network: NetworkSource,
-    scale: str,
-    config: TuneConfig,
-    timing: ProfileConfig,
-    *,
-    store: Path,
-    report: Path,
-    kernels: str = "*",
-) -> None:
-    """Search better schedules for the kernels of `network` whose operation matches `kernels`, and report."""
-    from autotm import zoo
-    from autotm.kernels.search import require_packages
-    from autotm.kernels.target import machine_target
-    from autotm.lower.lowering import scheduled_step
-    from autotm.profile.kernel_timing import ProfileOptions
-    from autotm.profile.store import KernelStore
-    from autotm.profile.tuning import TuneOptions, tune_kernels
-
-    require_packages()
-    machine = context.to_measure().machine
-    require_writable(store, report)
-    came_from = provenance(machine, context.seed, **network.provenance, options=config.model_dump(), kernels=kernels)
-    target = machine_target(machine)
-    step = scheduled_step(zoo.build_from(network, context.seed), scale, target, machine.threads)
-    options = TuneOptions(**config.model_dump(), kernels=kernels)
-    with KernelStore(store) as opened:
-        measured = ProfileOptions(**timing.timing, seed=context.seed)
-        found = tune_kernels(step, target, machine, opened.schedules, options, measured)
-    save(report, "tuning", found, came_from)
-
-
-def coverage_stage(
-    context: Context, network: NetworkSource, scale: str, min_gain: float, *, store: Path, profile: Path
-) -> tuple[Coverage, ...]:
-    """Which kernels of `network` have a timing in the store or, if there is one, the profile, or a tuned schedule."""
-    from autotm import zoo
-    from autotm.kernels.target import machine_target
-    from autotm.lower.lowering import scheduled_step
-    from autotm.profile.store import KernelStore
-    from autotm.profile.tuning import coverage
-
-    context = context.to_measure()  # Timings are of certain cores, code is for this processor.
-    target = machine_target(context.machine)
-    step = scheduled_step(zoo.build_from(network, context.seed), scale, target, context.machine.threads)
-    timed = read_profile(profile) if profile.exists() else None
-    with KernelStore(store) as opened:
-        return coverage(step, target, context.machine, opened, min_gain, timed)
+# The kernel store as one file, for other machines.
 
 
 def export_store_stage(context: Context, *, store: Path, file: Path) -> Mapping[str, int]:

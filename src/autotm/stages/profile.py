@@ -80,7 +80,6 @@ def kernel_profile_stage(
     network: NetworkSource,
     scale: str,
     config: ProfileConfig,
-    min_gain: float,
     *,
     links: Path,
     store: Path,
@@ -108,7 +107,7 @@ def kernel_profile_stage(
     built = zoo.build_from(network, context.seed)
     came_from = provenance(context.machine, context.seed, **network.provenance)
     places = {"store": store, "objects": objects, "values": values, "graph": graph, "library": library}
-    _, timed = compile_and_profile(context, built, scale, config, min_gain, copies, came_from, **places)
+    _, timed = compile_and_profile(context, built, scale, config, copies, came_from, **places)
     write_profile(profile, timed)
 
 
@@ -124,7 +123,6 @@ def profile_of_study(study: Study, context: Context, network: str) -> None:
         study.network(network),
         study.config.scale,
         study.scale.of_profile(study.config.profile),
-        study.config.tune.min_gain,
         links=paths.links,
         store=paths.store,
         objects=paths.objects,
@@ -140,7 +138,6 @@ def compile_and_profile(
     network: Network,
     scale: str,
     config: ProfileConfig,
-    min_gain: float,
     links: Links,
     came_from: Mapping[str, Any],
     *,
@@ -154,15 +151,14 @@ def compile_and_profile(
 
     Values that came with the network are kept in the folder `values`, where every step finds them.
     A network that came from a source with a step of its own is compared with it first (`compare_with_source`).
-    Kernels are timed within the step (`autotm.profile.step_profile`). Tuned schedules in the store are taken where ours
-    was measured to take longer by more than `min_gain`.
+    Kernels are timed within the step (`autotm.profile.step_profile`).
     """
     from autotm.kernels.library import KernelLibrary
     from autotm.kernels.target import machine_target
     from autotm.lower.lowering import lower_network
     from autotm.profile.kernel_timing import ProfileOptions
     from autotm.profile.step_profile import profile_step
-    from autotm.profile.store import KernelStore, Where
+    from autotm.profile.store import KernelStore
     from autotm.zoo import with_values_stored
 
     machine = context.machine
@@ -173,7 +169,6 @@ def compile_and_profile(
     )
     came_from = {**came_from, COMPARED_WITH: compared}
     with KernelStore(store) as opened:
-        tuned = opened.schedules.usable(Where.of(machine, target), min_gain)
         step = lower_network(
             with_values_stored(network, values),
             scale,
@@ -183,7 +178,6 @@ def compile_and_profile(
             library,
             came_from,
             objects,
-            tuned,
             config.implementations,
         )
         timed = profile_step(

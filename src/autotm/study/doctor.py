@@ -293,7 +293,6 @@ _EXTRAS = {
     "cuda-bindings": ("machines of kind cuda", "pip install 'autotm[cuda]'"),
     "torch": ("modules of PyTorch", "pip install 'autotm[torch]'"),
     "onnx": ("ONNX files", "pip install 'autotm[onnx]'"),
-    "xgboost-cpu": ("autotm tune", "make setup-tune"),
     "snakemake-executor-plugin-slurm": ("clusters with Slurm", "pip install 'autotm[slurm]'"),
 }
 

@@ -11,7 +11,7 @@ from compiled_kernels import TARGET
 from tvm import te
 
 from autotm.kernels import compiler, contractions
-from autotm.kernels.compiler import KernelCompiler, KernelFacts, KernelScheduler, Request, in_processes
+from autotm.kernels.compiler import KernelCompiler, KernelFacts, KernelScheduler, Request, function_hash, in_processes
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.target import host_target
 from autotm.model.errors import AutotmError
@@ -78,6 +78,42 @@ def test_a_kernel_is_known_by_all_that_decides_it():
     ]
     assert len(set(keys)) == len(keys)
     assert Request(convolution()).key(host_target(1), 1) == keys[0]
+
+
+def matmul_relu(rows=12, depth=40, columns=48):
+    """max(a b, 0); the product is a buffer of its own."""
+    a, b = te.placeholder((rows, depth), name="a"), te.placeholder((depth, columns), name="b")
+    k = te.reduce_axis((0, depth), "k")
+    product = te.compute((rows, columns), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
+    relu = te.compute(product.shape, lambda i, j: te.max(product[i, j], tvm.tirx.const(0, "float32")), name="relu")
+    return te.create_prim_func([a, b, relu])
+
+
+def test_equal_functions_share_a_hash_and_others_do_not():
+    assert function_hash(matmul_relu()) == function_hash(matmul_relu())
+    others = [matmul_relu(rows=13), matmul_relu(depth=41), matmul_relu(columns=49)]
+    assert len({function_hash(func) for func in (matmul_relu(), *others)}) == 4
+
+
+def padded(before, after):
+    x = te.placeholder((8, 8), name="x")
+    wide = te.compute(
+        (8, 10), lambda i, j: tvm.tirx.if_then_else(tvm.tirx.all(j >= before, j < 8 + before), x[i, j - before], 0.0)
+    )
+    return te.create_prim_func([x, te.compute((8, 8), lambda i, j: wide[i, j] + wide[i, j + after], name="sum")])
+
+
+def test_padding_counts_where_all_shapes_are_equal():
+    assert function_hash(padded(1, 1)) != function_hash(padded(2, 1))
+    assert function_hash(padded(1, 1)) != function_hash(padded(1, 2))
+
+
+def test_names_of_blocks_count_because_schedules_find_blocks_by_them():
+    def named(name):
+        x = te.placeholder((8, 8), name="x")
+        return te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, name=name)])
+
+    assert function_hash(named("one")) != function_hash(named("other"))
 
 
 @pytest.mark.parametrize("damage", ["object", "list"])

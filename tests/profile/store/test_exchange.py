@@ -15,20 +15,17 @@ import pytest
 from autotm.model.errors import DamagedFileError
 from autotm.model.profile import Timing
 from autotm.profile import store_exchange
-from autotm.profile.store import Entry, KernelStore, StoreKey, Where
+from autotm.profile.store import KernelStore, StoreKey
 from autotm.profile.store_exchange import Merged, export_store, import_store
 
-HERE = Where("llvm -mcpu=x", 2, "this processor", "0.27")
-ENTRY = Entry("matmul", "[[],[]]", "own", 900, 1000, 64)
 KEY = StoreKey("context", "identity", "default", "DP", 17)
 TIMING = Timing(1, 3, 2, 4, 9)
 
 
-def made(path: Path, entry: Entry = ENTRY, timing: Timing = TIMING, key: StoreKey = KEY) -> KernelStore:
+def made(path: Path, timing: Timing = TIMING, key: StoreKey = KEY) -> KernelStore:
     store = KernelStore(path)
     store.put({key: timing})
     store.describe(key.context, "{}")
-    store.schedules.put("work", HERE, entry)
     return store
 
 
@@ -36,52 +33,34 @@ def made(path: Path, entry: Entry = ENTRY, timing: Timing = TIMING, key: StoreKe
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "kernels.zip"
     with made(tmp_path / "from.sqlite") as store:
-        assert export_store(store, path, {"machine": "server-2t"}) == {"contexts": 1, "timings": 1, "schedules": 1}
+        assert export_store(store, path, {"machine": "server-2t"}) == {"contexts": 1, "timings": 1}
     return path
 
 
 def test_an_empty_store_takes_everything(file: Path, tmp_path: Path) -> None:
     with KernelStore(tmp_path / "to.sqlite") as store:
-        assert import_store(store, file) == Merged(added=2)
+        assert import_store(store, file) == Merged(added=1)
         assert store.get(KEY) == TIMING
-        assert store.schedules.here(HERE) == {"work": ENTRY}
-        assert import_store(store, file) == Merged(kept=2), "nothing is new the second time"
+        assert import_store(store, file) == Merged(kept=1), "nothing is new the second time"
 
 
 def test_the_file_says_where_it_comes_from(file: Path) -> None:
     manifest = json.loads(zipfile.ZipFile(file).read("manifest.json"))
     assert manifest["provenance"] == {"machine": "server-2t"}
-    assert manifest["tables"]["schedules"] == {"schema": 1, "entries": 1}
+    assert manifest["tables"]["timings"] == {"schema": 2, "entries": 1}
 
 
 def test_timings_of_another_processor_stay_apart(file: Path, tmp_path: Path) -> None:
     with made(tmp_path / "to.sqlite", key=replace(KEY, context="mine"), timing=Timing(7, 7, 7, 7, 7)) as store:
         import_store(store, file)
         assert store.get(replace(KEY, context="mine")) == Timing(7, 7, 7, 7, 7)
-        assert store.timed("mine") == store.timed("context") == {"identity"}
+        assert store.get(KEY) == TIMING
 
 
 def test_a_timing_of_ones_own_is_never_replaced(file: Path, tmp_path: Path) -> None:
     with made(tmp_path / "to.sqlite", timing=Timing(7, 7, 7, 7, 7)) as store:
-        assert import_store(store, file) == Merged(kept=2)
+        assert import_store(store, file) == Merged(kept=1)
         assert store.get(KEY) == Timing(7, 7, 7, 7, 7)
-
-
-@pytest.mark.parametrize(
-    ("mine", "is_replaced"),
-    [
-        (replace(ENTRY, trace="[1]", tuned_ns=800), False),
-        (replace(ENTRY, trace="[1]", tuned_ns=950), True),
-        (replace(ENTRY, trace="[1]", tuned_ns=950, own_ns=2000), False),
-        (replace(ENTRY, trace=None, tuned_ns=None), True),
-        (replace(ENTRY, trace="[1]", tuned_ns=950, own_identity="newer"), False),
-    ],
-)
-def test_the_schedule_that_gains_more_stays(mine: Entry, is_replaced: bool, file: Path, tmp_path: Path) -> None:
-    with made(tmp_path / "to.sqlite", entry=mine) as store:
-        found = import_store(store, file)
-        assert store.schedules.here(HERE) == {"work": ENTRY if is_replaced else mine}
-    assert (found.replaced, found.kept) == ((1, 1) if is_replaced else (0, 2))
 
 
 def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, str]], None], *, rehash: bool = True) -> None:
@@ -100,26 +79,36 @@ def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, str]], Non
 def test_entries_of_another_schema_are_skipped_and_counted(
     file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rewritten(file, lambda manifest, _: manifest["tables"].update(schedules={"schema": 2, "entries": 5}))
+    rewritten(file, lambda manifest, _: manifest["tables"].update(timings={"schema": 3, "entries": 5}))
     with KernelStore(tmp_path / "to.sqlite") as store, caplog.at_level(logging.WARNING):
-        assert import_store(store, file) == Merged(added=1, skipped=5)
-    assert "schema 2" in caplog.text
+        assert import_store(store, file) == Merged(skipped=5)
+    assert "schema 3" in caplog.text
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        '["work"]',
-        '["w", "t", 2, "c", "v", "op", null, "own", 900, 1000, 64, "now"]',
-        '["w", "t", 2, "c", "v", "op", "[]", "own", -1, 1000, 64, "now"]',
-        '["w", "t", "2", "c", "v", "op", "[]", "own", 900, 1000, 64, "now"]',
-        '["w", "t", 2, "c", "v", null, "[]", "own", 900, 1000, 64, "now"]',
+        '["context"]',
+        '["c", "i", "default", "DP", 0, -1, 3, 2, 4, 9, null, 0, null, 0, "now"]',
+        '["c", "i", "default", "DP", 0, "1", 3, 2, 4, 9, null, 0, null, 0, "now"]',
+        '["c", null, "default", "DP", 0, 1, 3, 2, 4, 9, null, 0, null, 0, "now"]',
     ],
 )
 def test_what_is_no_entry_is_skipped_and_counted(line: str, file: Path, tmp_path: Path) -> None:
-    rewritten(file, lambda _, texts: texts.update(schedules=texts["schedules"] + line + "\n"))
+    rewritten(file, lambda _, texts: texts.update(timings=texts["timings"] + line + "\n"))
     with KernelStore(tmp_path / "to.sqlite") as store:
-        assert import_store(store, file) == Merged(added=2, skipped=1)
+        assert import_store(store, file) == Merged(added=1, skipped=1)
+
+
+def test_tables_that_nobody_reads_any_more_are_ignored(file: Path, tmp_path: Path) -> None:
+    def with_schedules(manifest: dict[str, Any], texts: dict[str, str]) -> None:
+        manifest["tables"]["schedules"] = {"schema": 1, "entries": 1}
+        texts["schedules"] = '["w", "t", 2, "c", "v", "op", "[]", "own", 900, 1000, 64, "now"]\n'
+
+    rewritten(file, with_schedules)
+    with KernelStore(tmp_path / "to.sqlite") as store:
+        assert import_store(store, file) == Merged(added=1)
+        assert store.get(KEY) == TIMING
 
 
 def cut(path: Path) -> None:
@@ -154,8 +143,7 @@ def test_a_damaged_file_is_refused_with_the_remedy(damage: Callable[[Path], None
     with KernelStore(tmp_path / "to.sqlite") as store:
         with pytest.raises(DamagedFileError, match=r"autotm kernels export kernels.zip"):
             import_store(store, file)
-        assert store.schedules.here(HERE) == {}
-        assert store.timed("context") == frozenset()
+        assert store.get(KEY) is None
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

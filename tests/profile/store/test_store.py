@@ -45,6 +45,15 @@ def test_a_later_timing_replaces_the_earlier(path: Path) -> None:
     assert count(path) == 1
 
 
+def test_a_store_with_a_table_that_nobody_reads_any_more_is_kept(path: Path) -> None:
+    with KernelStore(path) as store:
+        store.put({KEY: TIMING})
+        store.connection.execute("CREATE TABLE schedules (workload TEXT PRIMARY KEY, trace TEXT) WITHOUT ROWID")
+    with KernelStore(path) as store:
+        assert store.get(KEY) == TIMING
+    assert [file.name for file in path.parent.iterdir()] == ["kernels.sqlite"]
+
+
 def overwrite_start(path: Path) -> None:
     path.write_bytes(b"garbage!" * 1000)
 
