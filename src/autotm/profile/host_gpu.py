@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -11,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from autotm.memory.gpu.interface import Device, DeviceMemoryError, Span, Stream
+from autotm.memory.gpu.interface import Device, DeviceMemoryError
+from autotm.memory.gpu.links import StreamTimer, copy_times
 from autotm.model.errors import AutotmError
 from autotm.model.graph import ALIGNMENT_BYTES, Graph, OpClass, Role, Tier
 from autotm.model.limit import Counts, counting
-from autotm.model.links import Link, Links
+from autotm.model.links import Links
 from autotm.model.profile import Profile
 from autotm.model.program import Program
 from autotm.profile.kernel_timing import ProfileOptions
@@ -31,7 +31,6 @@ Open = Callable[[int, int], AbstractContextManager[tuple[Device, Kernels]]]
 """A device with so many bytes in its own pool and in the host's, and the kernels loaded on it."""
 COPIED_BYTES = (ALIGNMENT_BYTES, *(4096 * 4**power for power in range(8)))
 """Sizes of copies that are timed: a copy's latency, then 4 KiB to 64 MiB."""
-_COPIES = 15
 _CONTRACTIONS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
 _WARM_UP = 2
 
@@ -88,35 +87,10 @@ def profiled(
     with opened(operand_bytes(counted), ALIGNMENT_BYTES) as (device, kernels):
         timed = profile_on(device, kernels, counted, options.min_repeats, {**came_from, "gpu": device.name})
     with opened(COPIED_BYTES[-1], COPIED_BYTES[-1]) as (device, _):
-        links = Links(*copies(device), _contraction_flop_per_s(graph, timed), 1.0)
+        alone_ns = StreamTimer(device).alone_ns
+        curves = (copy_times(alone_ns, tier, COPIED_BYTES) for tier in (Tier.DRAM, Tier.PMEM))
+        links = Links(*curves, _contraction_flop_per_s(graph, timed), 1.0)
     return timed, links
-
-
-def copies(device: Device) -> tuple[Link, Link]:
-    """Times of copies to device memory, and out of it, alone: the median of each size, from event to event."""
-    own, host = device.device_pool, device.host_pool
-
-    def link(stream: Stream, to: Tier) -> Link:
-        points = []
-        for size in COPIED_BYTES:
-            ends = Span(own, 0, size), Span(host, 0, size)
-            destination, source = ends if to is Tier.DRAM else ends[::-1]
-            points.append((size, max(1, round(statistics.median(_copies_ns(device, stream, destination, source))))))
-        return Link(to, tuple(points))
-
-    return link(device.inward, Tier.DRAM), link(device.outward, Tier.PMEM)
-
-
-def _copies_ns(device: Device, stream: Stream, destination: Span, source: Span) -> list[int]:
-    found = []
-    for _ in range(_WARM_UP + _COPIES):
-        begin, end = device.event(timed=True), device.event(timed=True)
-        stream.record(begin)
-        stream.copy(destination, source)
-        stream.record(end)
-        stream.synchronize()
-        found.append(device.elapsed_ns(begin, end))
-    return found[_WARM_UP:]
 
 
 def _contraction_flop_per_s(graph: Graph, profile: Profile) -> float:
