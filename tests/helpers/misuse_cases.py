@@ -115,21 +115,6 @@ def of_placement(call: str, writes: Sequence[str] = (), reads: Sequence[str] = (
     return of_network(call, writes, reads, unknown=[*unknown, *more.pop("unknown", [])], **more)  # type: ignore[misc]
 
 
-def _optane(call: str) -> Command:
-    name = call.split(maxsplit=1)[0]
-    return Command(
-        f"optane {call}",
-        missing="it reads no file",
-        wrong="it reads no file; test_optane.py has what modules can say",
-        unknown=[
-            Misuse(f"optane {call} --excute", "No such option '--excute'", MISUSE),
-            Misuse(f"optane {name[:-1]}", f"'{name}'", MISUSE),
-        ],
-        is_of_study=False,
-        needs="ipmctl",
-    )
-
-
 LINKS, GRAPH, PROFILE = "results/laptop-1t/links.json", f"{NETWORK}/graph.json", f"{NETWORK}/profile.parquet"
 LIBRARY = f"{NETWORK}/kernels.so"
 GIVEN = (GRAPH, PROFILE, LINKS)
@@ -217,10 +202,6 @@ COMMANDS: Mapping[str, Command] = {
         writes=["config/machines/here.yaml"],
         is_of_study=False,
     ),
-    "optane status": _optane("status"),
-    "optane app-direct": _optane("app-direct --socket 0"),
-    "optane memory-mode": _optane("memory-mode --socket 0"),
-    "optane file-system": _optane("file-system --region region1 --folder pmem"),
     "kernels export": of_study("kernels export results/kernels.zip", ["results/kernels.zip"]),
     "kernels import": of_study(
         "kernels import kernels.zip --results results/elsewhere",

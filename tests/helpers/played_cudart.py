@@ -16,8 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-
-from autotm.memory.gpu.threads import Crew, Order, ThreadEvent, ThreadStream
+from thread_device import Crew, Order, ThreadEvent, ThreadStream
 
 
 class Codes(enum.Enum):

@@ -13,12 +13,12 @@ import small_step
 from emulated_cuda import EmulatedDevice
 from played_cudart import PlayedRuntime
 from played_gpu import plug_in
+from thread_device import Delays
 
 import autotm.profile.copies
 from autotm.kernels.cuda.device import device_named
 from autotm.kernels.cuda.source import CudaKernel, Fatbin
 from autotm.lower.cuda import co_runners_for_gpu, cuda_step
-from autotm.memory.gpu.threads import Delays
 from autotm.model.machine import CudaTier
 from autotm.stages import Context
 from autotm.zoo import build

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import small_step
+from thread_device import Order, ThreadDevice
 
 from autotm.kernels.library import KernelLibrary
-from autotm.memory.gpu.threads import Order, ThreadDevice
 from autotm.model.graph import Graph, Role
 from autotm.model.limit import Counts, counting
 from autotm.model.program import Program
-from autotm.runtime.streams.executor import kernels_on, prepare_streams
+from autotm.runtime.streams.executor import prepare_streams
 from autotm.runtime.streams.schedule import DeviceArguments, Schedule, device_bytes
 from autotm.runtime.verify import plain_program
 
@@ -36,16 +36,17 @@ def run_steps(
     """Results after steps that follow each other without the host waiting in between."""
     counted = counting(graph, counts)
     placed, chosen = program.step_of(counted), graph.computed_by(program.implementations)
-    size_bytes = device_bytes(chosen, placed, program)
-    with ThreadDevice(size_bytes, program.slow_bytes, order=order, poison=poison, races=races) as device:
+    size_bytes, machine = device_bytes(chosen, placed, program), small_step.machine()
+    with ThreadDevice(
+        size_bytes, program.slow_bytes, order=order, poison=poison, races=races, machine=machine
+    ) as device:
         arguments = DeviceArguments.of(chosen, placed, program, device)
         arguments.fill(1)
         executor = prepare_streams(placed, library, program, arguments, poison=dead, rescheduled=rescheduled)
-        with kernels_on(device, small_step.machine()):
-            for _ in range(steps):
-                executor.queue()
-            device.synchronize()
-            return results(chosen, arguments)
+        for _ in range(steps):
+            executor.queue()
+        device.synchronize()
+        return results(chosen, arguments)
 
 
 def plain(graph: Graph, library: KernelLibrary, steps: int = 2) -> Values:

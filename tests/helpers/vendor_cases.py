@@ -17,6 +17,7 @@ from emulated_cuda import EmulatedDevice
 from played_cublas import PlayedCublasLt, modules
 from played_cudart import PlayedDriver, PlayedRuntime
 from played_cudnn import PlayedCudnn
+from thread_device import Delays
 from tvm import te, tirx
 
 from autotm.kernels import contractions
@@ -25,7 +26,6 @@ from autotm.kernels.cuda.source import CudaKernel
 from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
 from autotm.memory.gpu.cuda_memory import Runtime
 from autotm.memory.gpu.interface import Span
-from autotm.memory.gpu.threads import Delays
 from autotm.runtime.streams.executor import LaunchedKernels
 
 

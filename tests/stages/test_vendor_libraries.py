@@ -12,6 +12,7 @@ import random_graphs
 import small_step
 from played_cudart import PlayedDriver, PlayedRuntime
 from played_gpu import plug_in
+from thread_device import Delays
 from vendor_cases import Played, functions_of, installed, missing
 
 from autotm import stages
@@ -20,7 +21,6 @@ from autotm.kernels.cuda.source import Fatbin
 from autotm.kernels.library import FatbinLibrary
 from autotm.kernels.vendor import VendorError, VendorMissingError, Vendors
 from autotm.lower.cuda import cuda_step
-from autotm.memory.gpu.threads import Delays
 from autotm.model.config import ProfileConfig, RunConfig, SolveConfig
 from autotm.model.errors import BadInputError, InfeasibleLimitError
 from autotm.model.files import load, load_with_provenance, save

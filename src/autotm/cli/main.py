@@ -60,7 +60,6 @@ SECTIONS = {
     },
     "Machine, files and kernels": {
         "doctor": Entry("autotm.cli.machine:doctor", "tell what this machine has, and what of it is usable"),
-        "optane": Entry("autotm.cli.optane:optane", "bring Optane modules from one mode to the other"),
         "kernels": Entry("autotm.cli.machine:kernels", "export and import what was measured of kernels"),
         "export": Entry("autotm.cli.machine:export", "write a network's measurements and plans to one file"),
         "import": Entry("autotm.cli.machine:import_", "take such a file's measurements and plans in"),

@@ -129,13 +129,6 @@ def launch_parts(part: Callable[[], None]) -> None:
     _loaded().TVMBackendParallelLaunch(_PART(call), None, _AS_MANY_AS_THREADS)
 
 
-@contextmanager
-def launching_on(device_index: int, stream: int) -> Iterator[None]:
-    """Have kernels for CUDA that this thread calls launched on a stream, a `cudaStream_t` as a number."""
-    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device_index), stream):
-        yield
-
-
 # How many threads run a kernel, and on which cores: set before the first call, and checked.
 
 _LOG = logging.getLogger(__name__)
@@ -324,8 +317,8 @@ class KernelLibrary:
     def bind(self, symbol: str, views: Sequence[Any]) -> BoundKernel:
         """The kernel as a call without arguments on `views`, one per slot in calling order, copying nothing.
 
-        Views are NumPy arrays, or speak DLPack where a device has the memory. It is held as long as the returned
-        callable is. A call returns when the kernel is done; on a device, when it is launched (`launching_on`).
+        Views are NumPy arrays. Their memory is held as long as the returned callable is. A call returns when the kernel
+        is done.
 
         Raises:
             BadInputError: no such function.

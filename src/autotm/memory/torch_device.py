@@ -9,14 +9,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import psutil
 import torch
 
+from autotm.memory.gpu.links import links_of
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import OpClass, Tier
-from autotm.model.links import AsynchronousLinks, Contention, Link, Links
+from autotm.model.links import Links
 
 # Devices of PyTorch: a GPU, and a CPU in the place of one; copies beside operators, pinned memory, clocks, peaks.
 
@@ -359,93 +361,65 @@ def device_of(device: torch.device) -> Device:
     raise BadInputError(f"offload: the module is on '{device}'; give one on cuda, or on cpu to try it out")
 
 
-# Copy times of a device, alone and beside operators, as the placement problem takes them.
+# Copy times of a device, alone and while operators run, as the placement problem takes them.
 
 _SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
-_ROUNDS = 5
+_REPEATS = 5
 _SIDE = 512
 """Of the matrices whose product is the operator that computes; as many bytes are what the other one reads."""
 _PRODUCTS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
 
 
+class _Timer:
+    """A `CopyTimer` of streams of copies, between `size_bytes` of the device and as many of the host."""
+
+    def __init__(self, device: Device, copies: Copies, size_bytes: int) -> None:
+        self._device, self._copies = device, copies
+        self._here = torch.empty(size_bytes, dtype=torch.uint8, device=device.torch).zero_()
+        self._there = device.host_pool(size_bytes).zero_()
+
+    def alone_ns(self, tier: Tier, size_bytes: int) -> float:
+        """From the beginning of the copy to its end."""
+        return self._finish_ns(self._start(tier, size_bytes))
+
+    def blocking_ns(self, tier: Tier, size_bytes: int) -> float:
+        """By the clock of the operators."""
+        return self._device.seconds(lambda: self._copies.wait(self._start(tier, size_bytes)), 1) * 1e9
+
+    def kernels_ns(
+        self, co_runner: Callable[[], object], calls: int, copy: tuple[Tier, int] | None = None
+    ) -> tuple[float, float]:
+        """By the clock of the operators, and that of the copy."""
+        started = None if copy is None else self._start(*copy)
+        kernels_ns = self._device.seconds(co_runner, calls) * 1e9
+        return kernels_ns, 0.0 if started is None else self._finish_ns(started)
+
+    def _start(self, tier: Tier, size_bytes: int) -> Any:
+        here, there = self._here[:size_bytes], self._there[:size_bytes]
+        if tier is Tier.DRAM:
+            return self._copies.start_inward(here, there)
+        return self._copies.start_outward(there, here)
+
+    def _finish_ns(self, copy: Any) -> float:
+        self._copies.wait(copy)
+        return self._copies.seconds(copy) * 1e9
+
+
 def measured_links(device: Device, budget_bytes: int) -> Links:
-    """Time copies of the device, and what they and operators beside them take from each other.
+    """Time copies of the device, and what they and operators take from each other: a product, and a sum for the rest.
 
     Args:
         device: to be timed.
         budget_bytes: of device memory; no more than a quarter of it is used.
     """
     sizes = [size for size in _SIZES if size <= max(budget_bytes // 4, _SIZES[1])]
-    here = torch.empty(sizes[-1], dtype=torch.uint8, device=device.torch).zero_()
-    there = device.host_pool(sizes[-1]).zero_()
+    one, other, result = (torch.ones(_SIDE, _SIDE, device=device.torch) for _ in range(3))
+    multiply, add = partial(torch.mm, one, other, out=result), partial(torch.add, one, other, out=result)
+    operators = {op_class: multiply if op_class in _PRODUCTS else add for op_class in OpClass}
+    _, multiply_ns, *_ = median_ns(device, multiply, 0.02)
     copies = device.copies()
     try:
-        ends: dict[Tier, Callable[[int], Any]] = {
-            Tier.DRAM: lambda size: copies.start_inward(here[:size], there[:size]),
-            Tier.PMEM: lambda size: copies.start_outward(there[:size], here[:size]),
-        }
-        blocking = {tier: _link(device, copies, tier, start, sizes) for tier, start in ends.items()}
-        alone = {tier: _alone(copies, tier, start, sizes) for tier, start in ends.items()}
-        rate, operators = _operators(device)
-        beside = {
-            tier: {kind: _contention(device, copies, start, sizes[-1], call) for kind, call in operators.items()}
-            for tier, start in ends.items()
-        }
+        timer = _Timer(device, copies, sizes[-1])
+        return links_of(timer, 2.0 * _SIDE**3 / multiply_ns * 1e9, operators, sizes, _REPEATS)
     finally:
         copies.close()
-    least_us = min(blocking[tier].points[0][1] - alone[tier].points[0][1] for tier in Tier) / 1e3
-    of_class = {
-        tier: {op_class: found[op_class in _PRODUCTS] for op_class in OpClass} for tier, found in beside.items()
-    }
-    between = AsynchronousLinks(
-        alone[Tier.DRAM], alone[Tier.PMEM], of_class[Tier.DRAM], of_class[Tier.PMEM], max(least_us, 0.0)
-    )
-    return Links(blocking[Tier.DRAM], blocking[Tier.PMEM], rate, 1.0, between)
-
-
-def _link(device: Device, copies: Copies, tier: Tier, start: Callable[[int], Any], sizes: list[int]) -> Link:
-    """Copies that the step waits for."""
-    times = [median_ns(device, lambda size=size: copies.wait(start(size)), 0.01)[1] for size in sizes]
-    return Link(tier, tuple(zip(sizes, times, strict=True)))
-
-
-def _alone(copies: Copies, tier: Tier, start: Callable[[int], Any], sizes: list[int]) -> Link:
-    """From the beginning of a copy to its end."""
-    return Link(tier, tuple((size, max(1, round(_copy_s(copies, start, size) * 1e9))) for size in sizes))
-
-
-def _copy_s(copies: Copies, start: Callable[[int], Any], size: int) -> float:
-    times = []
-    for _ in range(_ROUNDS):
-        copy = start(size)
-        copies.wait(copy)
-        times.append(copies.seconds(copy))
-    return statistics.median(times)
-
-
-def _operators(device: Device) -> tuple[float, dict[bool, Callable[[], object]]]:
-    """The rate of products, and an operator that computes and one that is bound by memory."""
-    one, other, made = (torch.ones(_SIDE, _SIDE, device=device.torch) for _ in range(3))
-    operators: dict[bool, Callable[[], object]] = {
-        True: lambda: torch.mm(one, other, out=made),
-        False: lambda: torch.add(one, other, out=made),
-    }
-    _, median, *_ = median_ns(device, operators[True], 0.02)
-    return 2.0 * _SIDE**3 / (median / 1e9), operators
-
-
-def _contention(
-    device: Device, copies: Copies, start: Callable[[int], Any], size: int, operator: Callable[[], object]
-) -> Contention:
-    """What a copy adds to operators, and they to it, over its time alone; the operators outlast the copy."""
-    copy_s = _copy_s(copies, start, size)
-    calls = max(1, int(3 * copy_s / max(device.seconds(operator, 3) / 3, 1e-7)))
-    to_kernels, to_copy = [], []
-    for _ in range(_ROUNDS):
-        plain_s = device.seconds(operator, calls)
-        copy = start(size)
-        beside_s = device.seconds(operator, calls)
-        copies.wait(copy)
-        to_kernels.append((beside_s - plain_s) / copy_s)
-        to_copy.append(copies.seconds(copy) / copy_s - 1)
-    return Contention(max(0.0, statistics.median(to_kernels)), max(0.0, statistics.median(to_copy)))

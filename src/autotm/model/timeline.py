@@ -84,7 +84,7 @@ class Timeline:
     """A measured step.
 
     Attributes:
-        device: the model of the GPU; `threads` where threads played one, whose times say nothing about a GPU.
+        device: the model of the GPU.
         operations: in the order in which they were queued.
         step_ns: from the first event to the last.
     """

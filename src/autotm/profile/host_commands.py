@@ -211,7 +211,7 @@ def check(contents: Contents, threads: int | None, to: Path | None) -> None:
     settings, program, machine = contents.settings, contents.program, contents.machine(threads)
     if settings.target == CUDA:
         same = host_gpu.compared(
-            contents.graph, program, settings.counts, machine, settings.seed, _CHECKED_STEPS, _opener(contents, machine)
+            contents.graph, program, settings.counts, settings.seed, _CHECKED_STEPS, _opener(contents, machine)
         )
         _tell_same(settings, program, same, "on the GPU")
         return
@@ -267,7 +267,7 @@ def profile_kernels(contents: Contents, threads: int | None, to: Path | None) ->
     if settings.target == CUDA:
         came_from = provenance(machine, settings.seed)
         opened = _opener(contents, machine)
-        timed, links = host_gpu.profiled(contents.graph, settings.counts, machine, options, opened, came_from)
+        timed, links = host_gpu.profiled(contents.graph, settings.counts, options, opened, came_from)
         _export(contents, machine, file, links, timed, None)
         sys.stdout.write(f"{len(timed.timings)} times of kernels; {file}\n")
         return
@@ -295,9 +295,9 @@ def _run_on_gpu(contents: Contents, machine: Machine, to: Path | None) -> None:
     settings, program, graph = contents.settings, contents.program, contents.graph
     if not contents.is_planned:
         opened, rounds = _opener(contents, machine), settings.run["min_steps"]
-        same = host_gpu.compared(graph, program, settings.counts, machine, settings.seed, _CHECKED_STEPS, opened)
+        same = host_gpu.compared(graph, program, settings.counts, settings.seed, _CHECKED_STEPS, opened)
         _tell_same(settings, program, same, "on the GPU")
-        seconds = host_gpu.step_seconds(graph, program, settings.counts, machine, settings.seed, rounds, opened)
+        seconds = host_gpu.step_seconds(graph, program, settings.counts, settings.seed, rounds, opened)
         sys.stdout.write(f"{median(seconds):.6g} s measured a step, the median of {rounds}; nothing is planned yet\n")
         return
     file = to or contents.folder.parents[1] / f"{settings.network}-run.zip"

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import logging
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 
-from autotm.memory.gpu.interface import Device, DeviceMemoryError, Span, Stream
+from autotm.memory.gpu.interface import Device, DeviceMemoryError
+from autotm.memory.gpu.links import StreamTimer, copy_times
 from autotm.model.errors import AutotmError
 from autotm.model.graph import ALIGNMENT_BYTES, Graph, OpClass, Role, Tier
 from autotm.model.limit import Counts, counting
-from autotm.model.links import Link, Links
-from autotm.model.machine import Machine
+from autotm.model.links import Links
 from autotm.model.profile import Profile
 from autotm.model.program import Program
 from autotm.profile.kernel_timing import ProfileOptions
-from autotm.runtime.streams.executor import Kernels, StreamExecutor, kernels_on, prepare_streams
+from autotm.runtime.streams.executor import Kernels, StreamExecutor, prepare_streams
 from autotm.runtime.streams.plain import KernelByKernel, largest_kernel, too_large
 from autotm.runtime.streams.run import operand_bytes, profile_on
 from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
@@ -32,14 +31,11 @@ Open = Callable[[int, int], AbstractContextManager[tuple[Device, Kernels]]]
 """A device with so many bytes in its own pool and in the host's, and the kernels loaded on it."""
 COPIED_BYTES = (ALIGNMENT_BYTES, *(4096 * 4**power for power in range(8)))
 """Sizes of copies that are timed: a copy's latency, then 4 KiB to 64 MiB."""
-_COPIES = 15
 _CONTRACTIONS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
 _WARM_UP = 2
 
 
-def compared(
-    graph: Graph, program: Program, counts: Counts, machine: Machine, seed: int, steps: int, opened: Open
-) -> int:
+def compared(graph: Graph, program: Program, counts: Counts, seed: int, steps: int, opened: Open) -> int:
     """Run steps of a program and of the plain step; returns how many results were the same, bit for bit.
 
     Memory of the program is overwritten as soon as its tensor is dead. Where the device has too little memory for the
@@ -50,8 +46,8 @@ def compared(
         AutotmError: as `opened`.
     """
     chosen = graph.computed_by(program.implementations)
-    wanted = _plain_results(graph, chosen, machine, seed, steps, opened)
-    found = _results(graph, program, counts, machine, seed, steps, opened, poison=True)
+    wanted = _plain_results(graph, chosen, seed, steps, opened)
+    found = _results(graph, program, counts, seed, steps, opened, poison=True)
     for number, (plain, planned) in enumerate(zip(wanted, found, strict=True), start=1):
         wrong = [name for name, value in plain.items() if value.tobytes() != planned[name].tobytes()]
         if wrong:
@@ -67,18 +63,15 @@ def compared(
     return len(wanted[0])
 
 
-def step_seconds(
-    graph: Graph, program: Program, counts: Counts, machine: Machine, seed: int, rounds: int, opened: Open
-) -> list[float]:
+def step_seconds(graph: Graph, program: Program, counts: Counts, seed: int, rounds: int, opened: Open) -> list[float]:
     """What whole steps took, each waited for, after a warm-up."""
-    with _prepared(graph, program, counts, machine, seed, opened) as (executor, _):
+    with _prepared(graph, program, counts, seed, opened) as (executor, _):
         return _timed(executor.step, rounds)
 
 
 def profiled(
     graph: Graph,
     counts: Counts,
-    machine: Machine,
     options: ProfileOptions,
     opened: Open,
     came_from: Mapping[str, Any],
@@ -91,38 +84,13 @@ def profiled(
         AutotmError: as `opened`.
     """
     counted = counting(graph, counts)
-    with opened(operand_bytes(counted), ALIGNMENT_BYTES) as (device, kernels), _running(device, machine):
+    with opened(operand_bytes(counted), ALIGNMENT_BYTES) as (device, kernels):
         timed = profile_on(device, kernels, counted, options.min_repeats, {**came_from, "gpu": device.name})
     with opened(COPIED_BYTES[-1], COPIED_BYTES[-1]) as (device, _):
-        links = Links(*copies(device), _contraction_flop_per_s(graph, timed), 1.0)
+        alone_ns = StreamTimer(device).alone_ns
+        curves = (copy_times(alone_ns, tier, COPIED_BYTES) for tier in (Tier.DRAM, Tier.PMEM))
+        links = Links(*curves, _contraction_flop_per_s(graph, timed), 1.0)
     return timed, links
-
-
-def copies(device: Device) -> tuple[Link, Link]:
-    """Times of copies to device memory, and out of it, alone: the median of each size, from event to event."""
-    own, host = device.device_pool, device.host_pool
-
-    def link(stream: Stream, to: Tier) -> Link:
-        points = []
-        for size in COPIED_BYTES:
-            ends = Span(own, 0, size), Span(host, 0, size)
-            destination, source = ends if to is Tier.DRAM else ends[::-1]
-            points.append((size, max(1, round(statistics.median(_copies_ns(device, stream, destination, source))))))
-        return Link(to, tuple(points))
-
-    return link(device.inward, Tier.DRAM), link(device.outward, Tier.PMEM)
-
-
-def _copies_ns(device: Device, stream: Stream, destination: Span, source: Span) -> list[int]:
-    found = []
-    for _ in range(_WARM_UP + _COPIES):
-        begin, end = device.event(timed=True), device.event(timed=True)
-        stream.record(begin)
-        stream.copy(destination, source)
-        stream.record(end)
-        stream.synchronize()
-        found.append(device.elapsed_ns(begin, end))
-    return found[_WARM_UP:]
 
 
 def _contraction_flop_per_s(graph: Graph, profile: Profile) -> float:
@@ -142,17 +110,15 @@ def _names(graph: Graph) -> list[str]:
     return [tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT]
 
 
-def _plain_results(
-    graph: Graph, chosen: Graph, machine: Machine, seed: int, steps: int, opened: Open
-) -> list[dict[str, np.ndarray]]:
+def _plain_results(graph: Graph, chosen: Graph, seed: int, steps: int, opened: Open) -> list[dict[str, np.ndarray]]:
     try:
-        return _results(graph, plain_program(chosen), Counts.INTERMEDIATES, machine, seed, steps, opened)
+        return _results(graph, plain_program(chosen), Counts.INTERMEDIATES, seed, steps, opened)
     except DeviceMemoryError as error:
         log.info("the plain step is run kernel by kernel, its tensors in memory of the host: %s", error)
     largest, size_bytes = largest_kernel(chosen)
     found = []
     try:
-        with opened(size_bytes, ALIGNMENT_BYTES) as (device, kernels), _running(device, machine):
+        with opened(size_bytes, ALIGNMENT_BYTES) as (device, kernels):
             one_by_one = KernelByKernel(chosen, device, kernels)
             one_by_one.fill(seed)
             for _ in range(steps):
@@ -167,7 +133,6 @@ def _results(
     graph: Graph,
     program: Program,
     counts: Counts,
-    machine: Machine,
     seed: int,
     steps: int,
     opened: Open,
@@ -175,7 +140,7 @@ def _results(
     poison: bool = False,
 ) -> list[dict[str, np.ndarray]]:
     found = []
-    with _prepared(graph, program, counts, machine, seed, opened, poison=poison) as (executor, arguments):
+    with _prepared(graph, program, counts, seed, opened, poison=poison) as (executor, arguments):
         for _ in range(steps):
             executor.step()
             found.append({name: arguments.value(name) for name in _names(graph)})
@@ -187,7 +152,6 @@ def _prepared(
     graph: Graph,
     program: Program,
     counts: Counts,
-    machine: Machine,
     seed: int,
     opened: Open,
     *,
@@ -198,13 +162,7 @@ def _prepared(
         arguments = DeviceArguments.of(chosen, placed, program, device)
         arguments.fill(seed)
         executor = prepare_streams(placed, kernels, program, arguments, poison=poison)
-        with _running(device, machine):
-            yield executor, arguments
-
-
-def _running(device: Device, machine: Machine) -> AbstractContextManager[None]:
-    """Launches of a fatbin name their stream; TVM's kernels, which play them on threads, are told."""
-    return nullcontext() if device.index >= 0 else kernels_on(device, machine)
+        yield executor, arguments
 
 
 def _timed(step: Callable[[], None], rounds: int) -> list[float]:

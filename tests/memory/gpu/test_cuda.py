@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tvm_ffi
 from played_cudart import Codes, PlayedRuntime
+from thread_device import Starving
 
-from autotm.kernels.library import aligned_empty, launching_on
+from autotm.kernels.library import aligned_empty
 from autotm.memory.gpu import cuda_memory
 from autotm.memory.gpu.cuda_device import CudaDevice
 from autotm.memory.gpu.cuda_memory import CPU, CUDA, DeviceArray, Runtime, load_runtime
 from autotm.memory.gpu.interface import Span
-from autotm.memory.gpu.threads import Starving
 from autotm.model.errors import AutotmError
 
 BYTES = 1024
@@ -89,9 +89,6 @@ def test_kernels_get_arrays_on_the_device_without_a_copy(device: CudaDevice) -> 
     assert (str(tensor.device), tensor.shape, str(tensor.dtype)) == ("cuda:0", (3, 4), "float32")
     assert tensor.data_ptr() == device.device_pool.address + 64
     assert view.__cuda_array_interface__["data"] == (tensor.data_ptr(), False)
-    with launching_on(0, device.compute.handle):
-        assert tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", 0)) == device.compute.handle
-    assert tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", 0)) == 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "int8", "uint8", "bool"])

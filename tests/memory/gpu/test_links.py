@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from thread_device import Delays, ThreadDevice
 
 from autotm.memory.gpu.links import device_links
-from autotm.memory.gpu.threads import Delays, ThreadDevice
 from autotm.model.errors import BadInputError
 from autotm.model.graph import OpClass, Tier
 

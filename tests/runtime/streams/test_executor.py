@@ -6,9 +6,9 @@ import pytest
 import small_step
 from small_programs import Trip, program
 from stream_cases import plain, run_steps, same
+from thread_device import Delays, Interleaving, Order
 
 from autotm.kernels.library import KernelLibrary
-from autotm.memory.gpu.threads import Delays, Interleaving, Order
 
 GRAPH = small_step.graph()
 TRIPS = {"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)}

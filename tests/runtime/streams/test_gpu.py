@@ -11,11 +11,11 @@ import small_step
 from planned_streams import ONLY_FAST, Planned, functions_of, launches_of
 from played_cudart import PlayedRuntime
 from played_gpu import plug_in
+from thread_device import Delays
 
 from autotm.kernels.library import FatbinLibrary
 from autotm.layout.compile import compile_program
 from autotm.memory.gpu.opening import GpuRefusedError
-from autotm.memory.gpu.threads import Delays
 from autotm.model.limit import Limit
 from autotm.model.machine import CudaTier
 from autotm.runtime.step_times import RunOptions

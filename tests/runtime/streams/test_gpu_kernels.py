@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 import random_graphs
-import small_step
 from emulated_cuda import EmulatedDevice
 from planned_streams import STEPS, program_at_least_memory
 from played_cudart import PlayedDriver, PlayedRuntime
 from stream_cases import Values, results, same
+from thread_device import Delays, Interleaving, Order
 
 from autotm.kernels.cuda.device import device_named
 from autotm.lower.cuda import CudaStep, cuda_step
 from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
 from autotm.memory.gpu.cuda_memory import Runtime
-from autotm.memory.gpu.threads import Delays, Interleaving, Order
 from autotm.model.program import Program
-from autotm.runtime.streams.executor import LaunchedKernels, kernels_on, prepare_streams
+from autotm.runtime.streams.executor import LaunchedKernels, prepare_streams
 from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
 from autotm.runtime.verify import plain_program
 from autotm.zoo import build
@@ -55,10 +54,9 @@ def run(step: CudaStep, functions: dict[str, Callable[..., None]], program: Prog
         arguments = DeviceArguments.of(step.graph, step.graph, program, device)
         arguments.fill(1)
         executor = prepare_streams(step.graph, LaunchedKernels(code, step.launches, device), program, arguments)
-        with kernels_on(device, small_step.machine()):
-            for _ in range(STEPS):
-                executor.queue()
-            device.synchronize()
+        for _ in range(STEPS):
+            executor.queue()
+        device.synchronize()
         return results(step.graph, arguments)
 
 

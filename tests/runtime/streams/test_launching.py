@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import small_step
 from planned_streams import STEPS, Planned, functions_of, launches_of
 from played_cudart import PlayedDriver, PlayedRuntime
 from stream_cases import results, same
+from thread_device import Delays
 
 from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
 from autotm.memory.gpu.cuda_memory import Runtime
-from autotm.memory.gpu.threads import Delays
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.launch import Launch
 from autotm.model.timeline import Lane
-from autotm.runtime.streams.executor import LaunchedKernels, kernels_on, prepare_streams
+from autotm.runtime.streams.executor import LaunchedKernels, prepare_streams
 from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
 
 
@@ -31,11 +30,10 @@ def test_planned_equals_plain_through_cudas_calls(planned: Planned, optimizer: s
             arguments = DeviceArguments.of(planned.graph, planned.graph, program, device)
             arguments.fill(1)
             executor = prepare_streams(planned.graph, kernels, program, arguments)
-            with kernels_on(device, small_step.machine()):
-                for _ in range(STEPS - 1):
-                    executor.queue()
-                device.synchronize()
-                timeline = executor.timeline()
+            for _ in range(STEPS - 1):
+                executor.queue()
+            device.synchronize()
+            timeline = executor.timeline()
             assert same(results(planned.graph, arguments), planned.expected)
             code.close()
         assert not played.events

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import small_step
 from small_programs import Trip, program
+from thread_device import ThreadDevice
 
-from autotm.memory.gpu.threads import ThreadDevice
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Tier
 from autotm.model.program import MoveStep, Program, StartMoveStep, WaitMoveStep

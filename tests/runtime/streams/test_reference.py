@@ -13,11 +13,11 @@ import small_step
 from planned_streams import ONLY_FAST, STEPS, Planned, functions_of, launches_of
 from played_cudart import PlayedRuntime
 from played_gpu import plug_in
+from thread_device import Delays, ThreadDevice
 
 from autotm.kernels.library import FatbinLibrary, KernelLibrary
 from autotm.layout.compile import compile_program
 from autotm.memory.gpu.interface import DeviceMemoryError
-from autotm.memory.gpu.threads import Delays, ThreadDevice
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
@@ -45,7 +45,7 @@ def reference_within(
             raise DeviceMemoryError(f"{most_bytes} bytes are free")
         if opened is not None:
             opened.append(device_bytes)
-        return ThreadDevice(device_bytes, host_bytes, order=Delays(3, 1e-5), poison=True, races=True)
+        return ThreadDevice(device_bytes, host_bytes, order=Delays(3, 1e-5), poison=True, races=True, machine=MACHINE)
 
     return device_reference(graph, lambda _: library, MACHINE, 1, STEPS, open_device)
 

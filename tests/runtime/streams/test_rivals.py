@@ -12,12 +12,12 @@ from planned_streams import ONLY_FAST, STEPS, Planned, functions_of, launches_of
 from played_cudart import PlayedRuntime
 from played_gpu import plug_in
 from stream_cases import run_steps, same
+from thread_device import Delays, Interleaving, ThreadDevice
 
 from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.kernels.library import FatbinLibrary
 from autotm.layout.compile import compile_program
-from autotm.memory.gpu.threads import Delays, Interleaving, ThreadDevice
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Counts, Limit, counting
 from autotm.model.machine import CudaTier

@@ -8,9 +8,9 @@ import pytest
 import random_graphs
 import small_step
 from planned_streams import ONLY_FAST, Planned
+from thread_device import Delays, ThreadDevice
 
 from autotm.layout.compile import compile_program
-from autotm.memory.gpu.threads import Delays, ThreadDevice
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan
@@ -18,7 +18,6 @@ from autotm.model.profile import Profile
 from autotm.model.program import Program
 from autotm.model.timeline import Lane
 from autotm.runtime.step_times import RunOptions
-from autotm.runtime.streams.executor import kernels_on
 from autotm.runtime.streams.run import operand_bytes, profile_on, run_on_device
 from autotm.runtime.verify import VerificationError
 from autotm.solve.placing import solve_and_pack
@@ -29,11 +28,11 @@ LINKS = random_graphs.make_links(5.0, 5.0, tiny=True)
 
 
 def opened(device_bytes: int, host_bytes: int) -> ThreadDevice:
-    return ThreadDevice(device_bytes, host_bytes, order=Delays(5, 1e-5), poison=True, races=True)
+    return ThreadDevice(device_bytes, host_bytes, order=Delays(5, 1e-5), poison=True, races=True, machine=MACHINE)
 
 
 def profiled(planned: Planned) -> Profile:
-    with opened(operand_bytes(planned.graph), 64) as device, kernels_on(device, MACHINE):
+    with opened(operand_bytes(planned.graph), 64) as device:
         return profile_on(device, planned.library, planned.graph, 3, {"made": "by a test"})
 
 

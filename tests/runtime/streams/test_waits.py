@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned_streams import SIZES, STEPS, Planned
 from stream_cases import run_steps, same, without
+from thread_device import Delays, Interleaving, RaceError, Starving
 
-from autotm.memory.gpu.threads import Delays, Interleaving, RaceError, Starving
 from autotm.runtime.streams.schedule import Schedule, schedule
 
 OPTIMIZERS = ("synchronous", "asynchronous")

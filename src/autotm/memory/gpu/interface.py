@@ -1,4 +1,4 @@
-"""What a program needs of a GPU: two pools, three streams, events. CUDA has them, and threads can play them."""
+"""What a program needs of a GPU: two pools, three streams, events. Tests run on threads that behave like one."""
 
 from __future__ import annotations
 
@@ -87,8 +87,7 @@ class Stream(Protocol):
         """Queue a kernel.
 
         Args:
-            work: calls it. On CUDA it is called at once and must itself launch on this stream; on threads it is called
-                when its turn has come.
+            work: calls it. It is called at once, and must itself launch on this stream.
             reads: bytes that it reads, for whoever checks the order.
             writes: bytes that it writes, likewise.
         """
@@ -122,11 +121,9 @@ class Device(Protocol):
 
     Attributes:
         name: of the model, for records.
-        index: CUDA's number of it; -1 where there is none.
     """
 
     name: str
-    index: int
 
     @property
     def device_pool(self) -> DeviceMemory:

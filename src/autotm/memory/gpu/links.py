@@ -1,10 +1,11 @@
-"""What copies take on a device, alone and beside kernels, from event to event on the streams that programs use."""
+"""What copies take on a device, alone and while kernels run: one measurement for CUDA's streams and for PyTorch's."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from typing import Protocol
 
 from autotm.memory.gpu.interface import Device, Span, Stream
 from autotm.model.errors import BadInputError
@@ -16,7 +17,136 @@ DEVICE_LINK_BYTES = tuple(4096 * 4**power for power in range(9))
 _REPEATS = 15
 _CALLS = 100
 _LEAST_SIZES = 2
-CoRunner = Callable[[], None]
+_OUTLASTING = 2.0
+"""Kernels run for so many times what a copy takes alone, so that they outlast it even where they slow it."""
+CoRunner = Callable[[], object]
+
+
+class CopyTimer(Protocol):
+    """Times copies into a tier from the other one, in nanoseconds."""
+
+    def alone_ns(self, tier: Tier, size_bytes: int) -> float:
+        """Time a copy while nothing else runs."""
+
+    def blocking_ns(self, tier: Tier, size_bytes: int) -> float:
+        """Time a copy that kernels wait for, from the kernel before it to the one after it."""
+
+    def kernels_ns(self, co_runner: CoRunner, calls: int, copy: tuple[Tier, int] | None = None) -> tuple[float, float]:
+        """Time calls of a kernel, and a copy to a tier that starts before them; 0 where there is no copy."""
+
+
+def copy_times(
+    timed_ns: Callable[[Tier, int], float], tier: Tier, sizes_bytes: Sequence[int], repeats: int = _REPEATS
+) -> Link:
+    """Time copies into a tier: the median of each size, after one that does not count."""
+    points = []
+    for size_bytes in sizes_bytes:
+        timed_ns(tier, size_bytes)
+        points.append((size_bytes, max(1, round(median(timed_ns(tier, size_bytes) for _ in range(repeats))))))
+    return Link(tier, tuple(points))
+
+
+def links_of(
+    timer: CopyTimer,
+    flop_per_s: float,
+    co_runners: Mapping[OpClass, CoRunner],
+    sizes_bytes: Sequence[int],
+    repeats: int,
+    call_us: float | None = None,
+) -> Links:
+    """Time copies in both directions, and what they and kernels take from each other.
+
+    Args:
+        timer: of the device.
+        flop_per_s: measured rate of its contractions.
+        co_runners: what launches a kernel of each op class; classes may share one, which is timed once.
+        sizes_bytes: to measure, ascending; with kernels only the largest.
+        repeats: of each.
+        call_us: what a kernel loses by waiting for a copy that is complete; None: what the smallest copy takes longer
+            where kernels wait for it.
+    """
+    blocking, alone, overlap = {}, {}, {}
+    for tier in Tier:
+        blocking[tier], alone[tier] = (
+            copy_times(timed_ns, tier, sizes_bytes, repeats) for timed_ns in (timer.blocking_ns, timer.alone_ns)
+        )
+        shared = {
+            co_runner: _contention(timer, co_runner, (tier, sizes_bytes[-1]), repeats)
+            for co_runner in dict.fromkeys(co_runners.values())
+        }
+        overlap[tier] = {op_class: shared[co_runner] for op_class, co_runner in co_runners.items()}
+    if call_us is None:
+        call_us = max(0.0, min(blocking[tier].points[0][1] - alone[tier].points[0][1] for tier in Tier) / 1e3)
+    asynchronous = AsynchronousLinks(
+        alone[Tier.DRAM], alone[Tier.PMEM], overlap[Tier.DRAM], overlap[Tier.PMEM], call_us
+    )
+    return Links(blocking[Tier.DRAM], blocking[Tier.PMEM], flop_per_s, 1.0, asynchronous)
+
+
+def _contention(timer: CopyTimer, co_runner: CoRunner, copy: tuple[Tier, int], repeats: int) -> Contention:
+    """Compare a copy and kernels that run all the while with each alone, over the copy's own time."""
+    timer.kernels_ns(co_runner, 1)
+    one_ns = max(1.0, timer.kernels_ns(co_runner, 1)[0])
+    alone_ns = max(1.0, median(timer.alone_ns(*copy) for _ in range(repeats)))
+    calls = math.ceil(_OUTLASTING * alone_ns / one_ns)
+    to_kernels, to_copy = [], []
+    for _ in range(repeats):
+        without_ns, _ = timer.kernels_ns(co_runner, calls)
+        with_ns, copy_ns = timer.kernels_ns(co_runner, calls, copy)
+        to_kernels.append(with_ns - without_ns)
+        to_copy.append(copy_ns - alone_ns)
+    return Contention(max(0.0, median(to_kernels) / alone_ns), max(0.0, median(to_copy) / alone_ns))
+
+
+# Copies on the streams that programs use, from event to event.
+
+
+class StreamTimer:
+    """A `CopyTimer` of a device whose streams stand still; copies use the beginnings of its pools."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._begin, self._end, self._first, self._last = (device.event(timed=True) for _ in range(4))
+
+    def alone_ns(self, tier: Tier, size_bytes: int) -> int:
+        """By events of the copy's stream."""
+        self._copy(tier, size_bytes)
+        self._device.synchronize()
+        return self._device.elapsed_ns(self._begin, self._end)
+
+    def blocking_ns(self, tier: Tier, size_bytes: int) -> int:
+        """From the point at which the compute stream hands over to the one at which it goes on."""
+        compute, stream = self._device.compute, self._stream(tier)
+        compute.record(self._first)
+        stream.wait(self._first)
+        self._copy(tier, size_bytes)
+        compute.wait(self._end)
+        compute.record(self._last)
+        self._device.synchronize()
+        return self._device.elapsed_ns(self._first, self._last)
+
+    def kernels_ns(self, co_runner: CoRunner, calls: int, copy: tuple[Tier, int] | None = None) -> tuple[int, int]:
+        """By events of both streams."""
+        compute = self._device.compute
+        if copy is not None:
+            self._copy(*copy)
+        compute.record(self._first)
+        for _ in range(calls):
+            compute.launch(co_runner)
+        compute.record(self._last)
+        self._device.synchronize()
+        copy_ns = 0 if copy is None else self._device.elapsed_ns(self._begin, self._end)
+        return self._device.elapsed_ns(self._first, self._last), copy_ns
+
+    def _stream(self, tier: Tier) -> Stream:
+        return self._device.inward if tier is Tier.DRAM else self._device.outward
+
+    def _copy(self, tier: Tier, size_bytes: int) -> None:
+        fast, slow = (Span(pool, 0, size_bytes) for pool in (self._device.device_pool, self._device.host_pool))
+        stream = self._stream(tier)
+        stream.record(self._begin)
+        stream.copy(*((fast, slow) if tier is Tier.DRAM else (slow, fast)))
+        stream.record(self._end)
 
 
 def device_links(
@@ -26,18 +156,7 @@ def device_links(
     sizes_bytes: Sequence[int] = DEVICE_LINK_BYTES,
     repeats: int = _REPEATS,
 ) -> Links:
-    """Time copies in both directions: the median of each size, after one that does not count.
-
-    A blocking copy is timed as the step sees it, from the kernel before it to the one after it. What copies and
-    kernels take from each other is measured on `co_runners`, launched one after the other for as long as the longest
-    copy takes.
-
-    Args:
-        device: with pools of at least the largest size; its streams stand still.
-        flop_per_s: measured rate of its contractions.
-        co_runners: what launches a kernel of each op class on the compute stream; all op classes.
-        sizes_bytes: to measure, at least two, ascending.
-        repeats: of each.
+    """Measure links as `links_of`, on the streams of a device with pools of at least the largest size.
 
     Raises:
         BadInputError: a pool is too small, or there are too few sizes.
@@ -48,87 +167,7 @@ def device_links(
             f"links of {device.name}: sizes {list(sizes_bytes)}; give two at least, the largest no more than the "
             f"smaller pool's {least} bytes"
         )
-    blocking, alone, beside = {}, {}, {}
-    for tier in Tier:
-        engine = _Engine(device, tier)
-        blocking[tier] = Link(tier, engine.curve(engine.blocking_ns, sizes_bytes, repeats))
-        alone[tier] = Link(tier, engine.curve(engine.alone_ns, sizes_bytes, repeats))
-        beside[tier] = {
-            op_class: engine.contention(co_runner, sizes_bytes[-1], repeats)
-            for op_class, co_runner in co_runners.items()
-        }
-    asynchronous = AsynchronousLinks(
-        alone[Tier.DRAM], alone[Tier.PMEM], beside[Tier.DRAM], beside[Tier.PMEM], _call_us(device)
-    )
-    return Links(blocking[Tier.DRAM], blocking[Tier.PMEM], flop_per_s, 1.0, asynchronous)
-
-
-class _Engine:
-    """Copies to one tier."""
-
-    def __init__(self, device: Device, tier: Tier) -> None:
-        self._device = device
-        self._to_fast = tier is Tier.DRAM
-        self._stream: Stream = device.inward if self._to_fast else device.outward
-        self._begin, self._end, self._mark, self._done = (device.event(timed=True) for _ in range(4))
-        self._first, self._last = (device.event(timed=True) for _ in range(2))
-
-    def curve(
-        self, timed: Callable[[int], int], sizes_bytes: Sequence[int], repeats: int
-    ) -> tuple[tuple[int, int], ...]:
-        """Bytes and the median of nanoseconds."""
-        found = []
-        for size_bytes in sizes_bytes:
-            timed(size_bytes)
-            found.append((size_bytes, round(median(timed(size_bytes) for _ in range(repeats)))))
-        return tuple(found)
-
-    def alone_ns(self, size_bytes: int) -> int:
-        """A copy with nothing beside it."""
-        self._copy(size_bytes)
-        self._device.synchronize()
-        return self._device.elapsed_ns(self._begin, self._end)
-
-    def blocking_ns(self, size_bytes: int) -> int:
-        """From the point at which the compute stream hands over to the one at which it goes on."""
-        compute = self._device.compute
-        compute.record(self._first)
-        self._stream.wait(self._first)
-        self._copy(size_bytes)
-        compute.wait(self._end)
-        compute.record(self._last)
-        self._device.synchronize()
-        return self._device.elapsed_ns(self._first, self._last)
-
-    def contention(self, co_runner: CoRunner, size_bytes: int, repeats: int) -> Contention:
-        """What a copy and kernels that run all the while take from each other, over the copy's own time."""
-        self._kernels_ns(co_runner, 1)
-        one_ns = max(1, self._kernels_ns(co_runner, 1))
-        alone_ns = max(1, round(median(self.alone_ns(size_bytes) for _ in range(repeats))))
-        calls = math.ceil(1.5 * alone_ns / one_ns)  # Longer than the copy: all of it has kernels beside it.
-        to_kernels, to_copy = [], []
-        for _ in range(repeats):
-            without_ns = self._kernels_ns(co_runner, calls)
-            self._copy(size_bytes)
-            with_ns = self._kernels_ns(co_runner, calls)
-            to_kernels.append(with_ns - without_ns)
-            to_copy.append(self._device.elapsed_ns(self._begin, self._end) - alone_ns)
-        return Contention(max(0.0, median(to_kernels) / alone_ns), max(0.0, median(to_copy) / alone_ns))
-
-    def _kernels_ns(self, co_runner: CoRunner, calls: int) -> int:
-        compute = self._device.compute
-        compute.record(self._mark)
-        for _ in range(calls):
-            compute.launch(co_runner)
-        compute.record(self._done)
-        self._device.synchronize()
-        return self._device.elapsed_ns(self._mark, self._done)
-
-    def _copy(self, size_bytes: int) -> None:
-        fast, slow = (Span(pool, 0, size_bytes) for pool in (self._device.device_pool, self._device.host_pool))
-        self._stream.record(self._begin)
-        self._stream.copy(*((fast, slow) if self._to_fast else (slow, fast)))
-        self._stream.record(self._end)
+    return links_of(StreamTimer(device), flop_per_s, co_runners, sizes_bytes, repeats, _call_us(device))
 
 
 def _call_us(device: Device) -> float:

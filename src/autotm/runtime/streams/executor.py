@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from autotm.kernels.library import FatbinLibrary, Launches, launching_on, pinned
+from autotm.kernels.library import FatbinLibrary, Launches
 from autotm.kernels.vendor import Vendors
 from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
 from autotm.memory.gpu.cuda_memory import DeviceArray
@@ -17,7 +16,6 @@ from autotm.memory.pool import POISON_BYTE
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Graph, Tier
 from autotm.model.launch import Launch, VendorCall
-from autotm.model.machine import Machine
 from autotm.model.program import Program
 from autotm.model.timeline import Lane, TimedOperation, Timeline
 from autotm.runtime.streams.schedule import Bytes, DeviceArguments, Operation, Schedule, operations, schedule
@@ -81,7 +79,7 @@ Call = Callable[[], None]
 
 
 class Kernels(Protocol):
-    """Compiled kernels: a `KernelLibrary` of TVM's, or `LaunchedKernels` of a fatbin."""
+    """Compiled kernels that a device runs: `LaunchedKernels` of a fatbin."""
 
     def bind(self, symbol: str, views: Sequence[Any]) -> Call:
         """The kernel of that name on views of a device's pool, one per operand, as a call that launches it."""
@@ -185,27 +183,6 @@ def prepare_streams(
         order = rescheduled(order)
     queued = tuple(_queued(graph, library, device, operation) for operation in order.operations)
     return StreamExecutor(program, device, order, queued, {index: device.event() for index in order.awaited})
-
-
-@contextmanager
-def kernels_on(device: Device, machine: Machine) -> Iterator[None]:
-    """Have TVM's kernels run on the device's compute stream: on CUDA's, or on the machine's cores in its thread.
-
-    Raises:
-        AutotmError: a core cannot be used.
-    """
-    if device.index >= 0:
-        with launching_on(device.index, device.compute.handle):
-            yield
-        return
-    cores = ExitStack()
-    device.compute.launch(lambda: cores.enter_context(pinned(machine)))
-    device.synchronize()
-    try:
-        yield
-    finally:
-        device.compute.launch(cores.close)
-        device.synchronize()
 
 
 def stream_of(device: Device, lane: Lane) -> Stream:

@@ -19,7 +19,7 @@ from autotm.model.limit import storage_of
 from autotm.model.machine import Machine
 from autotm.model.record import KERNEL_BY_KERNEL, PLAIN_STEP
 from autotm.runtime.arguments import initial_value
-from autotm.runtime.streams.executor import Kernels, kernels_on, prepare_streams
+from autotm.runtime.streams.executor import Kernels, prepare_streams
 from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
 from autotm.runtime.verify import Reference, Values, check_finite, digests, plain_program
 
@@ -134,7 +134,6 @@ class _Stepping(Protocol):
 def plain_steps(
     graph: Graph,
     kernels: Callable[[DeviceT], Kernels],
-    machine: Machine,
     seed: int,
     count: int,
     open_device: Callable[[int, int], DeviceT],
@@ -147,7 +146,6 @@ def plain_steps(
     Args:
         graph: as lowered, with the implementations that run.
         kernels: those of the graph on a device that was opened.
-        machine: that has the device.
         seed: of what the arguments hold before the first step.
         count: of steps.
         open_device: opens it with a device pool and a host pool of so many bytes.
@@ -162,7 +160,7 @@ def plain_steps(
     program = plain_program(graph)
 
     def whole() -> Iterator[Values]:
-        with opened as device, kernels_on(device, machine):
+        with opened as device:
             arguments = DeviceArguments.of(graph, graph, program, device)
             arguments.fill(seed)
             executor = prepare_streams(graph, kernels(device), program, arguments)
@@ -174,7 +172,7 @@ def plain_steps(
             small = open_device(size_bytes, 0)
         except DeviceMemoryError as error:
             raise too_large(largest.name, size_bytes, error) from None
-        with small as device, kernels_on(device, machine):
+        with small as device:
             one_by_one = KernelByKernel(graph, device, kernels(device))
             one_by_one.fill(seed)
             yield from _steps(graph, one_by_one, one_by_one, count)
@@ -231,6 +229,6 @@ def device_reference(
     Raises:
         AutotmError, VerificationError: as `plain_steps`.
     """
-    how, after = plain_steps(graph, kernels, machine, seed, steps, open_device)
+    how, after = plain_steps(graph, kernels, seed, steps, open_device)
     found = tuple(digests(graph, values, machine.cpus) for values in after)
     return DeviceReference(Reference(hash_of(graph), "", machine.threads, seed, found), how)

@@ -27,7 +27,7 @@ from autotm.model.timeline import Lane, Timeline
 from autotm.runtime.record import Measured, build_record
 from autotm.runtime.run import check_pedigree
 from autotm.runtime.step_times import RunOptions, StepParts, time_steps
-from autotm.runtime.streams.executor import Call, Kernels, LaunchedKernels, StreamExecutor, kernels_on, prepare_streams
+from autotm.runtime.streams.executor import Call, Kernels, LaunchedKernels, StreamExecutor, prepare_streams
 from autotm.runtime.streams.plain import device_reference, plain_steps
 from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
 from autotm.runtime.verify import verify
@@ -198,7 +198,6 @@ def run_on_device(
             device = stack.enter_context(_managed(program, size_bytes, open_managed))
         else:
             device = stack.enter_context(open_device(size_bytes, program.slow_bytes))
-        stack.enter_context(kernels_on(device, machine))
         loaded = kernels(device)
         arguments = DeviceArguments.of(chosen, placed, program, device)
         arguments.fill(options.seed)
@@ -273,7 +272,7 @@ def plain_losses_on_gpu(graph: Graph, library: FatbinLibrary, machine: Machine, 
     """
     opened = partial(open_device, machine, built_for=library.architectures)
     launched = partial(LaunchedKernels.on, library=library)
-    _, steps = plain_steps(graph, launched, machine, options.seed, options.verify_steps, opened)
+    _, steps = plain_steps(graph, launched, options.seed, options.verify_steps, opened)
     return [float(values.value("loss")) for values in steps]
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -14,10 +15,12 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from autotm.kernels.library import pinned
 from autotm.memory.gpu.interface import Event, Span
 from autotm.memory.pool import POISON_BYTE, Pool
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Tier
+from autotm.model.machine import Machine
 
 # When the work at the head of a stream begins: at once, after a delay, or when nothing else can.
 
@@ -54,7 +57,7 @@ class Delays(Order):
 
     def delay_s(self, stream: str, number: int) -> float:
         """Nothing for half of all work, so that what was late is followed by what is not."""
-        drawn = random.Random(f"{self.seed}:{stream}:{number}").random()  # noqa: S311 - no secret
+        drawn = random.Random(f"{self.seed}:{stream}:{number}").random()
         return max(0.0, 2 * drawn - 1) * self.most_s
 
 
@@ -70,7 +73,7 @@ class Interleaving(Order):
 
     def rank(self, stream: str, number: int) -> float | None:
         """At random."""
-        return random.Random(f"{self.seed}:{stream}:{number}").random()  # noqa: S311 - no secret
+        return random.Random(f"{self.seed}:{stream}:{number}").random()
 
 
 @dataclass(frozen=True)
@@ -485,6 +488,7 @@ class ThreadDevice:
         order: when work begins.
         poison: what work is about to write is made NaN before it is put off.
         races: check that events order all work that touches the same bytes; see `Races`.
+        machine: whose cores the compute stream's kernels run on; None: wherever the system puts them.
 
     Raises:
         AutotmError: the system does not give the memory.
@@ -498,14 +502,19 @@ class ThreadDevice:
         order: Order | None = None,
         poison: bool = False,
         races: bool = False,
+        machine: Machine | None = None,
     ) -> None:
         self.name = "threads"
-        self.index = -1
         self.device_pool = ThreadMemory("device", Tier.DRAM, device_bytes)
         self.host_pool = ThreadMemory("host", Tier.PMEM, host_bytes)
         self._races = Races(STREAMS) if races else None
         self._crew = Crew(order or Order(), self._races)
         self.compute, self.inward, self.outward = (ThreadStream(name, self._crew, poison=poison) for name in STREAMS)
+        self._cores = ExitStack()
+        if machine is not None:
+            # TVM makes a pool of threads for each thread that calls its kernels: here for the stream's.
+            self.compute.launch(lambda: self._cores.enter_context(pinned(machine)))
+            self.synchronize()
 
     def event(self, *, timed: bool = False) -> ThreadEvent:
         """A new event; all are timed."""
@@ -539,6 +548,7 @@ class ThreadDevice:
 
     def close(self) -> None:
         """End the threads and give the memory back."""
+        self.compute.launch(self._cores.close)
         for stream in self._streams:
             stream.close()
         self.device_pool.close()

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from thread_device import Delays, Interleaving, Order, RaceError, Starving, ThreadDevice
 
 from autotm.memory.gpu.interface import Span
-from autotm.memory.gpu.threads import Delays, Interleaving, Order, RaceError, Starving, ThreadDevice
 from autotm.model.errors import AutotmError
 
 BYTES = 256
