@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("src", "config", "examples", "rules", "workflow", "profiles", "envs", "pyproject.toml")
+PARTS = ("src", "config", "examples", "Snakefile", "rules", "workflow", "profiles", "envs", "pyproject.toml")
 BLOCK = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 HUNK_MARK = "@@\n"
 

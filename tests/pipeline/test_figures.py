@@ -112,7 +112,7 @@ def test_a_workload_without_the_ends_is_named_before_any_job(drawn: Workplace) -
 
 
 def test_all_figures_but_that_of_several_machines_are_targets_of_make_figures() -> None:
-    listed = (ROOT / "workflow" / "Snakefile").read_text(encoding="utf-8")
+    listed = (ROOT / "Snakefile").read_text(encoding="utf-8")
     assert [name for name in FIGURES if f'"figures/{name}.pdf"' not in listed] == ["devices"]
 
 

@@ -18,7 +18,7 @@ import yaml
 from command_server import CommandServer, Ended, Signal
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("rules", "config", "workflow", "profiles", "envs", "examples")
+PARTS = ("Snakefile", "rules", "config", "workflow", "profiles", "envs", "examples")
 WATCHED = Path(__file__).parent / "conda" / "watched"
 LIMITS = ["1:0", "1:1", "0:1"]
 STAGES = {
