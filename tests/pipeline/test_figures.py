@@ -77,20 +77,6 @@ def test_every_job_behind_a_figure_leaves_what_it_cost_and_that_reruns_nothing(d
     assert due(drawn) == {}
 
 
-def test_the_scheduler_sleeps_while_jobs_run(drawn: Workplace) -> None:
-    """Snakemake's own limit on job starts wakes it the more often the more jobs have finished; one asked for holds."""
-    drawn.change("run", "min_seconds", value=3.0)
-    free = drawn.snakemake(*TARGETS, "--verbose", cores=2)
-    assert free.returncode == 0, free.stdout
-    finished = free.stdout.count("Finished jobid")
-    assert finished >= 10
-    assert free.stdout.count("Ready jobs: ") <= finished + 2
-    again = ("figures/heap.pdf", "--forcerun", "figure", "--max-jobs-per-timespan", "1/2s")
-    limited = drawn.snakemake("figures/fig7.pdf", *again, cores=2)
-    assert limited.returncode == 0, limited.stdout
-    assert "Job rate limit reached" in limited.stdout
-
-
 def test_prices_redraw_what_shows_prices(drawn: Workplace) -> None:
     drawn.change("figures", "prices", "fast_per_gb", value=3.0)
     assert due(drawn) == {"fig9": 1}
