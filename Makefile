@@ -205,7 +205,7 @@ lint: setup-test
 	$(BIN)/mypy || status=1
 	$(BIN)/lint-imports --no-logo --no-cache .importlinter || status=1
 	$(BIN)/snakemake --lint || status=1
-	$(BIN)/snakefmt --check workflow/Snakefile rules || status=1
+	$(BIN)/snakefmt --check Snakefile workflow/Snakefile rules || status=1
 	$(BIN)/hadolint Containerfile || status=1
 	exit $$status
 

@@ -1,6 +1,8 @@
 rule calibrate:
     output:
-        links=in_report("results/{machine}/links.json", "machine", "Machine", {"machine": "{machine}"}),
+        links=in_report(
+            "results/{machine}/links.json", "machine", "Machine", lambda wildcards: {"machine": wildcards.machine}
+        ),
     log:
         "logs/{machine}/calibrate.log",
     benchmark:

@@ -12,6 +12,7 @@ from autotm.model.limit import Limit
 from autotm.model.config import MODELLED, scale_named
 from autotm.study import inputs
 from autotm.study.setup import (
+    CONVENTIONAL,
     load_study,
     machine_named,
     machine_settings,
@@ -27,8 +28,7 @@ wildcard_constraints:
     network=r"[a-z0-9_]+",
     optimizer=r"[a-z0-9-]+",
     limit=r"\d+to\d+|\d+([kMGT]|[KMGT]i)?B(-io)?",
-    folder=r"([a-z][a-z0-9_]*/)?",
-    on=r"([A-Za-z0-9_.-]+-\d+t/)?",
+    folder=r"figures(/[A-Za-z0-9_.-]+-\d+t)?(/[a-z][a-z0-9_]*)?",
 
 
 CONFIG = Path("config")
@@ -53,26 +53,35 @@ if "timing" not in set(workflow.global_resources):
 
 
 def in_report(path, caption, category, labels):
-    """An output that `snakemake --report` shows, with the caption `workflow/report/CAPTION.rst`."""
+    """An output that `snakemake --report` shows, with the caption `workflow/report/CAPTION.rst`.
+
+    `labels` is a function of wildcards.
+    """
 
     def labels_of_report(wildcards):
         # Only a report calls this, and before it reads captions. Imported above, docutils would slow every start.
         from autotm.study.report import register_directives
 
         register_directives()
-        return labels
+        return labels(wildcards)
 
     return report(path, caption=f"../workflow/report/{caption}.rst", category=category, labels=labels_of_report)
 
 
-def picture(path, caption="figure"):
+def picture(path):
     """A figure's picture, which a report shows."""
-    return in_report(path, caption, "Figures", {"name": Path(path).with_suffix("").name, "file": "picture"})
+    return in_report(path, "figure", "Figures", lambda wildcards: {"name": name_of(path, wildcards), "file": "picture"})
 
 
 def table(path, category="Figures"):
     """A table that a report holds."""
-    return in_report(path, "table", category, {"name": Path(path).with_suffix("").name, "file": "table"})
+    return in_report(path, "table", category, lambda wildcards: {"name": name_of(path, wildcards), "file": "table"})
+
+
+def name_of(path, wildcards):
+    """What a report calls a figure, e.g. laptop-1t/fig10, or a table."""
+    stem = Path(str(path).format(**dict(wildcards.items()))).with_suffix("")
+    return str(stem.relative_to("figures")) if stem.is_relative_to("figures") else stem.name
 
 
 def machine_at(slug):
@@ -86,9 +95,17 @@ def machine_of(wildcards):
     return machine_at(wildcards.machine)
 
 
+def places_of(wildcards):
+    """The machine and the workload that a figure's folder names; an empty text where it names none."""
+    names = wildcards.folder.split("/")[1:]
+    machine = names.pop(0) if names and "-" in names[0] else ""
+    return machine, "".join(names)
+
+
 def study_on(wildcards):
     """The study on the machine that a figure's folder names; without one, on the config's."""
-    return STUDY.on(machine_at(wildcards.on.rstrip("/"))) if wildcards.on else STUDY
+    machine, _ = places_of(wildcards)
+    return STUDY.on(machine_at(machine)) if machine else STUDY
 
 
 def machine_params(wildcards):
@@ -146,40 +163,10 @@ def placement_params(wildcards):
     return {"optimizer": wildcards.optimizer, "limit": str(or_stop(Limit.parse, wildcards.limit))}
 
 
-def comparison_records(wildcards):
-    """The records of the workload that a figure's folder names; without a folder, of the conventional one."""
-    return or_stop(inputs.comparison_records, study_on(wildcards), wildcards.folder)
-
-
-def predicted_records(wildcards):
-    """The records that figure 11 judges predictions by."""
-    return or_stop(inputs.predicted_records, study_on(wildcards), wildcards.folder)
-
-
-def rival_records(wildcards):
-    """The records that figure 7 shows: of the workload, and of its rivals."""
-    return or_stop(inputs.rival_records, study_on(wildcards), wildcards.folder)
-
-
-def case_study_records(wildcards):
-    """The records that figure 10 shows."""
-    return or_stop(study_on(wildcards).case_study_records, STUDY.config.figures.fig10)
-
-
-def convolution_files(wildcards):
+def convolution_files(study):
     """What the kernel plot shows."""
-    paths = study_on(wildcards).convolution_paths
+    paths = study.convolution_paths
     return {"graph": paths.graph, "profile": paths.profile}
-
-
-def heap_files(wildcards):
-    """What the heap plot shows."""
-    return inputs.heap_files(study_on(wildcards))
-
-
-def link_files(wildcards):
-    """What the figure of the links shows."""
-    return inputs.link_files(study_on(wildcards))
 
 
 def timing_study_file(wildcards):
@@ -187,36 +174,58 @@ def timing_study_file(wildcards):
     return study_on(wildcards).paths(STUDY.config.timing_study.network).timing_study
 
 
-def device_records(wildcards):
+def case_study_records(study):
+    """The records that figure 10 shows."""
+    return study.case_study_records(study.config.figures.fig10)
+
+
+def device_records(study):
     """The records that the figure of devices shows."""
-    machines = or_stop(inputs.device_machines, STUDY)
-    return [record for machine in machines for record in or_stop(inputs.device_records, STUDY.on(machine))]
+    machines = inputs.device_machines(study)
+    return [record for machine in machines for record in inputs.device_records(study.on(machine))]
 
 
-def device_names(wildcards):
-    """What slow memory each of its machines has."""
-    return or_stop(inputs.device_names, STUDY)
-
-
-def front_records(wildcards):
-    """The records that the front figure shows."""
-    return inputs.front_records(study_on(wildcards))
-
-
-def gpu_steps(wildcards):
-    """What figure 12 shows: modelled steps, or records of a GPU."""
-    return or_stop(inputs.gpu_steps, STUDY)
-
-
-def gpu_timeline(wildcards):
-    """Those of one network, whose engines or streams figure 12's timeline shows."""
-    return or_stop(inputs.gpu_timeline, STUDY)
-
-
-def large_files(wildcards):
+def large_files(study):
     """What figure 8 shows: records, or plans of modelled steps with their graphs."""
-    records, plans, graphs = or_stop(inputs.large_files, study_on(wildcards))
+    records, plans, graphs = inputs.large_files(study)
     return {"records": records, "plans": plans, "graphs": graphs}
+
+
+def gpu_steps(study):
+    """What figure 12 shows: modelled steps, or records of a GPU."""
+    return {"steps": inputs.gpu_steps(study)}
+
+
+def gpu_timeline(study):
+    """Those of one network, whose engines or streams figure 12's timeline shows."""
+    return {"steps": inputs.gpu_timeline(study)}
+
+
+def figure_files(wildcards):
+    """The files that a figure is drawn from, by what they are."""
+    name = wildcards.figure
+    machine, workload = places_of(wildcards)
+    if workload and name not in OF_WORKLOADS:
+        raise WorkflowError(f"{wildcards.folder}/{name}.pdf: this figure shows no workload; leave {workload}/ out")
+    if machine and name in OF_THE_STUDY:
+        raise WorkflowError(f"{wildcards.folder}/{name}.pdf: the config names its machines; leave {machine}/ out")
+    of_workload = (workload or CONVENTIONAL,) if name in OF_WORKLOADS else ()
+    files, _ = FIGURES[name]
+    found = or_stop(files, study_on(wildcards), *of_workload)
+    return {"records": found} if isinstance(found, list) else found
+
+
+def figure_settings(wildcards):
+    """What some figures are drawn with besides: prices of memory, names of slow memories."""
+    if wildcards.figure in ("fig9", "price_performance", "cost_performance"):
+        return {"prices": STUDY.config.figures.prices.model_dump()}
+    return {"devices": or_stop(inputs.device_names, STUDY)} if wildcards.figure == "devices" else {}
+
+
+def modelled_plan(wildcards):
+    """The plan that a modelled step follows; rivals have none."""
+    is_rival = wildcards.optimizer in GPU_RIVALS
+    return [] if is_rival else "results/{machine}/{scale}/{network}/{optimizer}/{limit}/plan.json"
 
 
 def timing_threads(wildcards):
@@ -258,7 +267,7 @@ def run_options(wildcards):
 
 def node_resource(resource, key, otherwise=None):
     """What the machine file says of a Slurm resource of its nodes; else what the profile does; else `otherwise`."""
-    default = workflow.resource_settings._parsed_default_resources.get(resource)
+    default = (workflow.resource_settings.default_resources or {}).get(resource)
 
     def value(wildcards, **job):
         kind = machine_of(wildcards).slurm

@@ -14,7 +14,8 @@ def failed_jobs():
 def failure_page():
     """The page, for what was asked for."""
     jobs = [job for job in workflow.dag.jobs if job.output]
-    done = [job for job in jobs if workflow.dag.noneedrun_finished(job)]
+    due = set(workflow.dag.needrun_jobs())
+    done = [job for job in jobs if job not in due]
     made, asked = ({file for job in some for file in job.output if file.endswith(".pdf")} for some in (done, jobs))
     return page(failed_jobs(), len(done), len(jobs), sorted(made), sorted(asked - made))
 

@@ -35,12 +35,12 @@ ruleorder: model_kernels > kernel_profile
 ruleorder: model_kernels > extrapolate
 
 
-rule modelled_plan:
+rule modelled_step:
     input:
         graph="results/{machine}/{scale}/{network}/graph.json",
         profile="results/{machine}/{scale}/{network}/profile.parquet",
         links="results/{machine}/links.json",
-        plan="results/{machine}/{scale}/{network}/{optimizer}/{limit}/plan.json",
+        plan=modelled_plan,
     output:
         step="results/{machine}/{scale}/{network}/{optimizer}/{limit}/modelled.json",
     log:
@@ -64,57 +64,3 @@ rule modelled_plan:
         "Simulating a step of {wildcards.network} ({wildcards.scale}): {wildcards.optimizer}, limit {wildcards.limit}"
     script:
         "../workflow/scripts/modelled_step.py"
-
-
-use rule modelled_plan as modelled_rival with:
-    input:
-        graph="results/{machine}/{scale}/{network}/graph.json",
-        profile="results/{machine}/{scale}/{network}/profile.parquet",
-        links="results/{machine}/links.json",
-    wildcard_constraints:
-        machine=MODELLED_GPU,
-        optimizer="|".join(GPU_RIVALS),
-
-
-ruleorder: modelled_rival > modelled_plan
-
-
-# On a machine of kind cuda it shows records, which rule run makes.
-rule figure_12:
-    input:
-        steps=gpu_steps,
-    output:
-        pdf="figures/fig12.pdf",
-        png=picture("figures/fig12.png"),
-        csv=table("figures/fig12.csv"),
-    log:
-        "logs/figures/fig12.log",
-    benchmark:
-        "logs/figures/fig12.benchmark.tsv"
-    conda:
-        "../envs/figures.yaml"
-    threads: 1
-    resources:
-        mem_mb=1000,
-        runtime=5,
-    params:
-        style=STUDY.config.style.model_dump(),
-    message:
-        "Drawing {output.pdf}: speed-up over managed memory on a GPU"
-    script:
-        "../workflow/scripts/figure_12.py"
-
-
-use rule figure_12 as figure_12_timeline with:
-    input:
-        steps=gpu_timeline,
-    output:
-        pdf="figures/fig12_timeline.pdf",
-        png=picture("figures/fig12_timeline.png"),
-        csv=table("figures/fig12_timeline.csv"),
-    log:
-        "logs/figures/fig12_timeline.log",
-    benchmark:
-        "logs/figures/fig12_timeline.benchmark.tsv"
-    message:
-        "Drawing {output.pdf}: what the engines of a GPU do in one step"

@@ -11,7 +11,9 @@ rule run:
             "results/{machine}/{scale}/{network}/{optimizer}/{limit}/record.json",
             "run",
             "Runs",
-            {name: f"{{{name}}}" for name in ("network", "optimizer", "limit", "scale", "machine")},
+            lambda wildcards: {
+                name: wildcards[name] for name in ("network", "optimizer", "limit", "scale", "machine")
+            },
         ),
     log:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/run.log",

@@ -33,14 +33,14 @@ rule figure_timing_study:
         study=timing_study_file,
         recorded=STUDY.config.timing_study.recorded or [],
     output:
-        pdf="figures/{on}timing_study.pdf",
-        png=picture("figures/{on}timing_study.png"),
-        csv=table("figures/{on}timing_study.csv"),
-        summary=table("figures/{on}timing_study_summary.csv"),
+        pdf="{folder}/timing_study.pdf",
+        png=picture("{folder}/timing_study.png"),
+        csv=table("{folder}/timing_study.csv"),
+        summary=table("{folder}/timing_study_summary.csv"),
     log:
-        "logs/figures/{on}timing_study.log",
+        "logs/{folder}/timing_study.log",
     benchmark:
-        "logs/figures/{on}timing_study.benchmark.tsv"
+        "logs/{folder}/timing_study.benchmark.tsv"
     conda:
         "../envs/figures.yaml"
     threads: 1

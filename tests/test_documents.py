@@ -40,7 +40,9 @@ def test_commands_exist(document: Path) -> None:
 def test_figures_are_targets(document: Path) -> None:
     rules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "rules").glob("*.smk"))
     shown = document.read_text(encoding="utf-8")  # A document may add a rule.
-    targets = set(re.findall(r'"figures/(?:\{on\})?(?:\{folder\})?([a-z0-9_]+\.(?:pdf|csv))"', rules + shown))
+    names = re.findall(r'^\+?    "([a-z0-9_]+)": \(', rules + shown, re.MULTILINE)
+    targets = {f"{name}.{kind}" for name in names for kind in ("pdf", "csv")}
+    targets |= set(re.findall(r'"\{folder\}/([a-z0-9_]+\.(?:pdf|csv))"', rules))
     study = parse_study(read_yaml(ROOT / "config" / "config.yaml", "study"), "config.yaml")  # type: ignore[arg-type]
     folders = {f"{name}/" for name in study.workloads} | {"", "NAME/"}
     for folder, name in re.findall(r"figures/([A-Za-z_]+/)?([a-z0-9_]+\.(?:pdf|csv))", shown):

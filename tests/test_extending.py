@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("src", "config", "examples", "rules", "workflow", "profiles", "envs", "pyproject.toml")
+PARTS = ("src", "config", "examples", "Snakefile", "rules", "workflow", "profiles", "envs", "pyproject.toml")
 BLOCK = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 HUNK_MARK = "@@\n"
 
@@ -124,10 +124,9 @@ np.testing.assert_array_equal(steps.after[0]["w"], w - np.float32(0.125) * np.si
     "figure": """
 from pathlib import Path
 from synthetic_records import write_study
-from autotm.model.config import PricesConfig, StyleConfig
-from autotm.study.figures.figures import FigureFiles, make_figure_of_records
-records = write_study(Path("records"))
-make_figure_of_records(records, FigureFiles.of(Path("gaps.csv")), StyleConfig(dots_per_inch=60), PricesConfig())
+from autotm.model.config import StyleConfig
+from autotm.stages import figure_stage
+figure_stage(StyleConfig(dots_per_inch=60), {"records": write_study(Path("records"))}, csv=Path("gaps.csv"))
 assert Path("gaps.pdf").stat().st_size > 1000 and Path("gaps.png").stat().st_size > 1000
 """,
     "target": """

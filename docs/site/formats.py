@@ -83,7 +83,7 @@ _BY_AUTOTM = (
     Format("torch.json", f"`{_PLACED}/torch.json`, by rule `save_on_cpu`.", FrameworkRecord, "framework_record"),
     Format(
         "modelled.json",
-        f"`{_PLACED}/modelled.json`, by rules `modelled_plan` and `modelled_rival`.",
+        f"`{_PLACED}/modelled.json`, by rule `modelled_step`.",
         ModelledStep,
         "modelled_step",
     ),

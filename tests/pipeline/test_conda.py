@@ -89,7 +89,7 @@ def test_jobs_run_in_their_environments(place: Workplace, made: dict[str, Path])
     assert done.returncode == 0, done.stdout
     imported = place.imports()
     assert set(imported) >= {
-        "calibrate.py", "kernel_profile.py", "ilp_solve.py", "compile.py", "run.py", "figure_of_records.py",
+        "calibrate.py", "kernel_profile.py", "ilp_solve.py", "compile.py", "run.py", "figure.py",
     }  # fmt: skip
     prefixes = tuple(str(prefix.resolve()) for prefix in made.values())
     strangers = {

@@ -92,7 +92,7 @@ def test_jobs_import_what_their_environment_holds(place: Workplace) -> None:
     pairs = re.findall(r"envs/(\w+)\.yaml\"(?:(?!envs/).)*?scripts/(\w+\.py)\"", rules, re.DOTALL)
     envs = {script: env for env, script in pairs}
     imported = place.imports()
-    assert {"calibrate.py", "ilp_solve.py", "run.py", "figure_of_records.py"} <= set(imported)
+    assert {"calibrate.py", "ilp_solve.py", "run.py", "figure.py"} <= set(imported)
     for script, files in imported.items():
         env = yaml.safe_load((ROOT / "envs" / f"{envs[script]}.yaml").read_text(encoding="utf-8"))
         held = {pin.split("==")[0] for entry in env["dependencies"] if isinstance(entry, dict) for pin in entry["pip"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_changed_batch_reruns_that_network_and_redraws_what_shows_it(drawn: Wo
     change_sizes(drawn, "mlp", batch=8)
     assert due(drawn) == {
         "kernel_profile": 1, "ilp_solve": len(LIMITS) + 1, "compile": len(LIMITS) + 1, "run": len(LIMITS) + 1,
-        "figure_7": 1, "figure_8": 1, "figure_9": 1, "figure_10a_all_fast": 1,
+        "fig7": 1, "fig8": 1, "fig9": 1, "fig10a_all_fast": 1,
     }  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def test_a_changed_batch_of_another_network_redraws_its_heap(drawn: Workplace) -
     found = due(drawn)
     assert found["heap"] == 1
     assert found["kernel_profile"] == 1
-    assert "figure_10a_all_fast" not in found, "it shows the other network"
+    assert "fig10a_all_fast" not in found, "it shows the other network"
 
 
 def test_every_job_behind_a_figure_leaves_what_it_cost_and_that_reruns_nothing(drawn: Workplace) -> None:
@@ -76,23 +77,9 @@ def test_every_job_behind_a_figure_leaves_what_it_cost_and_that_reruns_nothing(d
     assert due(drawn) == {}
 
 
-def test_the_scheduler_sleeps_while_jobs_run(drawn: Workplace) -> None:
-    """Snakemake's own limit on job starts wakes it the more often the more jobs have finished; one asked for holds."""
-    drawn.change("run", "min_seconds", value=3.0)
-    free = drawn.snakemake(*TARGETS, "--verbose", cores=2)
-    assert free.returncode == 0, free.stdout
-    finished = free.stdout.count("Finished jobid")
-    assert finished >= 10
-    assert free.stdout.count("Ready jobs: ") <= finished + 2
-    again = ("figures/heap.pdf", "--forcerun", "heap", "figure_7", "--max-jobs-per-timespan", "1/2s")
-    limited = drawn.snakemake("figures/fig7.pdf", *again, cores=2)
-    assert limited.returncode == 0, limited.stdout
-    assert "Job rate limit reached" in limited.stdout
-
-
 def test_prices_redraw_what_shows_prices(drawn: Workplace) -> None:
     drawn.change("figures", "prices", "fast_per_gb", value=3.0)
-    assert due(drawn) == {"figure_9": 1}
+    assert due(drawn) == {"fig9": 1}
 
 
 def test_the_kernel_plot_profiles_its_kernel_alone(drawn: Workplace) -> None:
@@ -111,21 +98,33 @@ def test_a_workload_without_the_ends_is_named_before_any_job(drawn: Workplace) -
     assert 'workloads.large.limits: these figures compare with "1:0"; add it' in done.stdout
 
 
-def test_all_figures_but_that_of_several_machines_are_targets_of_make_figures() -> None:
-    listed = (ROOT / "workflow" / "Snakefile").read_text(encoding="utf-8")
-    assert [name for name in FIGURES if f'"figures/{name}.pdf"' not in listed] == ["devices"]
+def test_all_figures_but_that_of_several_machines_are_targets_of_make_figures(fresh: Workplace) -> None:
+    found = fresh.jobs_due(target="figures")
+    assert [name for name in FIGURES if name not in found] == ["devices"]
+    assert found["figure_timing_study"] == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("figures/test_vgg/fig10.pdf", "this figure shows no workload; leave test_vgg/ out"),
+        ("figures/laptop-1t/fig12.pdf", "the config names its machines; leave laptop-1t/ out"),
+    ],
+)
+def test_a_folder_that_a_figure_cannot_have_is_named(fresh: Workplace, target: str, message: str) -> None:
+    done = fresh.snakemake(target, "--dry-run")
+    assert done.returncode != 0
+    assert f"{target}: {message}" in done.stdout
 
 
 def test_rules_draw_no_figure_that_the_study_does_not_know() -> None:
-    names = ("figures.smk", "plan_figures.smk", "modelled_gpu.smk")
-    rules = "".join((ROOT / "rules" / name).read_text(encoding="utf-8") for name in names)
-    drawn = {line.rpartition("/")[2] for line in rules.replace("{on}", "").replace("{folder}", "").split('.csv"')[:-1]}
-    assert drawn == set(FIGURES)
+    rules = (ROOT / "rules" / "figures.smk").read_text(encoding="utf-8")
+    assert set(re.findall(r'^    "(\w+)": \(', rules, re.MULTILINE)) == set(FIGURES)
 
 
 def test_figure_8_of_modelled_steps_needs_plans_and_no_run(drawn: Workplace) -> None:
     drawn.change("scale", value="tiny-modelled")
     drawn.change("workloads", "large", value={"networks": ["mlp"], "optimizers": ["static"], "limits": ["5:2"]})
     assert drawn.jobs_due(target="figures/fig8.pdf") == {
-        "kernel_profile": 3, "extrapolate": 1, "ilp_solve": 1, "figure_8": 1,
+        "kernel_profile": 3, "extrapolate": 1, "ilp_solve": 1, "fig8": 1,
     }  # fmt: skip

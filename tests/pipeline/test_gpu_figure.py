@@ -23,7 +23,7 @@ def test_records_of_plans_and_rivals_are_made_and_nothing_is_modelled(fresh: Wor
     done = fresh.snakemake("figures/fig12.pdf", "figures/fig12_timeline.pdf", "--dry-run")
     assert jobs_in(done.stdout) == {
         "calibrate": 1, "kernel_profile": 2, "ilp_solve": 2 * six, "compile": 2 * six, "run": 2 * six,
-        "save_on_cpu": 2, "figure_12": 1,
+        "save_on_cpu": 2, "fig12": 1, "fig12_timeline": 1,
     }  # fmt: skip
     assert "results/gpu-1t/tiny/mlp/managed-memory/2to3/record.json" in done.stdout
     assert "modelled" not in done.stdout.replace("modelled_gpu.smk", "")

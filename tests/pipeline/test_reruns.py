@@ -13,7 +13,7 @@ POINTS = OPTIMIZERS * len(LIMITS)
 
 def test_a_fresh_study_needs_every_job(fresh: Workplace) -> None:
     assert fresh.jobs_due() == {
-        "calibrate": 1, "kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "figure_10": 1,
+        "calibrate": 1, "kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "fig10": 1,
     }  # fmt: skip
 
 
@@ -32,30 +32,30 @@ def test_a_finished_study_needs_none_whatever_changes_elsewhere(finished: Workpl
 def test_a_new_limit_needs_its_own_jobs_and_the_figure(finished: Workplace) -> None:
     finished.change("figures", "fig10", "limits", value=[*LIMITS, "3:1"])
     assert finished.jobs_due() == {
-        "ilp_solve": OPTIMIZERS, "compile": OPTIMIZERS, "run": OPTIMIZERS, "figure_10": 1,
+        "ilp_solve": OPTIMIZERS, "compile": OPTIMIZERS, "run": OPTIMIZERS, "fig10": 1,
     }  # fmt: skip
 
 
 def test_a_changed_look_redraws_only(finished: Workplace) -> None:
     finished.change("style", "font_size_pt", value=9.0)
-    assert finished.jobs_due() == {"figure_10": 1}
+    assert finished.jobs_due() == {"fig10": 1}
 
 
 def test_a_solver_option_keeps_the_measurements_of_kernels(finished: Workplace) -> None:
     finished.change("solve", "gap", value=0.02)
-    assert finished.jobs_due() == {"ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "figure_10": 1}
+    assert finished.jobs_due() == {"ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "fig10": 1}
 
 
 def test_counting_arguments_too_measures_more_and_places_again(finished: Workplace) -> None:
     finished.change("counts", value="all")
     assert finished.jobs_due() == {
-        "kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "figure_10": 1,
+        "kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "fig10": 1,
     }  # fmt: skip
 
 
 def test_a_run_option_keeps_the_plans(finished: Workplace) -> None:
     finished.change("run", "min_seconds", value=3.0)
-    assert finished.jobs_due() == {"run": POINTS, "figure_10": 1}
+    assert finished.jobs_due() == {"run": POINTS, "fig10": 1}
 
 
 def test_how_long_a_scale_measures_keeps_the_links(finished: Workplace) -> None:
@@ -63,7 +63,7 @@ def test_how_long_a_scale_measures_keeps_the_links(finished: Workplace) -> None:
     contents = yaml.safe_load(scale.read_text(encoding="utf-8"))
     scale.write_text(yaml.safe_dump(contents | {"measuring": 0.5}), encoding="utf-8")
     due = finished.jobs_due()
-    assert due == {"kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "figure_10": 1}
+    assert due == {"kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "fig10": 1}
 
 
 def test_another_thread_count_needs_profile_and_all_after_it(finished: Workplace) -> None:

@@ -101,7 +101,7 @@ def test_the_profile_has_what_the_default_one_has() -> None:
 
 def test_another_thread_count_is_another_machine(fresh: Workplace) -> None:
     due = fresh.jobs_due(target=("figures/fig10.pdf", "figures/laptop-1t/fig10.pdf"))
-    assert due["calibrate"] == due["figure_10"] == 2
+    assert due["calibrate"] == due["fig10"] == 2
 
 
 def test_an_unknown_machine_in_a_path_is_named(fresh: Workplace) -> None:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import yaml
 from command_server import CommandServer, Ended, Signal
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("rules", "config", "workflow", "profiles", "envs", "examples")
+PARTS = ("Snakefile", "rules", "config", "workflow", "profiles", "envs", "examples")
 WATCHED = Path(__file__).parent / "conda" / "watched"
 LIMITS = ["1:0", "1:1", "0:1"]
 STAGES = {
@@ -31,20 +32,9 @@ STAGES = {
     "save_on_cpu",
     "timing_study",
 }
-FIGURES = {
-    "figure_7",
-    "figure_8",
-    "figure_9",
-    "figure_10",
-    "figure_10a_all_fast",
-    "figure_12",
-    "convolution_profile",
-    "kernel_plot",
-    "heap",
-    "links",
-    "figure_timing_study",
-}
-RULES = STAGES | FIGURES
+RULES = STAGES | {"convolution_profile", "figure_timing_study"}
+DRAWN = re.compile(r": Drawing figures/(?:\S+/)?(?!timing_study)(\w+)\.pdf: ")
+"""What the message of rule `figure` says that it draws."""
 TARGET = "figures/fig10.pdf"
 
 STAND_IN = """
@@ -179,7 +169,7 @@ class Workplace:
         return found
 
     def jobs_due(self, *arguments: str, target: str | tuple[str, ...] = TARGET) -> dict[str, int]:
-        """How many jobs of each rule a dry run would start."""
+        """How many jobs of each rule a dry run would start; those of rule `figure` by the figure's name."""
         targets = (target,) if isinstance(target, str) else target
         done = self.snakemake(*targets, "--dry-run", *arguments)
         assert done.returncode == 0, done.stdout
@@ -187,9 +177,10 @@ class Workplace:
 
 
 def jobs_in(output: str) -> dict[str, int]:
-    """How many jobs of each rule a dry run says that it would start."""
+    """How many jobs of each rule a dry run says that it would start; those of rule `figure` by the figure's name."""
     lines = (line.split() for line in output.splitlines())
-    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit() and words[0] in RULES}
+    by_rule = {w[0]: int(w[1]) for w in lines if len(w) == 2 and w[1].isdigit() and w[0] in RULES}
+    return by_rule | Counter(DRAWN.findall(output))
 
 
 def make_workplace(folder: Path, *, stand_in: bool) -> Workplace:

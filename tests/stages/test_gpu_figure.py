@@ -111,7 +111,7 @@ def drawn(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> t
     """Table and caption of the figure of all programs, and of PyTorch's step at the wide limit."""
     csv = tmp_path_factory.mktemp("drawn") / "fig12.csv"
     steps = [path for name, path in files.items() if name != str(LIMIT)]
-    stages.figure_12_stage(STYLE, steps=steps, csv=csv)
+    stages.figure_stage(STYLE, {"steps": steps}, csv=csv)
     return pd.read_csv(csv).set_index("optimizer"), text_of(csv.with_suffix(".png"))
 
 
@@ -146,7 +146,7 @@ def test_the_figure_is_of_measured_steps_and_names_the_gpu(
 
 def test_the_timeline_is_what_streams_did(records: dict[str, Path], tmp_path: Path) -> None:
     csv = tmp_path / "fig12_timeline.csv"
-    stages.figure_12_stage(STYLE, steps=list(records.values()), csv=csv)
+    stages.figure_stage(STYLE, {"steps": list(records.values())}, csv=csv)
     table = pd.read_csv(csv)
     lanes = {name: set(step["engine"].dropna()) for name, step in table.groupby("optimizer")}
     assert lanes["managed-memory"] == lanes["recompute"] == {"compute"}
@@ -163,7 +163,7 @@ def test_measured_and_modelled_steps_never_share_a_figure(records: dict[str, Pat
     modelled = write_modelled(tmp_path / "modelled", source | {"tier_reality": "modelled"}, {"mlp": (16,)})
     for name in ("fig12", "fig12_timeline"):
         with pytest.raises(BadInputError, match=r"is modelled, .*record.json is measured: these do not compare"):
-            stages.figure_12_stage(STYLE, steps=[*records.values(), *modelled], csv=tmp_path / f"{name}.csv")
+            stages.figure_stage(STYLE, {"steps": [*records.values(), *modelled]}, csv=tmp_path / f"{name}.csv")
 
 
 def test_records_without_a_gpu_or_of_two_are_refused(records: dict[str, Path], tmp_path: Path) -> None:
@@ -174,13 +174,13 @@ def test_records_without_a_gpu_or_of_two_are_refused(records: dict[str, Path], t
     record, source = load_with_provenance(copied[1], "record", Record)
     save(copied[1], "record", record, source | {"gpu": "another"})
     with pytest.raises(BadInputError, match="records of one gpu make a figure; got a played GPU, another"):
-        stages.figure_12_stage(STYLE, steps=copied, csv=tmp_path / "fig12.csv")
+        stages.figure_stage(STYLE, {"steps": copied}, csv=tmp_path / "fig12.csv")
     del source["gpu"]
     save(copied[1], "record", replace(record, tier_reality="emulated"), source)
     with pytest.raises(BadInputError, match="names no GPU"):
-        stages.figure_12_stage(STYLE, steps=copied, csv=tmp_path / "fig12.csv")
+        stages.figure_stage(STYLE, {"steps": copied}, csv=tmp_path / "fig12.csv")
     with pytest.raises(BadInputError, match="no step of 'managed-memory'"):
-        stages.figure_12_stage(STYLE, steps=copied[2:3], csv=tmp_path / "fig12.csv")
+        stages.figure_stage(STYLE, {"steps": copied[2:3]}, csv=tmp_path / "fig12.csv")
 
 
 def test_pages_and_heaps_show_a_kernel_for_each_call(records: dict[str, Path], tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_pages_and_heaps_show_a_kernel_for_each_call(records: dict[str, Path], t
     links = next(record.parents[4].rglob("links.json"))
     stages.view_stage(**given, links=links, record=record, page=tmp_path / "plan.html")
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
-    stages.heap_stage(STYLE, **given, csv=tmp_path / "heap.csv")
+    stages.figure_stage(STYLE, given, csv=tmp_path / "heap.csv")
     heap, plan = pd.read_csv(tmp_path / "heap.csv"), load(given["plan"], "plan", Plan)
     again = heap[heap["tensor"].str.endswith(" again")]
     assert len(again) >= len(repeats(plan.calls)) > 0
@@ -248,7 +248,7 @@ def test_a_step_of_pytorch_over_the_limit_is_a_cross(files: dict[str, Path], tmp
     pytest.importorskip("torch", reason="the step is PyTorch's: make test-torch installs it")
     csv = tmp_path / "fig12.csv"
     steps = [path for name, path in files.items() if name != str(WIDE)]
-    stages.figure_12_stage(STYLE, steps=steps, csv=csv)
+    stages.figure_stage(STYLE, {"steps": steps}, csv=csv)
     table = pd.read_csv(csv).set_index("optimizer")
     assert not table.loc[SAVE_ON_CPU, "fits"]
     assert pd.isna(table.loc[SAVE_ON_CPU, "step_s"])

@@ -84,7 +84,7 @@ def test_figures_say_on_their_face_that_nothing_ran(steps: dict[str, Path], tmp_
     style = StyleConfig(dots_per_inch=50)
     for name in ("fig12", "fig12_timeline"):
         csv = tmp_path / f"{name}.csv"
-        stages.figure_12_stage(style, steps=list(steps.values()), csv=csv)
+        stages.figure_stage(style, {"steps": list(steps.values())}, csv=csv)
         table = pd.read_csv(csv)
         assert set(table["tier_reality"]) == {"modelled"}
         text = csv.with_suffix(".png").read_bytes()
@@ -94,7 +94,7 @@ def test_figures_say_on_their_face_that_nothing_ran(steps: dict[str, Path], tmp_
     assert table.loc["managed-memory", "speedup"] == 1.0
     assert table.loc["asynchronous", "speedup"] > 1.0
     with pytest.raises(BadInputError, match="no step of 'managed-memory'"):
-        stages.figure_12_stage(style, steps=[steps["asynchronous"]], csv=tmp_path / "fig12.csv")
+        stages.figure_stage(style, {"steps": [steps["asynchronous"]]}, csv=tmp_path / "fig12.csv")
 
 
 def test_nothing_is_measured_on_a_model(context: Context) -> None:

@@ -21,7 +21,7 @@ from autotm.solve.placing import optimizer_named
 from autotm.stages.context import Context, Given
 from autotm.stages.solve import sweep_stage
 from autotm.study.inputs import comparison_records, large_files, predicted_records, rival_records
-from autotm.study.setup import Study, load_study, machine_named, machine_settings
+from autotm.study.setup import CONVENTIONAL, Study, load_study, machine_named, machine_settings
 
 # A study from its config: names, settings of machines, refusals.
 
@@ -108,12 +108,12 @@ def study(predicted: dict[str, list[str]], rivals: dict[str, list[str]] | None =
 
 def test_figure_11_reads_runs_that_the_other_comparisons_do_not() -> None:
     found = study({"asynchronous": ["4:1", "1:1"]})
-    compared, judged = comparison_records(found, ""), predicted_records(found, "")
+    compared, judged = comparison_records(found, CONVENTIONAL), predicted_records(found, CONVENTIONAL)
     assert judged[: len(compared)] == compared
     assert [path.parts[-4:-1] for path in judged[len(compared) :]] == [
         (network, "asynchronous", limit) for network in ("vgg19", "mlp") for limit in ("4to1", "1to1")
     ]
-    assert predicted_records(found, "test_vgg/") == comparison_records(found, "test_vgg/")
+    assert predicted_records(found, "test_vgg") == comparison_records(found, "test_vgg")
 
 
 def test_an_optimizer_that_there_is_not_is_refused() -> None:
@@ -123,7 +123,7 @@ def test_an_optimizer_that_there_is_not_is_refused() -> None:
 
 def test_figure_7_reads_rivals_that_the_other_comparisons_do_not() -> None:
     found = study({}, {"linux-balancing": ["4:1"]})
-    compared, shown = comparison_records(found, ""), rival_records(found, "")
+    compared, shown = comparison_records(found, CONVENTIONAL), rival_records(found, CONVENTIONAL)
     assert shown[: len(compared)] == compared
     assert [path.parts[-4:-1] for path in shown[len(compared) :]] == [
         (network, "linux-balancing", "4to1") for network in ("vgg19", "mlp")
@@ -176,7 +176,7 @@ def test_the_study_compares_with_three_policies_of_linux() -> None:
     raw = read_yaml(CONFIG / "config.yaml", "study")
     assert isinstance(raw, dict)
     shipped = load_study(raw, "config.yaml", CONFIG, Path("results"))
-    for records in (rival_records(shipped, ""), large_files(shipped)[0]):
+    for records in (rival_records(shipped, CONVENTIONAL), large_files(shipped)[0]):
         assert {path.parts[-3] for path in records} >= set(LINUX) - {"linux-interleave"}, "the weighted one says more"
 
 
@@ -184,6 +184,6 @@ def test_the_study_runs_few_asynchronous_plans_of_every_conventional_network() -
     raw = read_yaml(CONFIG / "config.yaml", "study")
     assert isinstance(raw, dict)
     shipped = load_study(raw, "config.yaml", CONFIG, Path("results"))
-    further = set(predicted_records(shipped, "")) - set(comparison_records(shipped, ""))
+    further = set(predicted_records(shipped, CONVENTIONAL)) - set(comparison_records(shipped, CONVENTIONAL))
     assert {path.parts[-4] for path in further} == set(shipped.config.workloads["conventional"].networks)
     assert len(further) == 8

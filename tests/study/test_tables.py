@@ -19,7 +19,7 @@ from autotm.model.limit import Limit
 from autotm.model.plan import Plan
 from autotm.model.record import Record
 from autotm.solve.placing import solve_and_pack
-from autotm.stages.figures import figure_8_stage
+from autotm.stages.figures import figure_stage
 from autotm.study.columns import MEANINGS
 from autotm.study.drawing import caption, disturbed_text, styled
 from autotm.study.figures import comparisons
@@ -280,7 +280,7 @@ def test_figure_8_of_modelled_steps_divides_predictions(files: tuple[list[Path],
 def test_its_caption_says_what_is_not_measured(files: tuple[list[Path], list[Path]], tmp_path: Path) -> None:
     plans, graphs = files
     csv = tmp_path / "figures" / "fig8.csv"
-    figure_8_stage(StyleConfig(), records=[], plans=plans, graphs=graphs, csv=csv)
+    figure_stage(StyleConfig(), {"plans": plans, "graphs": graphs}, csv=csv)
     _, text = comparisons.draw_fig8(read_table(csv), StyleConfig())
     for part in ("MODELLED, not run", "batches 2 4 8", "-3.1 %", "single kernels 1.2 %", "slow memory MODELLED"):
         assert part in text

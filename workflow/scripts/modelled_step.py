@@ -1,4 +1,4 @@
-"""Rules modelled_plan and modelled_rival: simulate a step on a modelled GPU."""
+"""Rule modelled_step: simulate a step on a modelled GPU."""
 
 from pathlib import Path
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotm.model.config import KernelPlotConfig, PricesConfig, ProfileConfig, StyleConfig
 from autotm.model.errors import BadInputError
@@ -28,42 +28,53 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def figure_of_records_stage(style: StyleConfig, prices: PricesConfig, records: Sequence[Path], *, csv: Path) -> None:
-    """Records -> the figure that `csv` names."""
-    from autotm.study.figures.figures import FigureFiles, make_figure_of_records
-
-    make_figure_of_records(records, FigureFiles.of(csv), style, prices)
-
-
-def figure_of_devices_stage(
-    style: StyleConfig, devices: Mapping[str, str], *, records: Sequence[Path], csv: Path
+def figure_stage(
+    style: StyleConfig,
+    files: Mapping[str, Any],
+    *,
+    csv: Path,
+    prices: PricesConfig | None = None,
+    devices: Mapping[str, str] | None = None,
 ) -> None:
-    """Records of several machines, whose slow memory `devices` names -> figure devices as `csv` names it."""
+    """Make the figure that `csv` names: files -> table -> picture.
+
+    Args:
+        style: how it is drawn.
+        files: those that the figure needs, paths or lists of paths, by what they are: `records`, `plans`, `graphs`,
+            `steps`, `graph`, `profile`, `plan`, `program`, `links`, `device`.
+        csv: where its table goes; the pictures go next to it.
+        prices: of memory; the defaults without.
+        devices: the name of each machine's slow memory, for the figure of devices.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        BadInputError: no such figure, or the files are not those that it needs.
+    """
+    from autotm.study.figures import gpu, heap, kernel_times, slow_memories
     from autotm.study.figures.figures import FigureFiles, make_figure
-    from autotm.study.figures.slow_memories import table_of_devices
+    from autotm.study.tables import table_of_plans, table_of_records, with_prices
 
-    make_figure(table_of_devices(records, devices), FigureFiles.of(csv), style)
-
-
-def figure_8_stage(
-    style: StyleConfig, *, records: Sequence[Path], plans: Sequence[Path], graphs: Sequence[Path], csv: Path
-) -> None:
-    """Records of large networks, or plans of their modelled steps -> figure 8 as `csv` names it."""
-    from autotm.study.figures.figures import FigureFiles, make_figure
-    from autotm.study.tables import table_of_plans, table_of_records
-
-    table = table_of_plans(plans, graphs) if plans else table_of_records(records, needs_all_fast=False)
-    make_figure(table, FigureFiles.of(csv), style)
-
-
-def figure_12_stage(style: StyleConfig, *, steps: Sequence[Path], csv: Path) -> None:
-    """Modelled steps, or records of a GPU -> figure 12 or its timeline, as `csv` names it."""
-    from autotm.study.figures.figures import FigureFiles, make_figure
-    from autotm.study.figures.gpu import table_of_lanes, table_of_steps
-
-    files = FigureFiles.of(csv)
-    table = table_of_lanes(steps) if files.name == "fig12_timeline" else table_of_steps(steps)
-    make_figure(table, files, style)
+    figure = FigureFiles.of(csv)
+    match figure.name:
+        case "fig8" | "fig8_talk" if files.get("plans"):
+            table = table_of_plans(files["plans"], files["graphs"])
+        case "fig8" | "fig8_talk":
+            table = table_of_records(files["records"], needs_all_fast=False)
+        case "fig12":
+            table = gpu.table_of_steps(files["steps"])
+        case "fig12_timeline":
+            table = gpu.table_of_lanes(files["steps"])
+        case "devices":
+            table = slow_memories.table_of_devices(files["records"], devices or {})
+        case "kernel_plot":
+            table = kernel_times.table_of_convolution(files["graph"], files["profile"])
+        case "heap":
+            table = heap.table_of_heap(files["graph"], files["profile"], files["plan"], files["program"])
+        case "links":
+            table = slow_memories.table_of_links(files["links"], files.get("device"))
+        case _:
+            table = with_prices(table_of_records(files["records"]), prices or PricesConfig())
+    make_figure(table, figure, style)
 
 
 def convolution_profile_stage(
@@ -114,30 +125,6 @@ def convolution_profile_stage(
             context.devices_dir,
         )
     write_profile(profile, timed)
-
-
-def kernel_plot_stage(style: StyleConfig, *, graph: Path, profile: Path, csv: Path) -> None:
-    """Times of one convolution -> the kernel plot."""
-    from autotm.study.figures.figures import FigureFiles, make_figure
-    from autotm.study.figures.kernel_times import table_of_convolution
-
-    make_figure(table_of_convolution(graph, profile), FigureFiles.of(csv), style)
-
-
-def heap_stage(style: StyleConfig, *, graph: Path, profile: Path, plan: Path, program: Path, csv: Path) -> None:
-    """A program and its plan -> the heap plot."""
-    from autotm.study.figures.figures import FigureFiles, make_figure
-    from autotm.study.figures.heap import table_of_heap
-
-    make_figure(table_of_heap(graph, profile, plan, program), FigureFiles.of(csv), style)
-
-
-def links_stage(style: StyleConfig, *, links: Path, device: Path | None, csv: Path) -> None:
-    """What calibration measured -> the figure of the links."""
-    from autotm.study.figures.figures import FigureFiles, make_figure
-    from autotm.study.figures.slow_memories import table_of_links
-
-    make_figure(table_of_links(links, device), FigureFiles.of(csv), style)
 
 
 def timing_figure_stage(

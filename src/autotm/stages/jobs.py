@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -157,7 +158,8 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-# A process that waits for the one that works, and tells what that one cannot: which signal killed it.
+# A job is two processes: one works, and one waits for it. A process that a signal kills, as the system does when memory
+# runs out, can neither write why it ended, nor keep the output that it finished before it worked for other jobs.
 
 _PR_SET_PDEATHSIG = 1
 _PASSED_ON = {signal.SIGTERM}
@@ -179,10 +181,10 @@ def supervised(on_signal: Callable[[int], int | None]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # It died before it could be bound to it.
-        os._exit(1)
+        sys.exit(1)
 
 
-def _wait(child: int, on_signal: Callable[[int], int | None]) -> None:
+def _wait(child: int, on_signal: Callable[[int], int | None]) -> NoReturn:
     def pass_on(number: int, _: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
@@ -192,24 +194,27 @@ def _wait(child: int, on_signal: Callable[[int], int | None]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
-        os._exit(code)
+        sys.exit(code)
     status = on_signal(-code)
-    os._exit(_STATUS_OF_SIGNAL - code if status is None else status)
+    sys.exit(_STATUS_OF_SIGNAL - code if status is None else status)
 
 
-# What every script of a rule does around its stage: log to the rule's file, and end with one message.
+# What every script of a rule does around its stage: it logs to the rule's file, and ends with one message.
 
 CONFIG_DIR = Path("config")
 
 
 @contextmanager
 def rule(job: Any, is_done: Callable[[int], bool] = lambda _: False) -> Iterator[Context | None]:
-    """Log to the rule's log file, yield the context of its machine, if its paths name one, and end the process.
+    """Log to the rule's log file, and yield the context of the machine that the job's paths name, if they name one.
 
-    Where a signal ends it, `is_done` is asked, with its number, whether all outputs are there: then it has not failed.
+    A fault that the user can mend ends the process with status 1 and its message; any other also with a traceback,
+    which the log file keeps in both cases. The reason is written next to the log, for the page of failures.
 
-    What the user can mend ends the process with status 1 and its message; anything else also with a traceback, which
-    the log file keeps in both cases. Why it ended stands beside the log, for the page of `failure.py`.
+    Args:
+        job: Snakemake's object of the job.
+        is_done: says, of the number of a signal that ended the process, whether all outputs are there. Then the job
+            has not failed.
     """
     log = Path(job.log[0])
     forget_reason(log)
@@ -228,7 +233,6 @@ def rule(job: Any, is_done: Callable[[int], bool] = lambda _: False) -> Iterator
         leave_reason(log, Reason.of(error))
         logging.getLogger(__name__).exception("rule %s failed", job.rule)
         sys.exit(1)
-    _end()
 
 
 def _ended(number: int, log: Path, is_done: bool) -> int | None:
@@ -240,14 +244,6 @@ def _ended(number: int, log: Path, is_done: bool) -> int | None:
     with log.open("a", encoding="utf-8") as file:
         file.write(f"After its own work was done, while it worked ahead for other jobs: {reason.why}\n")
     return 0
-
-
-def _end() -> NoReturn:
-    """End this process: all is written, and to free its modules and memory would take a tenth of a second."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def _context(job: Any) -> Context | None:
@@ -276,38 +272,32 @@ def _log_to(path: Path) -> None:
 # A study that is asked to end (Ctrl-C, SIGTERM) ends its jobs too: Snakemake itself would wait until they are done.
 
 _TERMINATE_AGAIN_S = 0.1
-"""Jobs that were just being started are found the next time."""
+"""Time after which jobs that were just being started are looked for again."""
 _BY_THEMSELVES_S = 2.0
-"""Ctrl-C reaches the jobs too. Python may lose it while it imports; what still runs after so long is ended."""
+"""Time for jobs to end by themselves: Ctrl-C in a terminal reaches them too, but Python may lose it as it imports."""
 
 
 def end_jobs_when_asked() -> None:
-    """From now on SIGTERM, and SIGINT after a while, also end all processes below this one, until it ends itself.
+    """From now on SIGTERM and SIGINT also end, after a while, all processes below this one, until it ends itself.
 
     What these signals did before they still do; one that is ignored, as SIGINT behind nohup, still is. Call it in the
     main thread, after Snakemake's scheduler has set its own handlers.
     """
-    _end_jobs_on(signal.SIGTERM, after_s=0.0)
-    _end_jobs_on(signal.SIGINT, after_s=_BY_THEMSELVES_S)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if (before := signal.getsignal(number)) is not signal.SIG_IGN:
+            signal.signal(number, partial(_end_jobs_and, before))
 
 
-def _end_jobs_on(number: signal.Signals, after_s: float) -> None:
-    before = signal.getsignal(number)
-    if before is signal.SIG_IGN:
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        threading.Thread(target=_end_jobs, args=[after_s], daemon=True).start()
-        if callable(before):
-            before(number, frame)
-
-    signal.signal(number, end)
+def _end_jobs_and(before: Any, number: int, frame: FrameType | None) -> None:
+    threading.Thread(target=_end_jobs, daemon=True).start()
+    if callable(before):
+        before(number, frame)
 
 
-def _end_jobs(after_s: float) -> None:
+def _end_jobs() -> None:
     import psutil  # jobs must not wait for it
 
-    time.sleep(after_s)
+    time.sleep(_BY_THEMSELVES_S)
     while True:
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):

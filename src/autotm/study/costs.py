@@ -99,10 +99,10 @@ def _jobs_of_runs(study: Study, steps: _Steps) -> dict[str, list[Path]]:
     for workload in study.config.workloads:
         folder = "" if workload == CONVENTIONAL else f"{workload}/"
         with contextlib.suppress(BadInputError):
-            records = comparison_records(study, folder)
+            records = comparison_records(study, workload)
             jobs |= {f"{folder}{name}": steps.of_records(records) for name in _OF_WORKLOADS}
-            jobs[f"{folder}fig7"] = steps.of_records(rival_records(study, folder))
-            jobs[f"{folder}fig11"] = steps.of_records(predicted_records(study, folder))
+            jobs[f"{folder}fig7"] = steps.of_records(rival_records(study, workload))
+            jobs[f"{folder}fig11"] = steps.of_records(predicted_records(study, workload))
     figures = study.config.figures
     jobs |= dict.fromkeys(_OF_THE_CASE_STUDY, steps.of_records(study.case_study_records(figures.fig10)))
     jobs["front"] = steps.of_records(front_records(study))

@@ -16,33 +16,29 @@ from autotm.model.errors import BadInputError
 from autotm.model.limit import ALL_FAST, ALL_SLOW, Limit
 from autotm.model.machine import CudaTier, EmulatedTier, Machine, require_runnable
 from autotm.model.plan import SAVE_ON_CPU
-from autotm.study.setup import CONVENTIONAL, FIRST_TOUCH, GPU_BASELINE, MOVER, Study, machine_named
+from autotm.study.setup import FIRST_TOUCH, GPU_BASELINE, MOVER, Study, machine_named
 
 _PAPER = "paper"
 """The scale of the paper's own sizes; its experiments on a GPU have scales of their own."""
 
 
-def comparison_records(study: Study, folder: str) -> list[Path]:
-    """Return the records that the comparisons of a workload read.
-
-    `folder` is where its figures go: named after it, or, for the conventional one, empty.
-    """
-    name = folder.rstrip("/") or CONVENTIONAL
-    records = study.workload_records(name)
-    missing = [text for text in (ALL_SLOW, ALL_FAST) if text not in study.config.workloads[name].limits]
+def comparison_records(study: Study, workload: str) -> list[Path]:
+    """Return the records that the comparisons of a workload read."""
+    records = study.workload_records(workload)
+    missing = [text for text in (ALL_SLOW, ALL_FAST) if text not in study.config.workloads[workload].limits]
     if missing:
-        raise BadInputError(f'workloads.{name}.limits: these figures compare with "{missing[0]}"; add it')
+        raise BadInputError(f'workloads.{workload}.limits: these figures compare with "{missing[0]}"; add it')
     return records
 
 
-def predicted_records(study: Study, folder: str) -> list[Path]:
+def predicted_records(study: Study, workload: str) -> list[Path]:
     """The records that figure 11 reads: those of the comparisons, and runs of further optimizers."""
-    return comparison_records(study, folder) + study.further_records(folder.rstrip("/") or CONVENTIONAL, "predicted")
+    return comparison_records(study, workload) + study.further_records(workload, "predicted")
 
 
-def rival_records(study: Study, folder: str) -> list[Path]:
+def rival_records(study: Study, workload: str) -> list[Path]:
     """The records that figure 7 reads: those of the comparisons, and of the workload's rivals."""
-    return comparison_records(study, folder) + study.further_records(folder.rstrip("/") or CONVENTIONAL, "rivals")
+    return comparison_records(study, workload) + study.further_records(workload, "rivals")
 
 
 def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:

@@ -14,8 +14,8 @@ from autotm.model.config import PricesConfig, StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import save
 from autotm.model.limit import Limit
+from autotm.stages import figure_stage
 from autotm.study.figures import comparisons, figures
-from autotm.study.figures.figures import FigureFiles, make_figure_of_records
 from autotm.study.tables import read_table, table_of_records, with_prices, write_table
 
 NETWORKS = ("resnet200", "vgg19", "densenet264")
@@ -167,7 +167,7 @@ def test_runs_on_real_and_on_emulated_slow_memory_are_not_compared(tmp_path: Pat
 def test_what_a_figure_needs_is_asked_for(records: list[Path], tmp_path: Path) -> None:
     def make(name: str, without: str) -> None:
         kept = [path for path in records if without not in path.parts]
-        make_figure_of_records(kept, FigureFiles.of(tmp_path / f"{name}.csv"), STYLE, PricesConfig())
+        figure_stage(STYLE, {"records": kept}, csv=tmp_path / f"{name}.csv")
 
     with pytest.raises(BadInputError, match='at limit "1:0"'):
         make("fig7", "1to0")

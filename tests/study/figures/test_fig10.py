@@ -11,11 +11,12 @@ import pytest
 from PIL import Image
 from synthetic_records import IO_BYTES, LIMITS, PEAK_BYTES, write_study, write_workload
 
-from autotm.model.config import PricesConfig, StyleConfig
+from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError
+from autotm.stages import figure_stage
 from autotm.study import tables
 from autotm.study.figures import limits
-from autotm.study.figures.figures import FigureFiles, draw, make_figure_of_records
+from autotm.study.figures.figures import FigureFiles, draw
 from autotm.study.tables import read_table, table_of_records
 
 STYLE = StyleConfig(dots_per_inch=60)
@@ -24,7 +25,7 @@ STYLE = StyleConfig(dots_per_inch=60)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fig10")
-    make_figure_of_records(write_study(folder / "records"), files(folder), STYLE, PricesConfig())
+    figure_stage(STYLE, {"records": write_study(folder / "records")}, csv=files(folder).csv)
     return folder
 
 

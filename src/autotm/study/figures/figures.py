@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
-from autotm.model.config import ALL_FAST, ALL_SLOW, PricesConfig, StyleConfig
+from autotm.model.config import ALL_FAST, ALL_SLOW, StyleConfig
 from autotm.model.errors import unknown_name
 from autotm.study.drawing import Drawn, draw_to_files
 from autotm.study.figures import comparisons, gpu, heap, kernel_times, limits, memory_prices, slow_memories
-from autotm.study.tables import read_table, table_of_records, with_prices, write_table
+from autotm.study.tables import read_table, write_table
 
 FIGURES: Mapping[str, Callable[[pd.DataFrame, StyleConfig], Drawn]] = {
     "fig7": comparisons.draw_fig7,
@@ -62,18 +62,6 @@ class FigureFiles:
         if self.csv.stem not in FIGURES:
             raise unknown_name("figure", self.csv.stem, FIGURES)
         return self.csv.stem
-
-
-def make_figure_of_records(
-    records: Sequence[Path], files: FigureFiles, style: StyleConfig, prices: PricesConfig
-) -> None:
-    """Records -> .csv -> .pdf and .png.
-
-    Raises:
-        DamagedFileError: a record cannot be read.
-        BadInputError: no such figure, or the records are not those that it needs.
-    """
-    make_figure(with_prices(table_of_records(records), prices), files, style)
 
 
 def make_figure(table: pd.DataFrame, files: FigureFiles, style: StyleConfig) -> None:

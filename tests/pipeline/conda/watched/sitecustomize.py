@@ -1,16 +1,17 @@
 """On the path of a job: tells, when it ends, what autotm's code imported in it and which files that came from.
 
-One JSON file a process in the folder that `WATCHED_IMPORTS` names: `script`, and `files`, a file for each module. Jobs
-end by `os._exit`, so that is where it is written. Without the variable, nothing happens.
+One JSON file a process in the folder that `WATCHED_IMPORTS` names: `script`, and `files`, a file for each module.
+Without the variable, nothing happens.
 """
 
+import atexit
 import builtins
 import json
 import os
 import sys
 from pathlib import Path
 
-_import, _exit, _found = builtins.__import__, os._exit, {}
+_import, _found = builtins.__import__, {}
 
 
 def _watching_import(name, importer=None, *rest, **named):
@@ -23,11 +24,11 @@ def _watching_import(name, importer=None, *rest, **named):
     return module
 
 
-def _telling_exit(status):
+def _tell():
     told = {"script": Path(sys.argv[0]).name, "files": _found}
     Path(os.environ["WATCHED_IMPORTS"], f"{os.getpid()}.json").write_text(json.dumps(told), encoding="utf-8")
-    _exit(status)
 
 
 if "WATCHED_IMPORTS" in os.environ:
-    builtins.__import__, os._exit = _watching_import, _telling_exit
+    builtins.__import__ = _watching_import
+    atexit.register(_tell)

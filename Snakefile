@@ -1,0 +1,50 @@
+# AutoTM's study as a pipeline: kernel_profile -> ilp_solve -> compile -> run -> figure.
+from snakemake.utils import min_version
+
+from autotm.stages.jobs import end_jobs_when_asked
+
+min_version("9.27")
+
+
+configfile: "config/config.yaml"
+
+
+report: "workflow/report/study.rst"
+
+
+include: "rules/common.smk"
+include: "rules/failures.smk"
+include: "rules/calibrate.smk"
+include: "rules/kernel_profile.smk"
+include: "rules/extrapolate.smk"
+include: "rules/modelled_gpu.smk"
+include: "rules/ilp_solve.smk"
+include: "rules/compile.smk"
+include: "rules/run.smk"
+include: "rules/jobs_ahead.smk"
+include: "rules/framework.smk"
+include: "rules/figures.smk"
+include: "rules/verification.smk"
+include: "rules/timing_study.smk"
+
+
+onstart:
+    if workflow.local_exec:  # elsewhere the executor cancels its jobs, by commands that must not be ended
+        end_jobs_when_asked()
+        tell_jobs_due()
+
+
+localrules:
+    figures,
+    figure,
+    figure_timing_study,
+    records_table,
+    verification_table,
+    verification,
+
+
+rule figures:
+    default_target: True
+    input:
+        [f"figures/{name}.pdf" for name in FIGURES if name != "devices"],  # which is of other machines
+        "figures/timing_study.pdf",
