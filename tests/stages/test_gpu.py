@@ -43,7 +43,7 @@ def test_from_a_machine_file_to_a_record(tmp_path: Path, monkeypatch: pytest.Mon
 
     places = {name: getattr(paths, name) for name in ("links", "store", "objects", "values", "graph", "library")}
     config = ProfileConfig(implementations="all", min_repeats=2)
-    stages.kernel_profile_stage(context, network, "tiny", config, 0.05, **places, profile=paths.profile)
+    stages.kernel_profile_stage(context, network, "tiny", config, **places, profile=paths.profile)
     assert read_profile(paths.profile).provenance["gpu"] == "NVIDIA H100 80GB HBM3"
     graph, of_graph = load_with_provenance(paths.graph, "graph", Graph)
     assert any("_tf32_" in kernel.function for kernel in graph.kernels)

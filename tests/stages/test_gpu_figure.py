@@ -45,7 +45,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         stages.calibrate_stage(context, 0.0, links=paths.links)
         places = {name: getattr(paths, name) for name in ("links", "store", "objects", "values", "graph", "library")}
         config = ProfileConfig(implementations="all", min_repeats=2)
-        stages.kernel_profile_stage(context, SOURCE, "tiny", config, 0.05, **places, profile=paths.profile)
+        stages.kernel_profile_stage(context, SOURCE, "tiny", config, **places, profile=paths.profile)
         own = {str(limit): own_step(context, paths, limit, playing()) for limit in (LIMIT, WIDE)}
         return {name: ran(context, paths, name) for name in NAMES} | own
 

@@ -96,7 +96,7 @@ def computer(tmp_path_factory: pytest.TempPathFactory) -> Any:
         save(paths.links, "links", random_graphs.with_engines(case, slower=1.5).links, {})
         places = {name: getattr(paths, name) for name in ("links", "store", "objects", "values", "graph", "library")}
         config = ProfileConfig(implementations="all", min_repeats=2)
-        stages.kernel_profile_stage(context, NETWORK, "tiny", config, 0.05, **places, profile=paths.profile)
+        stages.kernel_profile_stage(context, NETWORK, "tiny", config, **places, profile=paths.profile)
         yield Computer(context, paths, played, driver, counted)
 
 
@@ -191,7 +191,7 @@ def test_by_default_no_library_is_asked(computer: Computer, monkeypatch: pytest.
     paths.graph.parent.mkdir(parents=True)
     places = {name: getattr(paths, name) for name in ("links", "store", "objects", "values", "graph", "library")}
     config = ProfileConfig(implementations="default", min_repeats=1)
-    stages.kernel_profile_stage(computer.context, NETWORK, "tiny", config, 0.05, **places, profile=paths.profile)
+    stages.kernel_profile_stage(computer.context, NETWORK, "tiny", config, **places, profile=paths.profile)
     assert "vendor_libraries" not in read_profile(paths.profile).provenance
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from autotm.model.config import ALL_FAST, ALL_SLOW, StyleConfig
+from autotm.model.config import StyleConfig
 from autotm.model.errors import unknown_name
+from autotm.model.limit import ALL_FAST, ALL_SLOW
 from autotm.study.drawing import Drawn, draw_to_files
 from autotm.study.figures import comparisons, gpu, heap, kernel_times, limits, memory_prices, slow_memories
 from autotm.study.tables import read_table, write_table
@@ -21,8 +22,8 @@ FIGURES: Mapping[str, Callable[[pd.DataFrame, StyleConfig], Drawn]] = {
     "fig8_talk": partial(comparisons.draw_fig8, label="speed-up over {name}\n(higher is better)"),
     "fig9": memory_prices.draw_fig9,
     "fig10": limits.draw_fig10,
-    "fig10a_all_fast": partial(limits.draw_fig10a, limit=ALL_FAST),
-    "fig10a_all_slow": partial(limits.draw_fig10a, limit=ALL_SLOW),
+    "fig10a_all_fast": partial(limits.draw_fig10a, limit=str(ALL_FAST)),
+    "fig10a_all_slow": partial(limits.draw_fig10a, limit=str(ALL_SLOW)),
     "fig10a_synchronous": limits.draw_fig10a,
     "fig11": comparisons.draw_fig11,
     "fig12": gpu.draw_fig12,
