@@ -125,7 +125,7 @@ def _rows(tiers: Tiers, cpus: Sequence[int], curves: Sequence[CopyCurve], rounds
         for way in (_timed(engine, ways), *(loop.way(kind) for kind in range(len(LOOPS))))
     ]
     rows = []
-    for destination, size in itertools.product((Tier.DRAM, Tier.PMEM), SIZES):
+    for destination, size in itertools.product((Tier.FAST, Tier.SLOW), SIZES):
         if size > tiers.fast.size_bytes:
             continue
         count = min(rounds, _LARGE_ROUNDS) if size >= _LARGE_BYTES else rounds
@@ -146,7 +146,7 @@ def _rates(
     tiers: Tiers, destination: Tier, size_bytes: int, ways: Sequence[Copy], rounds: int, watch: Watch
 ) -> list[float]:
     """Bytes a nanosecond of each way, medians; ways that this processor lacks are 0."""
-    source = Tier.PMEM if destination is Tier.DRAM else Tier.DRAM
+    source = Tier.SLOW if destination is Tier.FAST else Tier.FAST
     copies = itertools.count()
 
     def one_round() -> list[int]:

@@ -39,8 +39,8 @@ def modelled_links() -> Links:
         return Link(destination, tuple((size, round(size / bytes_per_ns) + 2000) for size in (4096, 10**6, 10**9)))
 
     none = dict.fromkeys(OpClass, Contention(0.0, 0.0))
-    beside = AsynchronousLinks(link(Tier.DRAM, 2.0), link(Tier.PMEM, 2.5), none, none, call_us=0.0)
-    return Links(link(Tier.DRAM, 29.0), link(Tier.PMEM, 12.0), 2.3e12, 1.0, beside)
+    beside = AsynchronousLinks(link(Tier.FAST, 2.0), link(Tier.SLOW, 2.5), none, none, call_us=0.0)
+    return Links(link(Tier.FAST, 29.0), link(Tier.SLOW, 12.0), 2.3e12, 1.0, beside)
 
 
 def modelled_profile(graph: Graph, *, tables: bool = False, noise: float = 0.0, seed: int = 0) -> Profile:

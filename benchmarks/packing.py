@@ -50,7 +50,7 @@ def main() -> None:
         for optimizer, limit in product(asked.optimizers, asked.limits):
             plan = solve(graph, profile, modelled_links(), optimizer, Limit.parse(limit), SolveOptions(gap=0.01))
             chosen = plan.step_of(graph)
-            blocks = Blocks.of(chosen, [stay for stay in plan.stays if stay.tier is Tier.DRAM])
+            blocks = Blocks.of(chosen, [stay for stay in plan.stays if stay.tier is Tier.FAST])
             left = plan.dram_limit_bytes / blocks.peak_bytes - 1
             line = f"{network:14} {optimizer:12}{limit:>5} {len(blocks):7} {left:13.3%}"
             print(line + "".join(_cell(way, blocks, plan.dram_limit_bytes) for way in WAYS.values()), flush=True)

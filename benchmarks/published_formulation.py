@@ -140,12 +140,12 @@ def _moves(model: Any, case: Instance, tensor: Tensor, gadgets: list[int], x: di
     """What moves cost: beside a kernel if the gadget that the edge leaves is no user; else the step waits."""
     reads = [edge for edge in x if edge[0][0] == "C" and edge[1][0] == "B"]
     writes = [edge for edge in x if edge[0][0] == "A" and edge[1][0] == "C"]
-    for edges, tier in ((reads, Tier.DRAM), (writes, Tier.PMEM)):
+    for edges, tier in ((reads, Tier.FAST), (writes, Tier.SLOW)):
         for edge in edges:
             kernel = gadgets[edge[0][1] - 1]
             if kernel not in tensor.users:
                 model.move_terms[kernel].append(case.links.transfer_us(tier, tensor.size_bytes) * x[edge])
-            elif tier is Tier.DRAM:
+            elif tier is Tier.FAST:
                 model.terms.append(case.links.copy_us(tier, tensor.size_bytes) * x[edge])
     writes = [edge for edge in writes if gadgets[edge[0][1] - 1] in tensor.users]
     if writes:
@@ -154,7 +154,7 @@ def _moves(model: Any, case: Instance, tensor: Tensor, gadgets: list[int], x: di
         for edge in writes:
             model.rows.add(written >= x[edge])
         model.rows.add(written <= sum(x[edge] for edge in writes))
-        model.terms.append(case.links.copy_us(Tier.PMEM, tensor.size_bytes) * written)
+        model.terms.append(case.links.copy_us(Tier.SLOW, tensor.size_bytes) * written)
 
 
 def _edges(count: int) -> list[Edge]:

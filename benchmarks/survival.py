@@ -149,7 +149,7 @@ def _solved(case: Case) -> Outcome:
     check_plan(graph, profile, links, plan)
     check_program(graph, plan, compile_program(graph, plan, layout))
     chosen = plan.step_of(graph)
-    peak = Blocks.of(chosen, [stay for stay in plan.stays if stay.tier is Tier.DRAM]).peak_bytes
+    peak = Blocks.of(chosen, [stay for stay in plan.stays if stay.tier is Tier.FAST]).peak_bytes
     excess = layout.fast_bytes / peak - 1 if peak else 0.0
     first_s = packed - started
     return Outcome(case, "", plan.gap, len(plan.attempts_s), first_s, whole_s, packed - solved, excess)

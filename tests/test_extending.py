@@ -80,7 +80,7 @@ def delay_ns(kind):
     text = file.read_text().replace("kind: emulated,", f"kind: {kind},")
     Path("config/machines/other.yaml").write_text(text)
     with open_tiers(load_machine(Path("config/machines/other.yaml"), 1), None, 4096, 4096, devices) as tiers:
-        assert tiers.asynchronous_move_ns(Tier.DRAM, 5_000_000) == 1_000_000
+        assert tiers.asynchronous_move_ns(Tier.FAST, 5_000_000) == 1_000_000
         return tiers.kernel_delay_ns(OpClass.MATMUL, (1_000_000,), (1_000_000,))
 assert delay_ns("emulated") == 150_000
 assert delay_ns("emulated_far") == 154_000

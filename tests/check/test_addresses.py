@@ -53,7 +53,7 @@ def test_any_other_offset_is_judged_as_by_looking_at_every_pair(seed: int) -> No
 
 def test_limit_alignment_and_number_are_kept() -> None:
     case, plan = packed(0)
-    fast = next(number for number, stay in enumerate(plan.stays) if stay.tier is Tier.DRAM)
+    fast = next(number for number, stay in enumerate(plan.stays) if stay.tier is Tier.FAST)
     top = plan.dram_limit_bytes // 64 * 64
 
     def at(offset: int) -> Plan:

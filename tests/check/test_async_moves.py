@@ -20,7 +20,7 @@ from autotm.model.limit import Counts, Limit
 from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.model.program import Instruction, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 
-FAST, SLOW = Tier.DRAM, Tier.PMEM
+FAST, SLOW = Tier.FAST, Tier.SLOW
 
 FLYING = (
     [

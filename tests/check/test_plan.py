@@ -38,11 +38,11 @@ def with_stays(plan: Plan, stays: list[Stay]) -> Plan:
 
 
 def write(plan: Plan) -> Move:
-    return next(move for move in plan.moves if move.destination is Tier.PMEM)
+    return next(move for move in plan.moves if move.destination is Tier.SLOW)
 
 
 def read(plan: Plan) -> Move:
-    return next(move for move in plan.moves if move.destination is Tier.DRAM)
+    return next(move for move in plan.moves if move.destination is Tier.FAST)
 
 
 def stay_at(plan: Plan, tensor: str, tier: Tier, kernel: int) -> Stay:
@@ -59,7 +59,7 @@ def drop_stay(plan: Plan) -> Plan:
 def cut_read_source(plan: Plan) -> Plan:
     """The slow copy ends just before the read that needs it."""
     move = read(plan)
-    source = stay_at(plan, move.tensor, Tier.PMEM, move.before)
+    source = stay_at(plan, move.tensor, Tier.SLOW, move.before)
     assert source.start < move.before
     return with_stays(plan, [replace(s, end=move.before) if s == source else s for s in plan.stays])
 
@@ -67,13 +67,13 @@ def cut_read_source(plan: Plan) -> Plan:
 def cut_write_source(plan: Plan) -> Plan:
     """The fast stay starts too late to be read by the write."""
     move = write(plan)
-    source = stay_at(plan, move.tensor, Tier.DRAM, move.before - 1)
+    source = stay_at(plan, move.tensor, Tier.FAST, move.before - 1)
     return with_stays(plan, [s for s in plan.stays if s != source])
 
 
 def late_destination(plan: Plan) -> Plan:
     move = write(plan)
-    kept = [s for s in plan.stays if not (s.tensor == move.tensor and s.tier is Tier.PMEM)]
+    kept = [s for s in plan.stays if not (s.tensor == move.tensor and s.tier is Tier.SLOW)]
     return with_stays(plan, kept)
 
 
@@ -89,7 +89,7 @@ def double_stay(plan: Plan) -> Plan:
 def born_twice(plan: Plan) -> Plan:
     moved = {move.tensor for move in plan.moves}
     stay = next(stay for stay in plan.stays if stay.tensor not in moved)
-    other = Tier.DRAM if stay.tier is Tier.PMEM else Tier.PMEM
+    other = Tier.FAST if stay.tier is Tier.SLOW else Tier.SLOW
     return with_stays(plan, [*plan.stays, replace(stay, tier=other)])
 
 
@@ -99,16 +99,16 @@ def outside_life(plan: Plan) -> Plan:
 
 
 def unknown_stay(plan: Plan) -> Plan:
-    return with_stays(plan, [*plan.stays, Stay("weight", Tier.DRAM, 0, 1)])
+    return with_stays(plan, [*plan.stays, Stay("weight", Tier.FAST, 0, 1)])
 
 
 def unknown_move(plan: Plan) -> Plan:
-    moves = [*plan.moves, Move("nothing", Tier.DRAM, 1)]
-    return replace(plan, moves=tuple(sorted(moves, key=lambda move: (move.before, move.destination is Tier.DRAM))))
+    moves = [*plan.moves, Move("nothing", Tier.FAST, 1)]
+    return replace(plan, moves=tuple(sorted(moves, key=lambda move: (move.before, move.destination is Tier.FAST))))
 
 
 def move_before_birth(plan: Plan) -> Plan:
-    moves = [Move(plan.stays[0].tensor, Tier.PMEM, 0), *plan.moves]
+    moves = [Move(plan.stays[0].tensor, Tier.SLOW, 0), *plan.moves]
     return replace(plan, moves=tuple(moves))
 
 
@@ -123,7 +123,7 @@ def all_in_fast_memory(plan: Plan) -> Plan:
     for stay in plan.stays:
         start, end = spans.get(stay.tensor, (stay.start, stay.end))
         spans[stay.tensor] = (min(start, stay.start), max(end, stay.end))
-    stays = [Stay(tensor, Tier.DRAM, start, end) for tensor, (start, end) in spans.items()]
+    stays = [Stay(tensor, Tier.FAST, start, end) for tensor, (start, end) in spans.items()]
     configurations = tuple(c.replace("P", "D") for c in plan.configurations)
     return replace(with_stays(plan, stays), moves=(), configurations=configurations)
 
@@ -192,7 +192,7 @@ def test_restrictions_of_the_machine(case: Case, plan: Plan) -> None:
         check_plan(case.graph, case.profile, case.links, plan, fast_operands_only=True)
     assert caught.value.fault is Fault.WRONG_TIER
     stay = plan.stays[0]
-    other = Tier.DRAM if stay.tier is Tier.PMEM else Tier.PMEM
+    other = Tier.FAST if stay.tier is Tier.SLOW else Tier.SLOW
     with pytest.raises(FaultError) as caught:
         check_plan(case.graph, case.profile, case.links, plan, fixed={stay.tensor: other})
     assert caught.value.fault is Fault.WRONG_TIER

@@ -84,13 +84,13 @@ def other_tier(program: Program) -> Program:
     index = pooled(program)
     slot = first_pooled(program.steps[index])
     address = program.steps[index].addresses[slot]
-    return readdress(program, index, slot, Address(Tier.DRAM if address.tier is Tier.PMEM else Tier.PMEM, 0))
+    return readdress(program, index, slot, Address(Tier.FAST if address.tier is Tier.SLOW else Tier.SLOW, 0))
 
 
 def without_offset(program: Program) -> Program:
-    index = pooled(program, tier=Tier.DRAM)
-    slot = next(i for i, a in enumerate(program.steps[index].addresses) if a.offset is not None and a.tier is Tier.DRAM)
-    return readdress(program, index, slot, Address(Tier.DRAM, None))
+    index = pooled(program, tier=Tier.FAST)
+    slot = next(i for i, a in enumerate(program.steps[index].addresses) if a.offset is not None and a.tier is Tier.FAST)
+    return readdress(program, index, slot, Address(Tier.FAST, None))
 
 
 def argument_in_pool(program: Program) -> Program:
@@ -100,13 +100,13 @@ def argument_in_pool(program: Program) -> Program:
         if isinstance(s, KernelStep) and any(a.offset is None for a in s.addresses)
     )
     return readdress(
-        program, index, program.steps[index].addresses.index(Address(Tier.DRAM, None)), Address(Tier.DRAM, 0)
+        program, index, program.steps[index].addresses.index(Address(Tier.FAST, None)), Address(Tier.FAST, 0)
     )
 
 
 def two_on_one_place(program: Program) -> Program:
     """Two operands of one kernel in one tier are put on the same bytes."""
-    tier = Tier.PMEM
+    tier = Tier.SLOW
     index = pooled(program, operands=2, tier=tier)
     slots = [i for i, a in enumerate(program.steps[index].addresses) if a.offset is not None and a.tier is tier]
     addresses = program.steps[index].addresses
@@ -115,18 +115,18 @@ def two_on_one_place(program: Program) -> Program:
 
 
 def wrong_bytes(program: Program) -> Program:
-    return changed(program, moves(program, Tier.PMEM)[0], lambda step: replace(step, size_bytes=step.size_bytes + 64))
+    return changed(program, moves(program, Tier.SLOW)[0], lambda step: replace(step, size_bytes=step.size_bytes + 64))
 
 
 def wrong_source(program: Program) -> Program:
-    index = moves(program, Tier.PMEM)[0]
+    index = moves(program, Tier.SLOW)[0]
     step = program.steps[index]
     elsewhere = 0 if step.source.offset else 64
-    return changed(program, index, lambda step: replace(step, source=Address(Tier.DRAM, elsewhere)))
+    return changed(program, index, lambda step: replace(step, source=Address(Tier.FAST, elsewhere)))
 
 
 def within_one_tier(program: Program) -> Program:
-    return changed(program, moves(program, Tier.PMEM)[0], lambda step: replace(step, source=step.destination))
+    return changed(program, moves(program, Tier.SLOW)[0], lambda step: replace(step, source=step.destination))
 
 
 def without_kernel(program: Program) -> Program:
@@ -141,13 +141,13 @@ def swapped_kernels(program: Program) -> Program:
 
 
 def without_move(program: Program) -> Program:
-    lost = moves(program, Tier.DRAM)[0]
+    lost = moves(program, Tier.FAST)[0]
     return replace(program, steps=(*program.steps[:lost], *program.steps[lost + 1 :]))
 
 
 def late_move(program: Program) -> Program:
     """A move after the kernel it was to precede."""
-    index = moves(program, Tier.PMEM)[0]
+    index = moves(program, Tier.SLOW)[0]
     steps = list(program.steps)
     later = next(i for i in range(index + 1, len(steps)) if isinstance(steps[i], KernelStep))
     steps.insert(later, steps.pop(index))
@@ -198,7 +198,7 @@ def test_each_defect_is_named(
 def needed_until(plan: Plan, stay: Stay) -> int:
     """A slow stay that ends as the source of a read is held through the kernel, but needed until the read only."""
     source = any(move.tensor == stay.tensor and move.before == stay.end - 1 for move in plan.moves)
-    return stay.end - 1 if stay.tier is Tier.PMEM and source else stay.end
+    return stay.end - 1 if stay.tier is Tier.SLOW and source else stay.end
 
 
 def test_bytes_reused_too_early_are_found(case: Case, plan: Plan) -> None:

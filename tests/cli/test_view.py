@@ -175,7 +175,7 @@ def test_a_trace_is_of_a_step_that_ran(compiled: Path, tmp_path: Path, caplog: p
     assert [name for name in spans if name in KERNELS] == KERNELS
     program = load(compiled / "program.json", "program", Program)
     moves = [
-        f"{step.tensor} to {'fast' if step.destination.tier is Tier.DRAM else 'slow'}"
+        f"{step.tensor} to {'fast' if step.destination.tier is Tier.FAST else 'slow'}"
         for step in program.steps
         if isinstance(step, MoveStep)
     ]

@@ -141,8 +141,8 @@ def _option(case: Case, tensor: Tensor, at: tuple[bool, ...], between: tuple[boo
     cost = sum(case.profile.extra_us(case.graph, kernels[user], tensor.name) for user in slow) if additive else 0.0
     reads = sum(1 for k in range(1, len(users)) if at[k] and not between[k - 1])
     leaves = at[0] and not all(between)
-    cost += reads * case.links.copy_us(Tier.DRAM, tensor.size_bytes)
-    cost += leaves * case.links.copy_us(Tier.PMEM, tensor.size_bytes)
+    cost += reads * case.links.copy_us(Tier.FAST, tensor.size_bytes)
+    cost += leaves * case.links.copy_us(Tier.SLOW, tensor.size_bytes)
     fast_bytes = [0] * len(kernels)
     for k, user in enumerate(users):
         fast_bytes[user] = tensor.allocated_bytes * at[k]

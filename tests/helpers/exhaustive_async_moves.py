@@ -80,7 +80,7 @@ def windows(case: Case, tensor: Tensor, destination: Tier, gap: Span) -> set[Spa
     for factor in FACTORS:
         to_slow = [(first, stop) for stop in range(first, halves[0] + 1)]
         to_fast = [(start, end) for start in range(end, halves[0] - 1, -1)]
-        spans = to_slow if destination is Tier.PMEM else to_fast
+        spans = to_slow if destination is Tier.SLOW else to_fast
         long_enough = [span for span in spans if sum(time_ns[slice(*span)]) >= factor * transfer_ns]
         found.update(
             span for span in long_enough[:1] if work_ns(case, tensor, destination, span) <= sum(time_ns[slice(*span)])
@@ -114,8 +114,8 @@ def _options(case: Case, tensor: Tensor) -> Iterator[Option]:
         for between in product((True, False), repeat=len(gaps)):
             if any(stays and not (at[k] and at[k + 1]) for k, stays in enumerate(between)):
                 continue
-            moves = [(Tier.PMEM, between.index(False))] if at[0] and not all(between) else []
-            moves += [(Tier.DRAM, k) for k in range(len(gaps)) if at[k + 1] and not between[k]]
+            moves = [(Tier.SLOW, between.index(False))] if at[0] and not all(between) else []
+            moves += [(Tier.FAST, k) for k in range(len(gaps)) if at[k + 1] and not between[k]]
             for chosen in product(*(ways[move] for move in moves)):
                 yield _option(case, tensor, gaps, at, between, list(zip(moves, chosen, strict=True)))
 

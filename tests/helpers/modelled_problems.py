@@ -31,7 +31,7 @@ def problem_of(maps: int, graph: Graph) -> Problem:
 def links() -> Links:
     copy_ns = round(1e3 * COPY_US)
     to_fast, to_slow = (
-        Link(tier, ((MAP_BYTES, copy_ns), (2 * MAP_BYTES, 2 * copy_ns))) for tier in (Tier.DRAM, Tier.PMEM)
+        Link(tier, ((MAP_BYTES, copy_ns), (2 * MAP_BYTES, 2 * copy_ns))) for tier in (Tier.FAST, Tier.SLOW)
     )
     none = dict.fromkeys(OpClass, Contention(0.0, 0.0))
     return Links(to_fast, to_slow, 1e12, 1.0, AsynchronousLinks(to_fast, to_slow, none, none, 0.0))

@@ -84,7 +84,7 @@ class OpenedPage:
         per_unit = plot["width"] / (view["to"] - view["from"])
         found = []
         for stay, offset in zip(self.placed.plan.stays, self.placed.offsets, strict=True):
-            tier = int(stay.tier is Tier.PMEM)
+            tier = int(stay.tier is Tier.SLOW)
             row, low = rows[("fast", "slow")[tier]], view["low"][tier]
             per_byte = row["height"] / (view["high"][tier] - low)
             size = self.placed.step.by_name[stay.tensor].allocated_bytes

@@ -213,7 +213,7 @@ def make_links(to_fast_gb_per_s: float, to_slow_gb_per_s: float, tiny: bool = Fa
             destination, tuple((size, round(size / rate) + (20 if tiny else 2000)) for size in (small, 10**6, 10**9))
         )
 
-    return Links(link(Tier.DRAM, to_fast_gb_per_s), link(Tier.PMEM, to_slow_gb_per_s), 1e12, 1.0)
+    return Links(link(Tier.FAST, to_fast_gb_per_s), link(Tier.SLOW, to_slow_gb_per_s), 1e12, 1.0)
 
 
 def with_engines(

@@ -54,7 +54,7 @@ def program(graph: Graph, slow: frozenset[str] = frozenset(), trips: dict[str, T
     steps: list[Instruction] = []
     for index, kernel in enumerate(graph.kernels):
         for number, (name, trip) in enumerate(trips.items()):
-            here, there = Address(Tier.DRAM, fast[name]), Address(Tier.PMEM, slow_at[name])
+            here, there = Address(Tier.FAST, fast[name]), Address(Tier.SLOW, slow_at[name])
             steps += _moves(index, trip, name, graph.by_name[name].size_bytes, here, there, number)
         names = [operand.tensor for operand in kernel.operands]
         steps.append(KernelStep(index, tuple(_address(name, slow, fast, slow_at) for name in names)))
@@ -99,7 +99,7 @@ def with_address(program: Program, kernel: int, slot: int, address: Address) -> 
 
 
 def _address(name: str, slow: frozenset[str], fast: dict[str, int], slow_at: dict[str, int]) -> Address:
-    return Address(Tier.PMEM, slow_at[name]) if name in slow else Address(Tier.DRAM, fast.get(name))
+    return Address(Tier.SLOW, slow_at[name]) if name in slow else Address(Tier.FAST, fast.get(name))
 
 
 def _side_by_side(tensors: list[Tensor]) -> tuple[dict[str, int], int]:

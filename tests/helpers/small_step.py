@@ -98,8 +98,8 @@ def machine(threads: int = 1) -> Machine:
 
 def links() -> Links:
     """Copies at 2 GB/s to fast and 1 GB/s to slow memory; no stretch."""
-    to_fast = Link(Tier.DRAM, ((1_000, 500), (1_000_000, 500_000)))
-    to_slow = Link(Tier.PMEM, ((1_000, 1_000), (1_000_000, 1_000_000)))
+    to_fast = Link(Tier.FAST, ((1_000, 500), (1_000_000, 500_000)))
+    to_slow = Link(Tier.SLOW, ((1_000, 1_000), (1_000_000, 1_000_000)))
     return Links(to_fast, to_slow, 2.5e12, 1.0)
 
 

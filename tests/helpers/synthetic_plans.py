@@ -20,7 +20,7 @@ from autotm.model.program import Layout
 from autotm.solve.placing import solve_and_pack
 from autotm.study.placed import Placed
 
-LANES = {Tier.DRAM: 40, Tier.PMEM: 24}
+LANES = {Tier.FAST: 40, Tier.SLOW: 24}
 BLOCK_BYTES = 64_000
 
 
@@ -49,13 +49,13 @@ def laid_out(count: int = 50_000, kernels: int = 20_000) -> Placed:
     order = sorted(range(count), key=lambda index: stays[index].order)
     stays, offsets = [stays[index] for index in order], [offsets[index] for index in order]
     graph = _graph_of(stays, kernels)
-    slow = {stay.tensor for stay in stays if stay.tier is Tier.PMEM}
+    slow = {stay.tensor for stay in stays if stay.tier is Tier.SLOW}
     configurations = tuple(
         "".join("P" if operand.tensor in slow else "D" for operand in kernel.operands) for kernel in graph.kernels
     )
     heights = {tier: number * BLOCK_BYTES for tier, number in LANES.items()}
     plan = Plan(
-        hash_of(graph), "static", f"{heights[Tier.DRAM]}B", heights[Tier.DRAM], Counts.INTERMEDIATES, tuple(stays), (),
+        hash_of(graph), "static", f"{heights[Tier.FAST]}B", heights[Tier.FAST], Counts.INTERMEDIATES, tuple(stays), (),
         configurations, 1.0, 1.0, Status.NOT_OPTIMIZED, 0.0, 0.0, offsets=tuple(offsets),
     )  # fmt: skip
     program = compile_program(graph, plan, Layout(plan.stays, plan.offsets, *heights.values()))

@@ -505,8 +505,8 @@ class ThreadDevice:
         machine: Machine | None = None,
     ) -> None:
         self.name = "threads"
-        self.device_pool = ThreadMemory("device", Tier.DRAM, device_bytes)
-        self.host_pool = ThreadMemory("host", Tier.PMEM, host_bytes)
+        self.device_pool = ThreadMemory("device", Tier.FAST, device_bytes)
+        self.host_pool = ThreadMemory("host", Tier.SLOW, host_bytes)
         self._races = Races(STREAMS) if races else None
         self._crew = Crew(order or Order(), self._races)
         self.compute, self.inward, self.outward = (ThreadStream(name, self._crew, poison=poison) for name in STREAMS)

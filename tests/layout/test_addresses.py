@@ -24,7 +24,7 @@ from autotm.solve.choices import Choices, flows_by_use
 from autotm.solve.local_search import refine
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import fits, solve_and_pack
-from autotm.solve.plans import Repair
+from autotm.solve.plans import PlanBuilder
 from autotm.solve.prices import EnginePrices, Lagrangian, Priced, Prices
 from autotm.solve.problem import Problem
 from autotm.solve.settle import Spilled, plan_of, spill_around
@@ -51,7 +51,7 @@ def test_what_is_put_overlaps_nothing_and_is_refused_only_without_a_hole(seed: i
     addresses, outcomes = Addresses({}, (), LIMIT_BYTES), set()
     for number in range(60):
         start, end = sorted(draw.sample(range(20), 2))
-        stay, size = Stay(f"t{number}", Tier.DRAM, start, end), 64 * draw.randint(1, 20)
+        stay, size = Stay(f"t{number}", Tier.FAST, start, end), 64 * draw.randint(1, 20)
         before = dict(places_of(addresses))
         meeting = [place for other, place in before.items() if other.start < end and start < other.end]
         holes = [
@@ -69,21 +69,21 @@ def test_what_is_put_overlaps_nothing_and_is_refused_only_without_a_hole(seed: i
     assert outcomes == {True, False}
 
 
-def repaired(case: Case, limit: Limit) -> tuple[Repair, Problem]:
+def repaired(case: Case, limit: Limit) -> tuple[PlanBuilder, Problem]:
     problem = Problem(case.graph, case.profile, case.links, limit, SolveOptions())
-    repair = Repair(Choices(flows_by_use(problem)), problem.limit_bytes, len(case.graph.kernels))
+    repair = PlanBuilder(Choices(flows_by_use(problem)), problem.limit_bytes, len(case.graph.kernels))
     repair.complete()
     return repair, problem
 
 
-def stacked(repair: Repair, problem: Problem) -> Addresses:
+def stacked(repair: PlanBuilder, problem: Problem) -> Addresses:
     """Addresses that waste most of the limit: no two stays share a byte, whenever they are."""
-    fast = [stay for stay in plan_of(repair)[0] if stay.tier is Tier.DRAM]
+    fast = [stay for stay in plan_of(repair)[0] if stay.tier is Tier.FAST]
     blocks = Blocks.of(problem.graph, fast)
     return Addresses.of(fast, blocks, np.cumsum(blocks.sizes) - blocks.sizes, problem.limit_bytes)
 
 
-def without_prices(problem: Problem, repair: Repair) -> Priced:
+def without_prices(problem: Problem, repair: PlanBuilder) -> Priced:
     kernels = len(problem.graph.kernels)
     nothing = Prices(np.zeros(kernels), tuple(() for _ in repair.tables), EnginePrices.none())
     return Lagrangian(repair.choices, problem.limit_bytes, kernels).at(nothing)
@@ -110,7 +110,7 @@ def test_what_finds_no_address_is_placed_anew_around_the_rest(seed: int) -> None
 
 
 def require_addresses(spilled: Spilled, problem: Problem) -> None:
-    fast = [stay for stay in plan_of(spilled.repair)[0] if stay.tier is Tier.DRAM]
+    fast = [stay for stay in plan_of(spilled.repair)[0] if stay.tier is Tier.FAST]
     places = places_of(spilled.addresses)
     assert set(fast) == set(places)
     assert not overlap(places)

@@ -140,7 +140,7 @@ def test_pools_of_random_plans_hold_their_tensors(seed: int) -> None:
         program = compile_program(case.graph, plan, layout)
         if layout.fast_bytes <= plan.dram_limit_bytes:
             check_program(case.graph, plan, program)
-        assert layout.slow_bytes >= live_peak(case, plan, Tier.PMEM)
+        assert layout.slow_bytes >= live_peak(case, plan, Tier.SLOW)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_pools_of_random_plans_hold_their_tensors(seed: int) -> None:
 def test_pools_stay_within_one_percent_of_the_live_peak(optimizer: str, limit: Limit) -> None:
     case = training_step_case(layers=10)
     plan, layout = packed(case, optimizer, limit)
-    assert layout.fast_bytes <= 1.01 * live_peak(case, plan, Tier.DRAM)
-    assert layout.slow_bytes <= 1.01 * live_peak(case, plan, Tier.PMEM)
+    assert layout.fast_bytes <= 1.01 * live_peak(case, plan, Tier.FAST)
+    assert layout.slow_bytes <= 1.01 * live_peak(case, plan, Tier.SLOW)
 
 
 def test_packing_grows_with_the_stays() -> None:

@@ -47,14 +47,14 @@ def test_links_hold_what_the_device_takes_and_curves_what_memory_does(
     beside = links.asynchronous
     assert beside is not None
     for link, destination, bytes_per_s in (
-        (links.to_fast, Tier.DRAM, 1e9),
-        (links.to_slow, Tier.PMEM, 0.5e9),
-        (beside.to_fast, Tier.DRAM, 0.25e9),
-        (beside.to_slow, Tier.PMEM, 0.125e9),
+        (links.to_fast, Tier.FAST, 1e9),
+        (links.to_slow, Tier.SLOW, 0.5e9),
+        (beside.to_fast, Tier.FAST, 0.25e9),
+        (beside.to_slow, Tier.SLOW, 0.125e9),
     ):
         assert link.destination is destination
         assert dict(link.points) == pytest.approx({size: 2 * size / bytes_per_s * 1e9 for size in SIZES}, abs=READINGS)
-    for tier, link in ((Tier.DRAM, links.to_fast), (Tier.PMEM, links.to_slow)):
+    for tier, link in ((Tier.FAST, links.to_fast), (Tier.SLOW, links.to_slow)):
         assert links.copy_us(tier, SIZES[-1]) == pytest.approx(link.points[-1][1] / 1e3)
     assert beside.beside_to_fast.keys() == beside.beside_to_slow.keys() == set(OpClass)
     assert {(one.destination, one.threads, one.streams, one.ahead_bytes) for one in links.curves} == {
@@ -70,7 +70,7 @@ def test_sizes_that_would_take_too_long_are_left_out(machine: Machine, devices_d
     effort, sizes = Effort(1, 1, point_s=0.001), (4096, 4 << 20, 16 << 20)
     links = calibrate_links(machine, devices_dir, 1e12, co_runners, WATCH, sizes_bytes=sizes, effort=effort)
     assert [size for size, _ in links.to_slow.points] == [4096, 4 << 20]
-    assert links.copy_us(Tier.PMEM, 16 << 20) == pytest.approx(4 * links.copy_us(Tier.PMEM, 4 << 20))
+    assert links.copy_us(Tier.SLOW, 16 << 20) == pytest.approx(4 * links.copy_us(Tier.SLOW, 4 << 20))
     assert links.asynchronous is not None
     assert [size for size, _ in links.asynchronous.to_slow.points] == [4096, 4 << 20]
 

@@ -51,8 +51,8 @@ def test_first_touch_is_charged_per_written_operand_when_asked(emulation: Emulat
 def test_stretch_scales_delays_and_moves(devices_dir: Path) -> None:
     stretched = Emulation(load_device(devices_dir, "plain"), 2.5)
     assert stretched.kernel_delay_ns(OpClass.ELEMENTWISE, (1000,), (1000,)) == 6250
-    assert stretched.move_ns(Tier.DRAM, 1000) == 2500
-    assert stretched.move_ns(Tier.PMEM, 1000) == 5000
+    assert stretched.move_ns(Tier.FAST, 1000) == 2500
+    assert stretched.move_ns(Tier.SLOW, 1000) == 5000
 
 
 def test_this_machines_fast_memory_is_not_stretched(devices_dir: Path) -> None:
@@ -75,7 +75,7 @@ def test_impossible_rates_are_refused(devices_dir: Path, rate: float) -> None:
 
 
 def test_stretch_comes_from_calibration() -> None:
-    links = Links(Link(Tier.DRAM, ((1, 1), (2, 2))), Link(Tier.PMEM, ((1, 1), (2, 2))), 1e12, 3.5)
+    links = Links(Link(Tier.FAST, ((1, 1), (2, 2))), Link(Tier.SLOW, ((1, 1), (2, 2))), 1e12, 3.5)
     assert stretch_of(BALANCED, links) == 3.5
     assert stretch_of(WHOLE, None) == 1
     with pytest.raises(BadInputError, match="rule calibrate"):

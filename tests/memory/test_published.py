@@ -64,8 +64,8 @@ def test_latency_is_waited_for_once_an_operand_and_once_a_move(device: Device) -
     one = emulation.kernel_delay_ns(OpClass.MATMUL, (4096,), ())
     two = emulation.kernel_delay_ns(OpClass.MATMUL, (2048, 2048), ())
     assert two - one == 600
-    assert emulation.move_ns(Tier.DRAM, 1000) == (2 * (300 + 100))
-    assert emulation.move_ns(Tier.PMEM, 1000) == (2 * (300 + 125))
+    assert emulation.move_ns(Tier.FAST, 1000) == (2 * (300 + 100))
+    assert emulation.move_ns(Tier.SLOW, 1000) == (2 * (300 + 125))
 
 
 def test_one_copying_thread_is_bound_by_the_lines_it_waits_for(device: Device) -> None:

@@ -18,8 +18,8 @@ from autotm.model.machine import EmulatedTier, Machine
 def test_pools_have_their_sizes_and_tiers(machine: Machine, devices_dir: Path) -> None:
     with open_tiers(machine, None, 4096, 8192, devices_dir, stretch=1) as tiers:
         assert (tiers.fast.size_bytes, tiers.slow.size_bytes) == (4096, 8192)
-        assert tiers.pool(Tier.DRAM) is tiers.fast
-        assert tiers.pool(Tier.PMEM) is tiers.slow
+        assert tiers.pool(Tier.FAST) is tiers.fast
+        assert tiers.pool(Tier.SLOW) is tiers.slow
 
 
 @pytest.mark.parametrize("size_bytes", [4096, (2 << 20) + 4096])
@@ -29,8 +29,8 @@ def test_moves_copy_in_both_directions(machine: Machine, devices_dir: Path, size
         first, second = (tiers.fast.view(offset, (size_bytes,), "uint8") for offset in (0, size_bytes))
         slow = tiers.slow.view(0, (size_bytes,), "uint8")
         first[...] = values
-        tiers.copy(slow, first, Tier.PMEM)
-        tiers.copy(second, slow, Tier.DRAM)
+        tiers.copy(slow, first, Tier.SLOW)
+        tiers.copy(second, slow, Tier.FAST)
         assert np.array_equal(second, values)
 
 
@@ -39,20 +39,20 @@ def test_copies_beside_kernels_run_where_no_kernel_does(machine: Machine, device
     leaving_one = dataclasses.replace(machine, spare_cpus=spare)
     with open_tiers(leaving_one, None, 64, 64, devices_dir, stretch=0.01) as tiers:
         fast, slow = (tiers.pool(tier).view(0, (64,), "uint8") for tier in Tier)
-        async_copy = tiers.async_copy(slow, fast, Tier.PMEM, 0)
+        async_copy = tiers.async_copy(slow, fast, Tier.SLOW, 0)
         async_copy.start()
         async_copy.wait()
-        copying = next(thread for thread in threading.enumerate() if thread.name == f"autotm-to-{Tier.PMEM}")
+        copying = next(thread for thread in threading.enumerate() if thread.name == f"autotm-to-{Tier.SLOW}")
         assert copying.native_id is not None
         assert os.sched_getaffinity(copying.native_id) == set(spare)
 
 
-@pytest.mark.parametrize(("destination", "expected_ns"), [(Tier.DRAM, 2_000_000), (Tier.PMEM, 4_000_000)])
+@pytest.mark.parametrize(("destination", "expected_ns"), [(Tier.FAST, 2_000_000), (Tier.SLOW, 4_000_000)])
 def test_moves_take_the_devices_time(
     machine: Machine, devices_dir: Path, monkeypatch: pytest.MonkeyPatch, destination: Tier, expected_ns: int
 ) -> None:
     """The wait counts from the move's beginning: what the copy itself took is no longer waited for."""
-    source = Tier.PMEM if destination is Tier.DRAM else Tier.DRAM
+    source = Tier.SLOW if destination is Tier.FAST else Tier.FAST
     with open_tiers(machine, None, 100_000, 100_000, devices_dir, stretch=20) as tiers:
         views = {tier: tiers.pool(tier).view(0, (100_000,), "uint8") for tier in Tier}
         stand_in = StandInClock(tick_ns=10).put_into(monkeypatch, "memory.clock", "memory.kinds.emulated")

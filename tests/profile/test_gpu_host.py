@@ -88,7 +88,7 @@ def test_every_kernel_and_copy_is_timed(planned: Planned, monkeypatch: pytest.Mo
         assert timing.repeats == options.min_repeats
         assert timing.median_ns >= 0
     assert (profile.provenance["machine"], profile.provenance["gpu"]) == ("played", "threads")
-    assert [link.destination for link in (links.to_fast, links.to_slow)] == [Tier.DRAM, Tier.PMEM]
+    assert [link.destination for link in (links.to_fast, links.to_slow)] == [Tier.FAST, Tier.SLOW]
     assert [size for size, _ in links.to_slow.points] == list(host_gpu.COPIED_BYTES)
     assert links.asynchronous is None
     assert links.contraction_flop_per_s > 0

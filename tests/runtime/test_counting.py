@@ -52,7 +52,7 @@ def test_arguments_lie_where_the_program_has_them(library: KernelLibrary, tmp_pa
     machine, links = small_step.machine(), small_step.links()
     with KernelStore(tmp_path / "kernels.sqlite") as store:
         profile = profile_kernels(COUNTED, library, machine, links, store, QUICK, small_step.DEVICES)
-    fixed = replace(SolveOptions(), fixed={"w": Tier.PMEM, "v": Tier.DRAM})
+    fixed = replace(SolveOptions(), fixed={"w": Tier.SLOW, "v": Tier.FAST})
     plan, layout = solve_and_pack(COUNTED, profile, links, "static", Limit(1, 1), fixed)
     program = compile_program(COUNTED, plan, layout)
     with open_tiers(machine, links, program.fast_bytes, program.slow_bytes, small_step.DEVICES) as tiers:

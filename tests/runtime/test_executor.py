@@ -80,8 +80,8 @@ def test_slow_operands_and_moves_take_their_emulated_time(library: KernelLibrary
         times = dict(zip(made.steps, executor.instrumented_step(), strict=True))
     size_bytes, to_slow, to_fast = 32 * 64 * 4, 12e9, 29e9
     moves = {step.destination.tier: times[step] for step in made.steps if not isinstance(step, KernelStep)}
-    assert moves[Tier.PMEM] == pytest.approx(size_bytes / to_slow * 1e9 * STRETCHED.emulation_stretch, abs=READINGS)
-    assert moves[Tier.DRAM] == pytest.approx(size_bytes / to_fast * 1e9 * STRETCHED.emulation_stretch, abs=READINGS)
+    assert moves[Tier.SLOW] == pytest.approx(size_bytes / to_slow * 1e9 * STRETCHED.emulation_stretch, abs=READINGS)
+    assert moves[Tier.FAST] == pytest.approx(size_bytes / to_fast * 1e9 * STRETCHED.emulation_stretch, abs=READINGS)
     kernels = {step.kernel: times[step] for step in made.steps if isinstance(step, KernelStep)}
     waits = {kernel for kernel, time_ns in kernels.items() if time_ns > READINGS}
     assert waits == {1, 2}, "kernel 1 writes slow memory, and 2 reads it"
@@ -101,7 +101,7 @@ def test_async_copies_spend_their_time_beside_kernels_or_in_the_wait(
     began, ended = (
         {step: marks[span[at]] for step, span in zip(made.steps, executor.spans, strict=True)} for at in (0, 1)
     )
-    rates = {Tier.PMEM: 2.5e9, Tier.DRAM: 2.0e9}
+    rates = {Tier.SLOW: 2.5e9, Tier.FAST: 2.0e9}
     for start in (step for step in made.steps if isinstance(step, StartMoveStep)):
         wait, copy = WaitMoveStep(start.move), executor.async_copies[start.move]
         copy_ns = 32 * 64 * 4 / rates[start.destination.tier] * 1e9 * STRETCHED.emulation_stretch
@@ -125,7 +125,7 @@ def test_a_step_that_fails_leaves_no_copy_behind(library: KernelLibrary) -> None
 def test_addresses_outside_the_pool_are_refused_before_anything_runs(library: KernelLibrary) -> None:
     graph = small_step.graph()
     made = program(graph)
-    wrong = with_address(made, 1, 1, Address(Tier.DRAM, made.fast_bytes))
+    wrong = with_address(made, 1, 1, Address(Tier.FAST, made.fast_bytes))
     with (
         open_tiers(small_step.machine(), small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers,
         pytest.raises(AutotmError, match="pool"),

@@ -57,7 +57,7 @@ def planned(graph: Graph, implementations: tuple[str, ...]) -> Plan:
     """Everything in fast memory, but for the workspaces; by hand."""
     chosen = graph.computed_by(implementations)
     stays = sorted(
-        (tensor.live.start, tensor.name, Tier.PMEM if "workspace" in tensor.name else Tier.DRAM, tensor.live.stop)
+        (tensor.live.start, tensor.name, Tier.SLOW if "workspace" in tensor.name else Tier.FAST, tensor.live.stop)
         for tensor in chosen.movable
     )
     configurations = tuple(
@@ -65,7 +65,7 @@ def planned(graph: Graph, implementations: tuple[str, ...]) -> Plan:
         for kernel in chosen.kernels
     )
     return Plan(
-        hash_of(graph), "by hand", "0:1", graph.peak_live_bytes, Counts.INTERMEDIATES,
+        hash_of(graph), "by hand", Limit(0, 1), graph.peak_live_bytes, Counts.INTERMEDIATES,
         tuple(Stay(name, tier, start, end) for start, name, tier, end in stays), (), configurations,
         2_000.0, 1_500.0, Status.NOT_OPTIMIZED, 0.25, 0.5, implementations=implementations,
     )  # fmt: skip

@@ -32,10 +32,10 @@ def test_a_moved_tensor_dies_in_fast_memory_when_it_leaves_and_again_after_its_r
     moves = [index for index, step in enumerate(made.steps) if isinstance(step, MoveStep)]
     away, back = (made.steps[index] for index in moves)
     size = graph.by_name["act2"].size_bytes
-    assert dead[moves[0]] == [(Tier.DRAM, away.source.offset, size)]
-    assert dead[moves[1]] == [(Tier.PMEM, back.source.offset, size)]
+    assert dead[moves[0]] == [(Tier.FAST, away.source.offset, size)]
+    assert dead[moves[1]] == [(Tier.SLOW, back.source.offset, size)]
     last = next(i for i, step in enumerate(made.steps) if isinstance(step, KernelStep) and step.kernel == 6)
-    assert (Tier.DRAM, back.destination.offset, size) in dead[last]
+    assert (Tier.FAST, back.destination.offset, size) in dead[last]
 
 
 def test_both_ends_of_a_async_copy_are_alive_until_it_is_waited_for() -> None:
@@ -47,5 +47,5 @@ def test_both_ends_of_a_async_copy_are_alive_until_it_is_waited_for() -> None:
     away, back = (made.steps[index] for index in starts)
     size = graph.by_name["hidden"].size_bytes
     assert [dead[index] for index in starts] == [[], []]
-    assert dead[waits[0]] == [(Tier.DRAM, away.source.offset, size)]
-    assert dead[waits[1]] == [(Tier.PMEM, back.source.offset, size)]
+    assert dead[waits[0]] == [(Tier.FAST, away.source.offset, size)]
+    assert dead[waits[1]] == [(Tier.SLOW, back.source.offset, size)]

@@ -27,7 +27,7 @@ NODE = NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(0,), stand_in=True)
 def binding() -> None:
     """Tests of a node need a system that lets pages be bound."""
     try:
-        NodePool(Tier.DRAM, 0, (0,), "none", SystemMemory())
+        NodePool(Tier.FAST, 0, (0,), "none", SystemMemory())
     except AutotmError as error:
         pytest.skip(f"NOT TESTED: memory nodes: {error}")
 

@@ -54,7 +54,7 @@ def test_the_results_are_losses_and_updated_parameters_and_change_every_step(lib
 
 def without_return(made: Program) -> Program:
     return replace(
-        made, steps=tuple(s for s in made.steps if not (isinstance(s, MoveStep) and s.destination.tier is Tier.DRAM))
+        made, steps=tuple(s for s in made.steps if not (isinstance(s, MoveStep) and s.destination.tier is Tier.FAST))
     )
 
 

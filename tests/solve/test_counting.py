@@ -73,7 +73,7 @@ def test_arguments_never_move() -> None:
     plan = solve(case.graph, case.profile, case.links, "all-fast", Limit(0, 1), EXACT)
     stays = [stay for stay in plan.stays if stay.tensor != "weight"]
     last = len(case.graph.kernels)
-    halves = [Stay("weight", Tier.DRAM, 0, 1), Stay("weight", Tier.PMEM, 1, last)]
+    halves = [Stay("weight", Tier.FAST, 0, 1), Stay("weight", Tier.SLOW, 1, last)]
     moved = replace(plan, stays=tuple(sorted([*stays, *halves], key=lambda stay: (stay.start, stay.tensor, stay.tier))))
     with pytest.raises(FaultError) as caught:
         check_plan(case.graph, case.profile, case.links, moved)

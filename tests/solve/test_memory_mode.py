@@ -42,7 +42,7 @@ def test_plans_and_programs_are_vouched_for(seed: int, limit: Limit) -> None:
     check_program(case.graph, plan, program)
     assert plan.status is Status.NOT_OPTIMIZED
     assert plan.bound_us == plan.objective_us
-    assert {stay.tier for stay in plan.stays} == {Tier.PMEM}
+    assert {stay.tier for stay in plan.stays} == {Tier.SLOW}
     assert plan.cached is not None
     assert (program.fast_bytes, program.slow_bytes) == (0, plan.cached.size_bytes)
 
@@ -208,6 +208,6 @@ def test_a_program_elsewhere_or_charged_otherwise_is_told() -> None:
 def test_what_needs_fast_memory_is_refused() -> None:
     case = random_case(1)
     tensor = case.graph.movable[0].name
-    for options in (SolveOptions(fast_operands_only=True), SolveOptions(fixed={tensor: Tier.DRAM})):
+    for options in (SolveOptions(fast_operands_only=True), SolveOptions(fixed={tensor: Tier.FAST})):
         with pytest.raises(BadInputError, match="memory-mode"):
             solve(case.graph, case.profile, case.links, "memory-mode", Limit(1, 1), options)

@@ -44,7 +44,7 @@ def test_who_comes_first_has_the_room() -> None:
     plan = solve(case.graph, case.profile, case.links, "numa", Limit(size_bytes=6 * 1024), SolveOptions())
     check_plan(case.graph, case.profile, case.links, plan)
     found = tiers(plan)
-    assert [found[f"t{index}"] for index in range(4)] == [Tier.DRAM, Tier.PMEM, Tier.DRAM, Tier.PMEM]
+    assert [found[f"t{index}"] for index in range(4)] == [Tier.FAST, Tier.SLOW, Tier.FAST, Tier.SLOW]
 
 
 def test_room_is_given_back() -> None:
@@ -56,7 +56,7 @@ def test_room_is_given_back() -> None:
     builder.kernel(["third"], {"last": 16}, {})
     case = case_of(builder.graph())
     plan = solve(case.graph, case.profile, case.links, "numa", Limit(size_bytes=3 * 1024), SolveOptions())
-    assert set(tiers(plan).values()) == {Tier.DRAM}, "'first' is dead when 'third' is born"
+    assert set(tiers(plan).values()) == {Tier.FAST}, "'first' is dead when 'third' is born"
 
 
 @given(seed=st.integers(0, 2**31 - 1), limit=st.sampled_from([Limit(1, 0), Limit(4, 1), Limit(1, 1), Limit(0, 1)]))
@@ -68,7 +68,7 @@ def test_plans_are_legal_and_never_beat_the_bound(seed: int, limit: Limit) -> No
     best = solve(case.graph, case.profile, case.links, "static", limit, SolveOptions(gap=0.0))
     assert plan.objective_us >= best.bound_us * (1 - 1e-9)
     if limit == Limit(0, 1):
-        assert set(tiers(plan).values()) == {Tier.DRAM}
+        assert set(tiers(plan).values()) == {Tier.FAST}
 
 
 def test_a_training_step_is_slower_than_the_static_optimum() -> None:

@@ -128,10 +128,10 @@ def test_kernels_that_need_fast_operands(seed: int, *, unused: bool) -> None:
 def test_fixed_tensors_stay_where_they_are_told(optimizer: str) -> None:
     case = random_case(3, kernels=7)
     fast, slow = case.graph.movable[0], case.graph.movable[1]
-    options = SolveOptions(gap=0.0, fixed={fast.name: Tier.DRAM, slow.name: Tier.PMEM})
+    options = SolveOptions(gap=0.0, fixed={fast.name: Tier.FAST, slow.name: Tier.SLOW})
     plan = plan_of(case, optimizer, Limit(1, 1), options)
     tiers = {name: {stay.tier for stay in plan.stays if stay.tensor == name} for name in (fast.name, slow.name)}
-    assert tiers == {fast.name: {Tier.DRAM}, slow.name: {Tier.PMEM}}
+    assert tiers == {fast.name: {Tier.FAST}, slow.name: {Tier.SLOW}}
 
 
 def test_infeasible_limit_names_kernel_shortage_and_remedy() -> None:
@@ -151,10 +151,10 @@ def test_infeasible_limit_names_kernel_shortage_and_remedy() -> None:
     ("options", "optimizer", "message"),
     [
         ({"fast_operands_only": True}, "all-slow", "fast operands"),
-        ({"fixed": {"t0_0": Tier.PMEM}}, "all-fast", "fixed in slow memory"),
-        ({"fixed": {"t0_0": Tier.DRAM}}, "all-slow", "fixed in fast memory"),
-        ({"fixed": {"t0_0": Tier.PMEM}, "fast_operands_only": True}, "static", "fixed in slow memory"),
-        ({"fixed": {"t0-0": Tier.PMEM}}, "static", "did you mean 't0_0'"),
+        ({"fixed": {"t0_0": Tier.SLOW}}, "all-fast", "fixed in slow memory"),
+        ({"fixed": {"t0_0": Tier.FAST}}, "all-slow", "fixed in fast memory"),
+        ({"fixed": {"t0_0": Tier.SLOW}, "fast_operands_only": True}, "static", "fixed in slow memory"),
+        ({"fixed": {"t0-0": Tier.SLOW}}, "static", "did you mean 't0_0'"),
     ],
 )
 def test_contradicting_restrictions(options: dict[str, object], optimizer: str, message: str) -> None:
@@ -191,7 +191,7 @@ class _Broken(Static):
             return replace(found, stays=found.stays[::2])
         if self.defect == "optimist":
             return replace(found, bound_us=found.bound_us * 2)
-        return replace(found, stays=[replace(stay, tier=Tier.DRAM) for stay in found.stays])
+        return replace(found, stays=[replace(stay, tier=Tier.FAST) for stay in found.stays])
 
 
 @pytest.mark.parametrize(("defect", "message"), [("lost", "in no memory"), ("greedy", "the limit is")])

@@ -96,7 +96,7 @@ def test_a_time_limit_for_all_leaves_a_legal_plan_for_each() -> None:
 def test_what_one_limit_leaves_goes_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(options, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    shares = options.Allowance(30.0, 3)
+    shares = options.TimeBudget(30.0, 3)
     assert shares.next_s() == pytest.approx(15.0)
     clock[0] += 3
     assert shares.next_s() == pytest.approx(18.0)

@@ -18,7 +18,7 @@ from autotm.model.profile import Profile, Timing
 from autotm.solve.choices import Choices, flows_for_life
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
-from autotm.solve.plans import Repair
+from autotm.solve.plans import PlanBuilder
 from autotm.solve.problem import Problem
 from autotm.solve.residencies import Residency
 
@@ -108,7 +108,7 @@ def test_repair_refuses_what_is_over_by_one_allocation_unit() -> None:
     sizes = [tensor.allocated_bytes for tensor in case.graph.movable]
     limit = sum(sizes) - 64
     problem = Problem(case.graph, case.profile, case.links, Limit(size_bytes=limit), SolveOptions())
-    repair = Repair(Choices(flows_for_life(problem)), limit, len(case.graph.kernels))
+    repair = PlanBuilder(Choices(flows_for_life(problem)), limit, len(case.graph.kernels))
     repair.accept({index: Residency((True,), ()) for index in range(len(sizes))}, {})
     assert len(repair.residencies) == len(sizes) - 1
     repair.complete()

@@ -27,7 +27,7 @@ from autotm.model.paths import Paths
 from autotm.model.profile import read_profile
 from autotm.model.record import Record
 from autotm.model.timeline import Lane, Timeline
-from autotm.stages import Context, Given
+from autotm.stages import Context, PlacementInputs
 
 LIMIT = Limit.parse("12288B")
 
@@ -51,9 +51,11 @@ def test_from_a_machine_file_to_a_record(tmp_path: Path, monkeypatch: pytest.Mon
     for optimizer in ("synchronous", "asynchronous"):
         plan, program, record = (make(optimizer, LIMIT) for make in (paths.plan, paths.program, paths.record))
         plan.parent.mkdir(parents=True)
-        stages.ilp_solve_stage(context, optimizer, LIMIT, SolveConfig(time_limit_s=10.0), Given.of(paths), plan=plan)
+        stages.ilp_solve_stage(
+            context, optimizer, LIMIT, SolveConfig(time_limit_s=10.0), PlacementInputs.of(paths), plan=plan
+        )
         given = {"graph": paths.graph, "profile": paths.profile, "links": paths.links, "plan": plan, "program": program}
-        stages.compile_stage(context, Given.of(paths), plan=plan, program=program)
+        stages.compile_stage(context, PlacementInputs.of(paths), plan=plan, program=program)
         stages.run_stage(
             context,
             RunConfig(min_seconds=0.01, patience_s=0.1),

@@ -24,7 +24,7 @@ from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.model.plan import SAVE_ON_CPU, Plan, repeats
 from autotm.model.record import FrameworkRecord, Record
-from autotm.stages import Context, Given
+from autotm.stages import Context, PlacementInputs
 
 LIMIT, WIDE = Limit.parse("13056B"), Limit.parse("1MB")
 """Of the first, recomputation takes 12992 bytes, swapping more than it has."""
@@ -78,9 +78,11 @@ def own_step(context: Context, paths: Paths, limit: Limit, device: Any) -> Path:
 def ran(context: Context, paths: Paths, optimizer: str) -> Path:
     plan, program, record = (make(optimizer, LIMIT) for make in (paths.plan, paths.program, paths.record))
     plan.parent.mkdir(parents=True)
-    stages.ilp_solve_stage(context, optimizer, LIMIT, SolveConfig(time_limit_s=5.0), Given.of(paths), plan=plan)
+    stages.ilp_solve_stage(
+        context, optimizer, LIMIT, SolveConfig(time_limit_s=5.0), PlacementInputs.of(paths), plan=plan
+    )
     given = {"graph": paths.graph, "profile": paths.profile, "links": paths.links, "plan": plan, "program": program}
-    stages.compile_stage(context, Given.of(paths), plan=plan, program=program)
+    stages.compile_stage(context, PlacementInputs.of(paths), plan=plan, program=program)
     stages.run_stage(context, RUN, **given, library=paths.library, reference=paths.reference, record=record)
     return record
 

@@ -19,7 +19,7 @@ from autotm.model.paths import Paths
 from autotm.model.plan import GPU_RIVALS, Plan
 from autotm.model.profile import read_profile
 from autotm.model.timeline import ModelledStep
-from autotm.stages import Context, Given
+from autotm.stages import Context, PlacementInputs
 
 CONFIG = Path(__file__).parents[2] / "config"
 LIMIT = Limit(2, 3)
@@ -46,7 +46,7 @@ def steps(context: Context, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         found[optimizer] = paths.modelled(optimizer, LIMIT)
         found[optimizer].parent.mkdir(parents=True)
         if plan is not None:
-            stages.ilp_solve_stage(context, optimizer, LIMIT, SOLVE, Given.of(paths), plan=plan)
+            stages.ilp_solve_stage(context, optimizer, LIMIT, SOLVE, PlacementInputs.of(paths), plan=plan)
         stages.modelled_step_stage(
             context,
             optimizer,

@@ -33,7 +33,7 @@ from autotm.model.paths import Paths
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile, read_profile
 from autotm.model.record import Record
-from autotm.stages import Context, Given
+from autotm.stages import Context, PlacementInputs
 from autotm.stages.bundle import gpu_step
 from autotm.zoo import build
 
@@ -106,14 +106,19 @@ def planned(computer: Computer, optimizer: str) -> tuple[Plan, dict[str, Path]]:
     solving = SolveConfig(time_limit_s=10.0)
     with pytest.raises(InfeasibleLimitError) as found:
         stages.ilp_solve_stage(
-            context, optimizer, Limit.parse("64B"), solving, Given.of(paths), plan=paths.profile.with_name("none.json")
+            context,
+            optimizer,
+            Limit.parse("64B"),
+            solving,
+            PlacementInputs.of(paths),
+            plan=paths.profile.with_name("none.json"),
         )
     limit = Limit.parse(f"{found.value.smallest_bytes * 5 // 4 // 64 * 64}B")
     files = {"plan": paths.plan(optimizer, limit), "program": paths.program(optimizer, limit)}
     files |= {"graph": paths.graph, "profile": paths.profile, "links": paths.links}
     files["plan"].parent.mkdir(parents=True, exist_ok=True)
-    stages.ilp_solve_stage(context, optimizer, limit, solving, Given.of(paths), plan=files["plan"])
-    stages.compile_stage(context, Given.of(paths), plan=files["plan"], program=files["program"])
+    stages.ilp_solve_stage(context, optimizer, limit, solving, PlacementInputs.of(paths), plan=files["plan"])
+    stages.compile_stage(context, PlacementInputs.of(paths), plan=files["plan"], program=files["program"])
     return load(files["plan"], "plan", Plan), files
 
 

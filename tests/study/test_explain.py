@@ -96,7 +96,7 @@ def test_a_plan_without_prices_says_so() -> None:
     assert "nothing says what more memory would save" in explain_limit(placed).text()
     name = placed.step.movable[0].name
     found = explain_tensor(placed, name)
-    assert {use.tier for use in found.uses} == {Tier.PMEM}
+    assert {use.tier for use in found.uses} == {Tier.SLOW}
     assert "The plan has no prices" in tensor_text(found)
 
 
@@ -124,7 +124,7 @@ def test_an_alias_is_explained_by_what_it_lies_in() -> None:
 
 # What `explain` says a tensor's other homes cost at least, against placing the step anew with it forced there.
 
-HOMES = {"fast for life": Tier.DRAM, "slow for life": Tier.PMEM}
+HOMES = {"fast for life": Tier.FAST, "slow for life": Tier.SLOW}
 COUNT, LOOKED_AT = 10, 40
 """Tensors whose claims are checked: those with the highest ones, of these that cost most where they are slow."""
 
@@ -196,7 +196,7 @@ def test_two_plans_differ_in_where_tensors_live(plans: tuple[Path, Path]) -> Non
     assert found.differing
     for name, values in found.differing.items():
         for plan, value in zip(both, values, strict=True):
-            fast = [stay.end - stay.start for stay in plan.stays if stay.tensor == name and stay.tier is Tier.DRAM]
+            fast = [stay.end - stay.start for stay in plan.stays if stay.tensor == name and stay.tier is Tier.FAST]
             assert value == sum(fast)
     assert "B/A" in found.text()
 

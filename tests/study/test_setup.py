@@ -18,7 +18,7 @@ from autotm.solve import optimizers
 from autotm.solve.optimizer import Optimizer
 from autotm.solve.options import optimizer_names
 from autotm.solve.placing import optimizer_named
-from autotm.stages.context import Context, Given
+from autotm.stages.context import Context, PlacementInputs
 from autotm.stages.solve import sweep_stage
 from autotm.study.inputs import comparison_records, large_files, predicted_records, rival_records
 from autotm.study.setup import CONVENTIONAL, Study, load_study, machine_named, machine_settings
@@ -80,7 +80,7 @@ def test_a_cache_that_cannot_be_is_refused(tmp_path: Path, more: str, said: str)
 
 def test_a_real_cache_has_one_size_whatever_is_asked(tmp_path: Path) -> None:
     context = Context(machine_of(tmp_path, "memory_mode: true\ncache: 192GB\n"), tmp_path / "devices", 1)
-    given = Given(*(tmp_path / name for name in ("graph.json", "profile.parquet", "links.json")))
+    given = PlacementInputs(*(tmp_path / name for name in ("graph.json", "profile.parquet", "links.json")))
     plans = {Limit.parse("5:2"): tmp_path / "plan.json"}
     with pytest.raises(BadInputError) as caught:
         sweep_stage(context, "memory-mode", plans, SolveConfig(), given)

@@ -11,10 +11,10 @@ waiting = Waiting(decides, (given.graph, given.profile, given.links))
 
 if not take(job, waiting):
     # Not imported where a job only takes its program.
-    from autotm.stages import Given, compile_stage
+    from autotm.stages import PlacementInputs, compile_stage
     from autotm.stages.jobs import rule
 
-    files = Given(Path(given.graph), Path(given.profile), Path(given.links))
+    files = PlacementInputs(Path(given.graph), Path(given.profile), Path(given.links))
     with rule(snakemake, lambda number: waiting.is_done(job, number)) as context:
 
         def give_addresses(one: Job, program: Path) -> None:

@@ -13,11 +13,11 @@ if not take(job, waiting):
     # Not imported where a job only takes its plan.
     from autotm.model.config import SolveConfig
     from autotm.model.limit import Limit
-    from autotm.stages import Given, ilp_solve_stage
+    from autotm.stages import PlacementInputs, ilp_solve_stage
     from autotm.stages.jobs import rule
 
     config = SolveConfig(**snakemake.params.options)
-    files = Given(Path(given.graph), Path(given.profile), Path(given.links))
+    files = PlacementInputs(Path(given.graph), Path(given.profile), Path(given.links))
     with rule(snakemake, lambda number: waiting.is_done(job, number)) as context:
 
         def solve(one: Job, plan: Path) -> None:

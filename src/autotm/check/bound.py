@@ -78,11 +78,11 @@ class Engines:
         middle = int(np.argmax(2 * passed_ns >= whole))
         alone_ns = self.alone_ns(tensor, destination)
         for half in WINDOW_HALVES:
-            enough = 2 * (passed_ns if destination is Tier.PMEM else whole - passed_ns) >= half * alone_ns
+            enough = 2 * (passed_ns if destination is Tier.SLOW else whole - passed_ns) >= half * alone_ns
             places = np.flatnonzero(enough)
-            if destination is Tier.PMEM and len(places) and places[0] <= middle:
+            if destination is Tier.SLOW and len(places) and places[0] <= middle:
                 span = first, first + int(places[0])
-            elif destination is Tier.DRAM and len(places) and places[-1] >= middle:
+            elif destination is Tier.FAST and len(places) and places[-1] >= middle:
                 span = first + int(places[-1]), end
             else:
                 continue
@@ -256,7 +256,7 @@ class Menus:
     def _tiers(self, name: str) -> tuple[bool, ...]:
         """Whether a workspace may be slow."""
         if name in self._fixed:
-            return (self._fixed[name] is Tier.PMEM,)
+            return (self._fixed[name] is Tier.SLOW,)
         return (False,) if self._fast_only else (False, True)
 
 
@@ -300,7 +300,7 @@ def certified_bound_us(
     require(engines is not None or idle, Fault.CERTIFICATE, "prices of engines that are not used")
     menus = Menus(graph, profile, plan, fixed, fast_operands_only)
     holding = HoldingCosts(stated, graph, plan.dram_limit_bytes)
-    spans = {Tier.PMEM: Spans(stated.out, count), Tier.DRAM: Spans(stated.back, count)}
+    spans = {Tier.SLOW: Spans(stated.out, count), Tier.FAST: Spans(stated.back, count)}
     slow_us = _slow_prices(stated.slow, menus, plan.tabled)
     charged = _Charged(graph, profile, links, plan, engines, fast_operands_only, holding, slow_us, spans)
     total = -holding.whole_us
@@ -399,10 +399,10 @@ def _slow_prices(slow: SlowPrices, menus: Menus, tabled: Sequence[int]) -> SlowP
 def _cheapest_for_life(charged: _Charged, tensor: Tensor, tier: Tier | None) -> float:
     fast = charged.fast_us(tensor, tensor.live.start, tensor.live.stop)
     # Where operands are fast, what no kernel uses is so, too: an unused parameter is on the device all the same.
-    if tier is Tier.DRAM or (tier is None and charged.operands_fast):
+    if tier is Tier.FAST or (tier is None and charged.operands_fast):
         return fast
     slow = sum((charged.slow_us(tensor, user) for user in tensor.users), start=0.0)
-    return slow if tier is Tier.PMEM else min(fast, slow)
+    return slow if tier is Tier.SLOW else min(fast, slow)
 
 
 def _cheapest_path(charged: _Charged, tensor: Tensor) -> float:
@@ -411,8 +411,8 @@ def _cheapest_path(charged: _Charged, tensor: Tensor) -> float:
     only, both, slow = charged.fast_us(tensor, users[0], users[0] + 1), math.inf, charged.slow_us(tensor, users[0])
     for before, user in pairwise(users):
         gap = before + 1, user
-        keep, write = charged.fast_us(tensor, *gap), charged.copy_us(tensor, Tier.PMEM, *gap)
-        read = charged.copy_us(tensor, Tier.DRAM, *gap)
+        keep, write = charged.fast_us(tensor, *gap), charged.copy_us(tensor, Tier.SLOW, *gap)
+        read = charged.copy_us(tensor, Tier.FAST, *gap)
         left = min(only + write, both, slow)
         fast_at = charged.fast_us(tensor, user, user + 1)
         both = min(both + keep, left + read) + fast_at

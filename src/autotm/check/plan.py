@@ -71,12 +71,12 @@ class Residence:
         """Movable operands that the kernel has to use in slow memory, having no copy in fast memory."""
         names = {operand.tensor for operand in self._graph.kernels[kernel].operands}
         movable = (name for name in names if self._graph.by_name[name].is_movable)
-        return frozenset(name for name in movable if not self.usable(name, Tier.DRAM, kernel))
+        return frozenset(name for name in movable if not self.usable(name, Tier.FAST, kernel))
 
     def _check_order(self) -> None:
         stays = [(stay.start, stay.tensor, stay.tier.value) for stay in self._plan.stays]
         require(stays == sorted(stays), Fault.ORDER, "stays are not sorted by start, tensor, tier")
-        moves = [(move.before, not move.is_asynchronous, move.destination is Tier.DRAM) for move in self._plan.moves]
+        moves = [(move.before, not move.is_asynchronous, move.destination is Tier.FAST) for move in self._plan.moves]
         order = "asynchronous ones first, then those to slow memory"
         require(moves == sorted(moves), Fault.ORDER, f"moves are not in the order of completion, {order}")
 
@@ -114,15 +114,15 @@ class Residence:
 
     def _has_source(self, move: Move) -> bool:
         """Whether one stay holds the tensor, complete, from the start of the move to its end."""
-        to_slow = move.destination is Tier.PMEM
-        source = Tier.DRAM if to_slow else Tier.PMEM
+        to_slow = move.destination is Tier.SLOW
+        source = Tier.FAST if to_slow else Tier.SLOW
         blocking = (move.before - 1, move.before) if to_slow else (move.before, move.before + 1)
         start, stop = (move.start, move.before) if move.is_asynchronous else blocking
         covered = any(stay.start <= start and stop <= stay.end for stay in self._stays[move.tensor, source])
         return covered and self.usable(move.tensor, source, start)
 
     def _check_origin(self, stay: Stay) -> None:
-        other = Tier.DRAM if stay.tier is Tier.PMEM else Tier.PMEM
+        other = Tier.FAST if stay.tier is Tier.SLOW else Tier.SLOW
         born = self._graph.by_name[stay.tensor].live.start
         if stay.start == born:
             twice = any(rival.start == born for rival in self._stays[stay.tensor, other])
@@ -153,7 +153,7 @@ def check_addresses(graph: Graph, plan: Plan) -> None:
     for number, (stay, offset) in enumerate(zip(plan.stays, plan.offsets, strict=True)):
         require(offset >= 0 and offset % ALIGNMENT_BYTES == 0, Fault.ALIGNMENT, f"'{stay.tensor}' at offset {offset}")
         top = offset + graph.by_name[stay.tensor].allocated_bytes
-        inside = stay.tier is Tier.PMEM or unlimited or top <= plan.dram_limit_bytes
+        inside = stay.tier is Tier.SLOW or unlimited or top <= plan.dram_limit_bytes
         require(inside, Fault.LIMIT, f"'{stay.tensor}' ends at byte {top}, the limit is {plan.dram_limit_bytes}")
         begins[stay.start].append(number)
         ends[stay.end].append(number)
@@ -183,21 +183,21 @@ def _take(held: list[tuple[int, int, int]], mine: tuple[int, int, int], plan: Pl
 # Whether a plan is legal and as good as it says.
 
 _RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
-    "all-fast": (frozenset({Tier.DRAM}), False, False),
-    "all-slow": (frozenset({Tier.PMEM}), False, False),
-    "memory-mode": (frozenset({Tier.PMEM}), False, False),
+    "all-fast": (frozenset({Tier.FAST}), False, False),
+    "all-slow": (frozenset({Tier.SLOW}), False, False),
+    "memory-mode": (frozenset({Tier.SLOW}), False, False),
     "numa": (frozenset(Tier), False, False),
-    "linux-preferred": (frozenset({Tier.PMEM}), False, False),
-    "linux-interleave": (frozenset({Tier.PMEM}), False, False),
-    "linux-weighted-interleave": (frozenset({Tier.PMEM}), False, False),
-    "linux-balancing": (frozenset({Tier.PMEM}), False, False),
+    "linux-preferred": (frozenset({Tier.SLOW}), False, False),
+    "linux-interleave": (frozenset({Tier.SLOW}), False, False),
+    "linux-weighted-interleave": (frozenset({Tier.SLOW}), False, False),
+    "linux-balancing": (frozenset({Tier.SLOW}), False, False),
     "static": (frozenset(Tier), False, False),
     "synchronous": (frozenset(Tier), True, False),
     "asynchronous": (frozenset(Tier), True, True),
-    "managed-memory": (frozenset({Tier.DRAM}), False, False),
+    "managed-memory": (frozenset({Tier.FAST}), False, False),
     "lru-paging": (frozenset(Tier), True, False),
     "swap-all": (frozenset(Tier), True, True),
-    "recompute": (frozenset({Tier.DRAM}), False, False),
+    "recompute": (frozenset({Tier.FAST}), False, False),
 }
 """Per optimizer: the tiers it may use, whether it moves tensors, and whether moves may be asynchronous."""
 
@@ -305,7 +305,7 @@ def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
         return
     change = dict.fromkeys(range(len(chosen.kernels) + 1), 0)
     for stay in plan.stays:
-        if stay.tier is Tier.DRAM:
+        if stay.tier is Tier.FAST:
             change[stay.start] += chosen.by_name[stay.tensor].allocated_bytes
             change[stay.end] -= chosen.by_name[stay.tensor].allocated_bytes
     used = 0

@@ -125,7 +125,7 @@ def _check_steps(graph: Graph, plan: Plan, program: Program) -> None:
                 order.append((before, 0))
             case MoveStep():
                 found.append(Move(step.tensor, step.destination.tier, before))
-                order.append((before, 1 if step.destination.tier is Tier.PMEM else 2))
+                order.append((before, 1 if step.destination.tier is Tier.SLOW else 2))
             case StartMoveStep():
                 require(step.move not in async_moves, Fault.STEPS, f"move {step.move} is started twice")
                 async_moves[step.move] = (step, before)
@@ -143,7 +143,7 @@ class _Simulation:
         self._graph = graph
         self._plan = plan
         self._kernels = [graph.kernels[index] for index in called_kernels(graph, plan)]
-        self._pools = {Tier.DRAM: program.fast_bytes, Tier.PMEM: program.slow_bytes}
+        self._pools = {Tier.FAST: program.fast_bytes, Tier.SLOW: program.slow_bytes}
         self._memory = {tier: Memory() for tier in Tier}
         self._async_moves: dict[int, StartMoveStep] = {}
         self._held = self._held_addresses(program)
@@ -223,7 +223,7 @@ class _Simulation:
     def _check_address(self, tensor: str, address: Address, where: str) -> None:
         movable = self._graph.by_name[tensor].is_movable
         if address.offset is None:
-            argument = not movable and address.tier is Tier.DRAM
+            argument = not movable and address.tier is Tier.FAST
             require(argument, Fault.ADDRESS, f"{where}: a movable tensor needs an offset in a pool")
             return
         require(movable, Fault.ADDRESS, f"{where}: an argument has a buffer of its own, not an offset")

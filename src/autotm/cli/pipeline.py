@@ -60,7 +60,7 @@ def profile(study: Study, network: str, worst: int, csv: Path | None) -> Answer:
 def solve(placement: Placement, write_mps: Path | None) -> Answer:
     """Its answer is the file `plan.json`."""
     study, optimizer, limit = placement.study, placement.optimizer, placement.limit
-    context, given = context_of(study), stages.Given.of(placement.paths)
+    context, given = context_of(study), stages.PlacementInputs.of(placement.paths)
     if write_mps:
         size = stages.export_program_stage(context, optimizer, limit, study.config.solve, given, program=write_mps)
         log.info("%s: %d columns, %d rows, %d nonzeros", write_mps, size.columns, size.rows, size.nonzeros)
@@ -73,7 +73,7 @@ def solve(placement: Placement, write_mps: Path | None) -> Answer:
 @answering
 def compile_(placement: Placement) -> Answer:
     """Its answer is the file `program.json`."""
-    given, program = stages.Given.of(placement.paths), placement.program
+    given, program = stages.PlacementInputs.of(placement.paths), placement.program
     stages.compile_stage(context_of(placement.study), given, plan=placement.plan, program=program)
     return file_answer(program, "program")
 
@@ -93,7 +93,7 @@ def run(placement: Placement) -> Answer:
 @answering
 def check(placement: Placement) -> Answer:
     """Shares no code with what makes them. A breach is a fault: exit status 1, and the rule that is broken."""
-    given = stages.Given.of(placement.paths)
+    given = stages.PlacementInputs.of(placement.paths)
     stages.check_stage(context_of(placement.study), given, plan=placement.plan, program=placement.program)
     legal = {"network": placement.network, "optimizer": placement.optimizer, "limit": str(placement.limit)}
     return Answer(legal | {"legal": True}, f"plan and program of {placement} are legal")
@@ -104,7 +104,7 @@ def check(placement: Placement) -> Answer:
 
 def _files(placement: Placement) -> dict[str, Path]:
     """Return the files that a plan is shown from, by the parameters of stages."""
-    return asdict(stages.Given.of(placement.paths)) | {"plan": placement.plan, "program": placement.program}
+    return asdict(stages.PlacementInputs.of(placement.paths)) | {"plan": placement.plan, "program": placement.program}
 
 
 @click.command()
@@ -130,8 +130,8 @@ def stays(placement: Placement, folder: Path | None) -> Answer:
     if folder:
         files = {tier: folder / file.name for tier, file in files.items()}
     stages.stays_stage(**_files(placement), files=files)
-    log.info("%s, %s: id,lower,upper,size,offset", files[Tier.DRAM], files[Tier.PMEM])
-    return Answer({"fast": files[Tier.DRAM], "slow": files[Tier.PMEM]})
+    log.info("%s, %s: id,lower,upper,size,offset", files[Tier.FAST], files[Tier.SLOW])
+    return Answer({"fast": files[Tier.FAST], "slow": files[Tier.SLOW]})
 
 
 @click.command()

@@ -93,7 +93,7 @@ def explain(placement: Placement, tensor: str | None, most: int) -> Answer:
     """
     from autotm.study.explain import explain_limit, explain_tensor, tensor_text  # noqa: PLC0415 - imports a solver
 
-    given = asdict(stages.Given.of(placement.paths))
+    given = asdict(stages.PlacementInputs.of(placement.paths))
     placed = stages.placed_of(**given, plan=placement.plan, program=placement.program, record=None)
     if tensor is None:
         of_limit = explain_limit(placed)
@@ -123,7 +123,7 @@ def potential(study: Study, network: str, limit: str) -> Answer:
     """Bounds beside the synchronous plan for LIMIT, which was solved before."""
     paths, wanted = paths_of(study, network), Limit.parse(limit)
     plan = paths.plan("synchronous", wanted)
-    bounds = stages.potential_stage(context_of(study), study.config.solve, stages.Given.of(paths), plan=plan)
+    bounds = stages.potential_stage(context_of(study), study.config.solve, stages.PlacementInputs.of(paths), plan=plan)
     proven, recomputation = bounds.gain(bounds.bound_us), bounds.gain(bounds.recomputation_us)
     text = (
         f"synchronous {wanted}: {bounds.objective_us:.6g} us predicted, proven within {proven:.2%}\n"
@@ -152,7 +152,7 @@ def sensitivity(study: Study, network: str, limit: str, draws: int, names: str) 
         context_of(study),
         study.config.solve,
         draws,
-        stages.Given.of(paths),
+        stages.PlacementInputs.of(paths),
         plans=[paths.plan(optimizer, wanted) for optimizer in words(names)],
         sensitivity=paths.sensitivity(wanted),
     )

@@ -19,7 +19,7 @@ from autotm.model.program import (
     WaitMoveStep,
 )
 
-ARGUMENT = Address(Tier.DRAM, None)
+ARGUMENT = Address(Tier.FAST, None)
 """Parameters, inputs, constants and results have buffers of their own in fast memory."""
 
 
@@ -89,12 +89,12 @@ def _steps(graph: Graph, plan: Plan, addresses: _Addresses) -> Iterator[Instruct
     for index, kernel in enumerate(graph.kernels):
         yield from (WaitMoveStep(number) for number in ends[index])
         arriving -= {plan.moves[number].tensor for number in ends[index]}
-        for move in sorted(blocking[index], key=lambda move: (move.destination is Tier.DRAM, move.tensor)):
+        for move in sorted(blocking[index], key=lambda move: (move.destination is Tier.FAST, move.tensor)):
             yield MoveStep(move.tensor, graph.by_name[move.tensor].size_bytes, *_ends(move, addresses))
         for number in starts[index]:
             move = plan.moves[number]
             yield StartMoveStep(number, move.tensor, graph.by_name[move.tensor].size_bytes, *_ends(move, addresses))
-            if move.destination is Tier.DRAM:
+            if move.destination is Tier.FAST:
                 arriving.add(move.tensor)
         tensors = [operand.tensor for operand in kernel.operands]
         yield KernelStep(index, tuple(_operand(graph, tensor, index, addresses, arriving) for tensor in tensors))
@@ -102,15 +102,15 @@ def _steps(graph: Graph, plan: Plan, addresses: _Addresses) -> Iterator[Instruct
 
 def _ends(move: Move, addresses: _Addresses) -> tuple[Address, Address]:
     """Source and destination of a move."""
-    if move.destination is Tier.PMEM:
-        source = addresses.require(move.tensor, Tier.DRAM, move.before - 1)
+    if move.destination is Tier.SLOW:
+        source = addresses.require(move.tensor, Tier.FAST, move.before - 1)
     else:
-        source = addresses.require(move.tensor, Tier.PMEM, move.start)
+        source = addresses.require(move.tensor, Tier.SLOW, move.start)
     return source, addresses.require(move.tensor, move.destination, move.start)
 
 
 def _operand(graph: Graph, tensor: str, kernel: int, addresses: _Addresses, arriving: set[str]) -> Address:
     if not graph.by_name[tensor].is_movable:
         return ARGUMENT
-    fast = None if tensor in arriving else addresses.find(tensor, Tier.DRAM, kernel)
-    return fast or addresses.require(tensor, Tier.PMEM, kernel)
+    fast = None if tensor in arriving else addresses.find(tensor, Tier.FAST, kernel)
+    return fast or addresses.require(tensor, Tier.SLOW, kernel)

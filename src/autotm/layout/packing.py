@@ -335,7 +335,7 @@ def pack(graph: Graph, plan: Plan, place: Place | None = None) -> Layout:
         return Layout(plan.stays, pool.offsets, 0, pool.size_bytes)
     chosen = plan.step_of(graph)
     is_unlimited = plan.limit.is_unlimited
-    limits = {Tier.DRAM: None if is_unlimited else plan.dram_limit_bytes, Tier.PMEM: None}
+    limits = {Tier.FAST: None if is_unlimited else plan.dram_limit_bytes, Tier.SLOW: None}
     offsets = np.array(plan.offsets or [0] * len(plan.stays), np.int64)
     heights = {}
     for tier in Tier:
@@ -344,7 +344,7 @@ def pack(graph: Graph, plan: Plan, place: Place | None = None) -> Layout:
         if not plan.offsets:
             offsets[members] = (place or pack_blocks)(blocks, limits[tier])
         heights[tier] = blocks.height(offsets[members])
-    return Layout(plan.stays, tuple(offsets.tolist()), heights[Tier.DRAM], heights[Tier.PMEM])
+    return Layout(plan.stays, tuple(offsets.tolist()), heights[Tier.FAST], heights[Tier.SLOW])
 
 
 def pack_blocks(blocks: Blocks, limit_bytes: int | None = None, end_s: float = math.inf) -> Ints:
@@ -537,7 +537,7 @@ class StepPacking:
         """The fast ones, in a plan's order."""
         kernels = enumerate(self._graph.kernels)
         chosen = self._graph.computed_by([implementations.get(n, kernel.implementation) for n, kernel in kernels])
-        fast = sorted((stay for stay in stays if stay.tier is Tier.DRAM), key=lambda stay: stay.order)
+        fast = sorted((stay for stay in stays if stay.tier is Tier.FAST), key=lambda stay: stay.order)
         return fast, Blocks.of(chosen, fast)
 
     def place(self, blocks: Blocks, limit_bytes: int | None) -> Ints:

@@ -158,7 +158,7 @@ def copy_curves(
     places = itertools.count()
 
     def elapsed_ns(destination: Tier, way: CopyMethod, size_bytes: int) -> int:
-        source = Tier.PMEM if destination is Tier.DRAM else Tier.DRAM
+        source = Tier.SLOW if destination is Tier.FAST else Tier.FAST
         place = next(places) * STRIDE_BYTES // size_bytes % (tiers.fast.size_bytes // size_bytes) * size_bytes
         to, out_of = (
             tiers.pool(tier).view(place, (size_bytes,), "uint8").ctypes.data for tier in (destination, source)
@@ -277,7 +277,7 @@ _POOL_BYTES = 128 << 20
 _CONTENTION_US = 15_000
 """Length of a copy beside kernels: several calls of a kernel that takes milliseconds. There are many op classes."""
 
-_DESTINATIONS = (Tier.DRAM, Tier.PMEM)
+_DESTINATIONS = (Tier.FAST, Tier.SLOW)
 _USUAL_EFFORT = Effort()
 
 
@@ -321,7 +321,7 @@ def calibrate_links(
         blocking = _links(partial(_timed_copy_ns, tiers), tiers, sizes_bytes, effort, watch, "copies")
         flying = _links(partial(_timed_async_copy_ns, tiers), tiers, sizes_bytes, effort, watch, "asynchronous copies")
         beside = [contention(_long_async_copy(tiers, link), co_runners, effort, watch) for link in flying]
-        short = _async_copy(tiers, 0, sizes_bytes[0], Tier.DRAM)
+        short = _async_copy(tiers, 0, sizes_bytes[0], Tier.FAST)
         (fast, slow), (beside_fast, beside_slow) = flying, beside
         asynchronous = AsynchronousLinks(fast, slow, beside_fast, beside_slow, call_us(short, effort, watch))
         tiers.check()
@@ -392,7 +392,7 @@ def _views(
     tiers: Tiers, offset: int, size_bytes: int, destination: Tier
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """Destination and source of a copy between equal places of the two pools."""
-    source = Tier.PMEM if destination is Tier.DRAM else Tier.DRAM
+    source = Tier.SLOW if destination is Tier.FAST else Tier.FAST
     to_view, from_view = (tiers.pool(tier).view(offset, (size_bytes,), "uint8") for tier in (destination, source))
     return to_view, from_view
 

@@ -81,7 +81,7 @@ class Emulation:
         return self._copy_ns(self.device.constants.asynchronous_moves, destination, size_bytes)
 
     def _copy_ns(self, moves: MoveBandwidth, destination: Tier, size_bytes: int, latency_ns: float = 0.0) -> int:
-        bandwidth = moves.to_fast_bytes_per_s if destination is Tier.DRAM else moves.to_slow_bytes_per_s
+        bandwidth = moves.to_fast_bytes_per_s if destination is Tier.FAST else moves.to_slow_bytes_per_s
         return round((latency_ns + size_bytes / bandwidth * 1e9) * self.stretch)
 
 

@@ -55,7 +55,7 @@ class Tiers(ABC):
         return pool
 
     def _more_fast(self, size_bytes: int) -> Pool:
-        return Pool(Tier.DRAM, size_bytes)
+        return Pool(Tier.FAST, size_bytes)
 
     @property
     def bound_pools(self) -> tuple[Pool, ...]:
@@ -76,7 +76,7 @@ class Tiers(ABC):
 
     def pool(self, tier: Tier) -> Pool:
         """The pool that plays `tier`."""
-        return self.fast if tier is Tier.DRAM else self.slow
+        return self.fast if tier is Tier.FAST else self.slow
 
     @abstractmethod
     def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:

@@ -396,7 +396,7 @@ class _Timer:
 
     def _start(self, tier: Tier, size_bytes: int) -> Any:
         here, there = self._here[:size_bytes], self._there[:size_bytes]
-        if tier is Tier.DRAM:
+        if tier is Tier.FAST:
             return self._copies.start_inward(here, there)
         return self._copies.start_outward(there, here)
 

@@ -444,13 +444,13 @@ def schedules_in(provenance: Mapping[str, Any]) -> dict[str, ScheduleKind]:
 class Tier(StrEnum):
     """Fast (`dram`) and slow (`pmem`) memory under the names that records have always used, also for GPU and CXL."""
 
-    DRAM = "dram"
-    PMEM = "pmem"
+    FAST = "dram"
+    SLOW = "pmem"
 
     @property
     def letter(self) -> str:
         """D or P, as configurations are written."""
-        return "D" if self is Tier.DRAM else "P"
+        return "D" if self is Tier.FAST else "P"
 
 
 Configuration = str

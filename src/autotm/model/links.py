@@ -154,7 +154,7 @@ class Links:
 
     def copy_us(self, destination: Tier, size_bytes: int) -> float:
         """Predicted microseconds of a blocking move."""
-        link = self.to_fast if destination is Tier.DRAM else self.to_slow
+        link = self.to_fast if destination is Tier.FAST else self.to_slow
         return link.copy_us(size_bytes)
 
     def transfer_us(self, destination: Tier, size_bytes: int) -> float:
@@ -164,7 +164,7 @@ class Links:
             BadInputError: asynchronous copies were not measured.
         """
         links = self._measured_asynchronous()
-        return (links.to_fast if destination is Tier.DRAM else links.to_slow).copy_us(size_bytes)
+        return (links.to_fast if destination is Tier.FAST else links.to_slow).copy_us(size_bytes)
 
     def contention(self, destination: Tier) -> dict[OpClass, Contention]:
         """What copies to that tier and kernels take from each other, by op class.
@@ -173,7 +173,7 @@ class Links:
             BadInputError: asynchronous copies were not measured.
         """
         links = self._measured_asynchronous()
-        return links.beside_to_fast if destination is Tier.DRAM else links.beside_to_slow
+        return links.beside_to_fast if destination is Tier.FAST else links.beside_to_slow
 
     @property
     def call_us(self) -> float:

@@ -129,7 +129,7 @@ class Paths(MachinePaths):
     def stays(self, optimizer: str, limit: Limit) -> dict[Tier, Path]:
         """The buffers of each pool, for packers; nothing depends on them."""
         folder = self._of_network / optimizer / limit.slug
-        return {Tier.DRAM: folder / "stays_fast.csv", Tier.PMEM: folder / "stays_slow.csv"}
+        return {Tier.FAST: folder / "stays_fast.csv", Tier.SLOW: folder / "stays_slow.csv"}
 
     def sweep(self, optimizer: str) -> Path:
         """The folder of what `autotm sweep` found; nothing depends on it."""

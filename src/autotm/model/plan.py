@@ -212,7 +212,7 @@ class Move:
     @property
     def order(self) -> tuple[int, bool, bool, str]:
         """Sorts the moves of a plan: before one kernel, asynchronous ones first, then those to slow memory."""
-        return self.before, not self.is_asynchronous, self.destination is Tier.DRAM, self.tensor
+        return self.before, not self.is_asynchronous, self.destination is Tier.FAST, self.tensor
 
     @property
     def is_asynchronous(self) -> bool:

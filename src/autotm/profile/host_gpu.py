@@ -88,7 +88,7 @@ def profiled(
         timed = profile_on(device, kernels, counted, options.min_repeats, {**came_from, "gpu": device.name})
     with opened(COPIED_BYTES[-1], COPIED_BYTES[-1]) as (device, _):
         alone_ns = StreamTimer(device).alone_ns
-        curves = (copy_times(alone_ns, tier, COPIED_BYTES) for tier in (Tier.DRAM, Tier.PMEM))
+        curves = (copy_times(alone_ns, tier, COPIED_BYTES) for tier in (Tier.FAST, Tier.SLOW))
         links = Links(*curves, _contraction_flop_per_s(graph, timed), 1.0)
     return timed, links
 

@@ -23,8 +23,8 @@ def modelled_links(gpu: GpuFile) -> Links:
     nothing from each other: a copy uses a fiftieth of the bandwidth of device memory.
     """
     latency_us = gpu.link.latency_us
-    to_fast = _link(Tier.DRAM, gpu.link.to_device_bytes_per_s, latency_us)
-    to_slow = _link(Tier.PMEM, gpu.link.to_host_bytes_per_s, latency_us)
+    to_fast = _link(Tier.FAST, gpu.link.to_device_bytes_per_s, latency_us)
+    to_slow = _link(Tier.SLOW, gpu.link.to_host_bytes_per_s, latency_us)
     none = dict.fromkeys(OpClass, Contention(0.0, 0.0))
     return Links(
         to_fast,

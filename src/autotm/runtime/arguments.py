@@ -145,7 +145,7 @@ class Arguments:
             if not tensor.role.is_movable and tensor.alias_of is None and tensor.name not in (placed or {}):
                 offsets[tensor.name] = total
                 total += tensor.allocated_bytes
-        own = Pool(Tier.DRAM, total) if tiers is None else tiers.beside(total)
+        own = Pool(Tier.FAST, total) if tiers is None else tiers.beside(total)
         return cls(graph, {name: (own, offset) for name, offset in offsets.items()} | dict(placed or {}))
 
     @classmethod

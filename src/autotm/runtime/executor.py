@@ -191,7 +191,7 @@ def deaths(graph: Graph, program: Program) -> list[list[tuple[Tier, int, int]]]:
         move = async_copies[step.move] if isinstance(step, WaitMoveStep) else step
         read, written = _accesses(graph, move)
         # A move to slow memory gives the fast copy up, whatever a wrong program may still read there.
-        gives_up = not isinstance(move, KernelStep) and move.destination.tier is Tier.PMEM
+        gives_up = not isinstance(move, KernelStep) and move.destination.tier is Tier.SLOW
         left = set(read) if gives_up else set()
         for place in dict.fromkeys(read + written):
             if place not in needed or place in left:

@@ -96,7 +96,7 @@ def build_record(
         config_map=_config_map(chosen, program),
         cache=CacheCounts.of(plan.cached) if plan.cached else None,
         pages=linux.counts(chosen) if linux else pages,
-        pages_by_node_before={str(Tier.PMEM): linux.before} if linux else {},
+        pages_by_node_before={str(Tier.SLOW): linux.before} if linux else {},
         verified_steps=measured.verified_steps,
         verified_against=measured.verified_against,
         seed=measured.seed,
@@ -164,7 +164,7 @@ def _slot_counts(graph: Graph, program: Program) -> dict[str, Any]:
             outputs += slots[len(kernel.inputs) : _first_workspace(kernel)]
     counts: dict[str, Any] = {"num_kernels": len(graph.kernels)}
     for side, slots in (("input", inputs), ("output", outputs)):
-        fast = [slot for slot in slots if slot[1].tier is Tier.DRAM]
+        fast = [slot for slot in slots if slot[1].tier is Tier.FAST]
         counts[f"num_{side}_tensors"] = len(slots)
         counts[f"num_dram_{side}_tensors"] = len(fast)
         counts[f"bytes_{side}_tensors"] = _movable_bytes(graph, slots)
@@ -218,6 +218,6 @@ def _move_counts(program: Program, links: Links) -> dict[str, Any]:
 def _by_destination(moves: Sequence[MoveStep | StartMoveStep]) -> tuple[list[int], list[int]]:
     """Bytes of each move to fast memory, and of each to slow memory."""
     to_fast, to_slow = (
-        [move.size_bytes for move in moves if move.destination.tier is tier] for tier in (Tier.DRAM, Tier.PMEM)
+        [move.size_bytes for move in moves if move.destination.tier is tier] for tier in (Tier.FAST, Tier.SLOW)
     )
     return to_fast, to_slow

@@ -43,7 +43,7 @@ def plain_program(graph: Graph, slow: Collection[str] = ()) -> Program:
 
 def all_fast_program(graph: Graph) -> Program:
     """A program that reuses memory as soon as its tensor is dead, as planned ones do: what their times compare with."""
-    stays = [Stay(tensor.name, Tier.DRAM, tensor.live.start, tensor.live.stop) for tensor in graph.movable]
+    stays = [Stay(tensor.name, Tier.FAST, tensor.live.start, tensor.live.stop) for tensor in graph.movable]
     blocks = Blocks.of(graph, stays)
     packed = pack_blocks(blocks)
     offsets = {stay.tensor: int(offset) for stay, offset in zip(stays, packed, strict=True)}
@@ -52,7 +52,7 @@ def all_fast_program(graph: Graph) -> Program:
 
 def _program(graph: Graph, name: str, offsets: dict[str, int], total: int, slow: Collection[str] = ()) -> Program:
     def address(tensor: str) -> Address:
-        return Address(Tier.PMEM if tensor in slow else Tier.DRAM, offsets.get(tensor))
+        return Address(Tier.SLOW if tensor in slow else Tier.FAST, offsets.get(tensor))
 
     steps = tuple(
         KernelStep(index, tuple(address(operand.tensor) for operand in kernel.operands))

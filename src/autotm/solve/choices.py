@@ -54,7 +54,7 @@ class Clock:
         ends = {bisect_left(self._until, self._until[first] + need) for need in _least_ns(transfer_us)}
         middle = self._middle(first, end)
         spans = [(first, stop) for stop in sorted(ends) if stop <= middle]
-        return self._worthwhile(Tier.PMEM, size_bytes, spans, blocking_us)
+        return self._worthwhile(Tier.SLOW, size_bytes, spans, blocking_us)
 
     def read_windows(
         self, first: int, end: int, size_bytes: int, transfer_us: float, blocking_us: float
@@ -63,7 +63,7 @@ class Clock:
         starts = {bisect_right(self._until, self._until[end] - need) - 1 for need in _least_ns(transfer_us)}
         middle = self._middle(first, end)
         spans = [(start, end) for start in sorted(starts, reverse=True) if start >= middle]
-        return self._worthwhile(Tier.DRAM, size_bytes, spans, blocking_us)
+        return self._worthwhile(Tier.FAST, size_bytes, spans, blocking_us)
 
     def _worthwhile(
         self, destination: Tier, size_bytes: int, spans: list[Span], blocking_us: float
@@ -101,7 +101,7 @@ def _least_ns(transfer_us: float) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class TensorChoices:
     """The choices of one tensor with m gadgets.
 
     Attributes:
@@ -154,7 +154,7 @@ def _without_windows(gaps: int) -> tuple[tuple[Window, ...], ...]:
     return ((),) * gaps
 
 
-def flows_by_use(problem: Problem) -> tuple[Flow, ...]:
+def flows_by_use(problem: Problem) -> tuple[TensorChoices, ...]:
     """One gadget per user: the tensor may move between any two of them."""
     return tuple(_fixed(problem, tensor) or _flow(problem, tensor, _gadgets(tensor)) for tensor in problem.placed)
 
@@ -163,7 +163,7 @@ def _gadgets(tensor: Tensor) -> list[range]:
     return [tensor.live] if tensor.held else [range(user, user + 1) for user in tensor.users]
 
 
-def flows_beside_kernels(problem: Problem, clock: Clock) -> tuple[Flow, ...]:
+def flows_beside_kernels(problem: Problem, clock: Clock) -> tuple[TensorChoices, ...]:
     """As `flows_by_use`, with asynchronous moves in the gaps where they are cheaper than blocking ones.
 
     Raises:
@@ -172,13 +172,13 @@ def flows_beside_kernels(problem: Problem, clock: Clock) -> tuple[Flow, ...]:
     return tuple(_with_windows(problem, flow, clock) for flow in flows_by_use(problem))
 
 
-def _with_windows(problem: Problem, flow: Flow, clock: Clock) -> Flow:
+def _with_windows(problem: Problem, flow: TensorChoices, clock: Clock) -> TensorChoices:
     links, size_bytes = problem.links, problem.graph.by_name[flow.tensor].size_bytes
-    out_us, back_us = links.transfer_us(Tier.PMEM, size_bytes), links.transfer_us(Tier.DRAM, size_bytes)
+    out_us, back_us = links.transfer_us(Tier.SLOW, size_bytes), links.transfer_us(Tier.FAST, size_bytes)
     gaps = [flow.gap(k) for k in range(len(flow) - 1)]
     # Of a hundred thousand tensors few are worth a look at their gaps.
-    out = problem.beside.least_added_us(Tier.PMEM, size_bytes) < flow.write_us
-    back = problem.beside.least_added_us(Tier.DRAM, size_bytes) < flow.read_us
+    out = problem.beside.least_added_us(Tier.SLOW, size_bytes) < flow.write_us
+    back = problem.beside.least_added_us(Tier.FAST, size_bytes) < flow.read_us
     return replace(
         flow,
         out=tuple(clock.write_windows(*gap, size_bytes, out_us, flow.write_us) if out else () for gap in gaps),
@@ -186,36 +186,36 @@ def _with_windows(problem: Problem, flow: Flow, clock: Clock) -> Flow:
     )
 
 
-def flows_for_life(problem: Problem, tensors: Sequence[Tensor] | None = None) -> tuple[Flow, ...]:
+def flows_for_life(problem: Problem, tensors: Sequence[Tensor] | None = None) -> tuple[TensorChoices, ...]:
     """One gadget per tensor (of all that are placed by themselves, if not given): it never moves."""
     chosen = problem.placed if tensors is None else tensors
     return tuple(_fixed(problem, tensor) or _flow(problem, tensor, [tensor.live]) for tensor in chosen)
 
 
-def flows_in(problem: Problem, tier: Tier) -> tuple[Flow, ...]:
+def flows_in(problem: Problem, tier: Tier) -> tuple[TensorChoices, ...]:
     """Every tensor in one tier for life."""
     return tuple(_flow(problem, tensor, [tensor.live], tier) for tensor in problem.graph.movable)
 
 
-def _fixed(problem: Problem, tensor: Tensor) -> Flow | None:
+def _fixed(problem: Problem, tensor: Tensor) -> TensorChoices | None:
     tier = problem.options.fixed.get(tensor.name)
     return None if tier is None else _flow(problem, tensor, [tensor.live], tier)
 
 
-def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], fixed: Tier | None = None) -> Flow:
-    must = fixed is Tier.DRAM or (problem.options.fast_operands_only and fixed is None)
-    may = fixed is not Tier.PMEM
+def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], fixed: Tier | None = None) -> TensorChoices:
+    must = fixed is Tier.FAST or (problem.options.fast_operands_only and fixed is None)
+    may = fixed is not Tier.SLOW
     count = len(gadgets)
     additive = [user for user in tensor.users if user not in problem.tabled]
     users = [[user for user in additive if user in gadget] for gadget in gadgets]
-    return Flow(
+    return TensorChoices(
         tensor=tensor.name,
         size_bytes=tensor.allocated_bytes,
         starts=tuple(gadget.start for gadget in gadgets),
         stops=tuple(gadget.stop for gadget in gadgets),
         slow_us=tuple(0.0 if must else sum(_extra_us(problem, tensor, user) for user in group) for group in users),
-        write_us=problem.links.copy_us(Tier.PMEM, tensor.size_bytes),
-        read_us=problem.links.copy_us(Tier.DRAM, tensor.size_bytes),
+        write_us=problem.links.copy_us(Tier.SLOW, tensor.size_bytes),
+        read_us=problem.links.copy_us(Tier.FAST, tensor.size_bytes),
         must=flags((must,) * count),
         may=flags((may,) * count),
         may_between=flags((may,) * (count - 1)),
@@ -233,7 +233,7 @@ def _extra_us(problem: Problem, tensor: Tensor, user: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Tie:
+class OperandRef:
     """A flow's tier at one of its gadgets is the tier of an operand of a table."""
 
     gadget: int
@@ -251,7 +251,7 @@ class Choices:
         kernel_ns: how long copying engines can work beside each kernel; empty where all moves are blocking.
     """
 
-    flows: tuple[Flow, ...]
+    flows: tuple[TensorChoices, ...]
     tables: tuple[Table, ...] = ()
     kernel_ns: tuple[int, ...] = ()
 
@@ -261,14 +261,14 @@ class Choices:
         return any(any(flow.out + flow.back) for flow in self.flows)
 
     @cached_property
-    def ties(self) -> tuple[tuple[Tie, ...], ...]:
+    def ties(self) -> tuple[tuple[OperandRef, ...], ...]:
         """Per flow, its ties to tables."""
         by_name = {flow.tensor: index for index, flow in enumerate(self.flows)}
-        found: dict[int, list[Tie]] = defaultdict(list)
+        found: dict[int, list[OperandRef]] = defaultdict(list)
         for number, table in enumerate(self.tables):
             for operand, name in enumerate(table.operands):
                 flow = self.flows[by_name[name]]
-                found[by_name[name]].append(Tie(flow.gadget_at(table.kernel), number, operand))
+                found[by_name[name]].append(OperandRef(flow.gadget_at(table.kernel), number, operand))
         return tuple(tuple(found[index]) for index in range(len(self.flows)))
 
     @cached_property
@@ -297,7 +297,7 @@ class Choices:
         )
 
 
-def priced(flow: Flow, ties: Sequence[Tie], shares: Sequence[Sequence[float]]) -> tuple[float, ...]:
+def priced(flow: TensorChoices, ties: Sequence[OperandRef], shares: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """What slow memory costs at each gadget when operand o of table j has the share `shares[j][o]` of it."""
     slow_us = list(flow.slow_us)
     for tie in ties:

@@ -11,7 +11,7 @@ import highspy
 import numpy as np
 import pyomo.core as pyo
 
-from autotm.solve.choices import Flow
+from autotm.solve.choices import TensorChoices
 from autotm.solve.formulation import Formulation, OpenTable, Terms, Variable, holdings, linear
 from autotm.solve.highs import Session, set_option
 from autotm.solve.prices import Cut, Fitting
@@ -253,7 +253,7 @@ class Cuts:
         return sorted({size for entry, size in enumerate(sizes) if float(c[item.number, entry].value or 0.0) > WHOLE})
 
     def _cuts_at(self, row: int, values: Floats, separation: Separation) -> Iterator[Cut]:
-        flows: Sequence[Flow] = self._made.reduced.choices.flows
+        flows: Sequence[TensorChoices] = self._made.reduced.choices.flows
         here = _during(self._spans, row)
         owners, places = np.unique(self._owners[here], return_inverse=True)
         used = np.bincount(places, values[here], len(owners)).astype(np.float64)
@@ -324,6 +324,6 @@ def _during(spans: Ints, row: int) -> Ints:
 
 def _decided(made: Formulation) -> Iterator[tuple[tuple[int, int], int]]:
     """Spans of the decided tensors, with their flows."""
-    flows: tuple[Flow, ...] = made.reduced.choices.flows
+    flows: tuple[TensorChoices, ...] = made.reduced.choices.flows
     for index, residency in made.reduced.decided.items():
         yield from ((span, index) for span in fast_spans(flows[index], residency))

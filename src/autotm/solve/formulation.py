@@ -12,7 +12,7 @@ import numpy as np
 import pyomo.core as pyo
 from pyomo.core.expr import LinearExpression
 
-from autotm.solve.choices import Flow, Span, Window
+from autotm.solve.choices import Span, TensorChoices, Window
 from autotm.solve.prices import EnginePrices, SpanPrices
 from autotm.solve.problem import Floats, Ints, Table
 from autotm.solve.reductions import Reduced
@@ -24,7 +24,7 @@ Key = tuple[int, int]
 """(index of the flow, gadget)."""
 
 
-def keys_of(index: int, flow: Flow) -> tuple[list[Key], list[Key], list[Key]]:
+def keys_of(index: int, flow: TensorChoices) -> tuple[list[Key], list[Key], list[Key]]:
     """Keys of the variables `a`, `b` and `s` of a flow."""
     copied = copied_gadgets(flow)
     kept = [k for k in copied if k + 1 in copied and flow.may_read[k + 1] and flow.may_between[k]]
@@ -32,14 +32,14 @@ def keys_of(index: int, flow: Flow) -> tuple[list[Key], list[Key], list[Key]]:
     return [(index, k) for k in born], [(index, k) for k in copied], [(index, k) for k in kept]
 
 
-def _born_fast_gadgets(flow: Flow) -> int:
+def _born_fast_gadgets(flow: TensorChoices) -> int:
     count = 0
     while count < len(flow) and flow.may[count] and (count == 0 or flow.may_between[count - 1]):
         count += 1
     return count
 
 
-def copied_gadgets(flow: Flow) -> set[int]:
+def copied_gadgets(flow: TensorChoices) -> set[int]:
     """Gadgets at which the tensor can be fast with a slow copy: read back there, or read back before and kept."""
     gadgets: set[int] = set()
     for k in range(1, len(flow)):
@@ -117,7 +117,7 @@ class AsyncMoves:
         return bool(self.writes or self.reads)
 
     @classmethod
-    def of(cls, model: pyo.ConcreteModel, flows: Mapping[int, Flow]) -> AsyncMoves:
+    def of(cls, model: pyo.ConcreteModel, flows: Mapping[int, TensorChoices]) -> AsyncMoves:
         """Make the variables."""
         out = {(index, k): windows for index, flow in flows.items() for k, windows in enumerate(flow.out) if windows}
         back = {(index, k): windows for index, flow in flows.items() for k, windows in enumerate(flow.back) if windows}
@@ -125,7 +125,7 @@ class AsyncMoves:
         model.r = pyo.Var([(*gap, j) for gap, windows in back.items() for j in range(len(windows))], domain=pyo.Binary)
         return cls(model, _paired(model.w, out), _paired(model.r, back))
 
-    def prices_us(self, flows: Mapping[int, Flow]) -> Iterator[tuple[Variable, float, float]]:
+    def prices_us(self, flows: Mapping[int, TensorChoices]) -> Iterator[tuple[Variable, float, float]]:
         """Each variable with the price of its move, and that of the blocking move which it replaces."""
         for (index, _), choice in self.writes.items():
             yield from ((variable, window.added_us, flows[index].write_us) for variable, window in choice)

@@ -152,7 +152,7 @@ def run_managed(problem: Problem, managed: ManagedPaging) -> Simulated:
             for engine, count in ((Engine.OUT, evicted), (Engine.IN, faulted)):
                 size = count * managed.block_bytes
                 rate_us = 1e6 * size / managed.faulted_bytes_per_s
-                moved_us = problem.links.copy_us(Tier.PMEM, size) if engine is Engine.OUT else rate_us
+                moved_us = problem.links.copy_us(Tier.SLOW, size) if engine is Engine.OUT else rate_us
                 if size:
                     engines.wait(engines.ask(engine, kernel.name, size, moved_us))
             engines.compute(kernel.name, problem.profile.base_us(kernel))

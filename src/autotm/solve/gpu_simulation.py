@@ -177,13 +177,13 @@ def fastest(problem: Problem) -> Graph:
 
 def copy(engines: Engines, problem: Problem, engine: Engine, name: str, size_bytes: int) -> tuple[Engine, int]:
     """Ask for a copy that takes as long as one beside kernels."""
-    destination = Tier.DRAM if engine is Engine.IN else Tier.PMEM
+    destination = Tier.FAST if engine is Engine.IN else Tier.SLOW
     return engines.ask(engine, name, size_bytes, problem.links.transfer_us(destination, size_bytes))
 
 
 def copy_and_wait(engines: Engines, problem: Problem, engine: Engine, name: str, size_bytes: int) -> None:
     """A blocking copy."""
-    destination = Tier.DRAM if engine is Engine.IN else Tier.PMEM
+    destination = Tier.FAST if engine is Engine.IN else Tier.SLOW
     engines.wait(engines.ask(engine, name, size_bytes, problem.links.copy_us(destination, size_bytes), deadline=-1))
 
 
@@ -239,13 +239,13 @@ def _key(move: Move) -> tuple[str, Tier, int]:
 
 
 def _engine_of(move: Move) -> Engine:
-    return Engine.IN if move.destination is Tier.DRAM else Engine.OUT
+    return Engine.IN if move.destination is Tier.FAST else Engine.OUT
 
 
 def _most_fast_bytes(graph: Graph, plan: Plan) -> int:
     change = [0] * (len(graph.kernels) + 1)
     for stay in plan.stays:
-        if stay.tier is Tier.DRAM:
+        if stay.tier is Tier.FAST:
             change[stay.start] += graph.by_name[stay.tensor].allocated_bytes
             change[stay.end] -= graph.by_name[stay.tensor].allocated_bytes
     return max(accumulate(change), default=0)

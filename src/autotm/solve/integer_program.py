@@ -15,12 +15,12 @@ from autotm.solve.cuts import Cuts
 from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session, Solved, require_solved
 from autotm.solve.optimizer import Optimizer, Placement
-from autotm.solve.options import Allowance, SolveOptions
+from autotm.solve.options import SolveOptions, TimeBudget
 from autotm.solve.problem import Problem
 from autotm.solve.reductions import Reduced, narrow, reduce
 from autotm.solve.relaxation import prices_of, set_limit, start_from
 from autotm.solve.residencies import Residency
-from autotm.solve.search import SOLVER_SHARE, Search, cut, decide_fractional, integral, keep_up
+from autotm.solve.search import SOLVER_SHARE, Search, add_engine_cuts, cut, decide_fractional, integral
 from autotm.solve.settle import plan_of, settle
 from autotm.solve.sift import Sifting, can_be_whole, is_large
 
@@ -58,7 +58,7 @@ class IntegerProgram(Optimizer):
         options = problems[0].options
         session = _session(made, options) if made.is_open else None
         known: Mapping[int, Residency] = {}
-        allowance = Allowance(options.sweep_s, len(problems))
+        allowance = TimeBudget(options.sweep_s, len(problems))
         for problem in problems:
             if session and len(problems) > 1:
                 narrowed = narrow(choices, problem.limit_bytes, len(problem.graph.kernels))
@@ -86,7 +86,7 @@ class IntegerProgram(Optimizer):
         return made.model if made.is_open else None
 
 
-def _ends(allowance: Allowance, options: SolveOptions) -> tuple[float, float]:
+def _ends(allowance: TimeBudget, options: SolveOptions) -> tuple[float, float]:
     """When the next limit's search ends, and when its plan must have addresses, by `time.perf_counter`."""
     now, allowed_s = time.perf_counter(), allowance.next_s()
     return now + min(options.time_limit_s, _SEARCHING * allowed_s), now + allowed_s
@@ -97,7 +97,7 @@ def _place_sifted(
 ) -> Iterator[Placement]:
     """Search for each limit from a relaxation of what is in doubt there; `together` is reduced for all of them."""
     known: Mapping[int, Residency] = {}
-    allowance = Allowance(problems[0].options.sweep_s, len(problems))
+    allowance = TimeBudget(problems[0].options.sweep_s, len(problems))
     for problem in problems:
         reduced = together if len(problems) == 1 else _reduced([problem], choices)
         built = time.perf_counter()
@@ -125,7 +125,7 @@ def _search_whole(sifted: Search, reduced: Reduced, deadline: float) -> Search:
         search = _search(problem, sifted.choices, made, session, sifted.best.residencies, deadline)
     search.keep(sifted.best)
     if sifted.prices is not None:
-        search.charge(sifted.prices)
+        search.update_prices(sifted.prices)
     return search
 
 
@@ -142,20 +142,20 @@ def _search(
     kernels = len(problem.graph.kernels)
     search = Search(problem, choices, made.reduced)
     if session is None:
-        search.charge(prices_of(None, made, None, kernels))
-        search.propose({}, {})
+        search.update_prices(prices_of(None, made, None, kernels))
+        search.try_plan({}, {})
         return search
     if relaxed is None:
         # With windows most vertices are degenerate, and simplex takes four times as long, or does not end.
         relax = session.relax_from_inside if made.async_moves.are_possible else session.relax
         relaxed = relax(deadline - time.perf_counter())
     require_solved(relaxed)
-    search.charge(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, made, None, kernels))
+    search.update_prices(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, made, None, kernels))
     if relaxed.outcome is Outcome.CONVERGED:
-        relaxed = keep_up(search, made, session, relaxed, deadline)
-    search.propose(*(integral(made) if relaxed.has_solution else ({}, {})))
+        relaxed = add_engine_cuts(search, made, session, relaxed, deadline)
+    search.try_plan(*(integral(made) if relaxed.has_solution else ({}, {})))
     if known:
-        search.propose(known, {})
+        search.try_plan(known, {})
     if relaxed.outcome is not Outcome.CONVERGED:
         search.timed_out = True
         return search
@@ -212,9 +212,9 @@ def _search_all(search: Search, made: Formulation, session: Session, deadline: f
         found = session.search(deadline - time.perf_counter(), SOLVER_SHARE * search.problem.options.gap, warm=True)
         require_solved(found)
         if found.has_solution:
-            search.propose(*integral(made))
+            search.try_plan(*integral(made))
         if found.bound is not None:
-            search.claim(found.bound * made.us_per_unit)
+            search.note_solver_bound(found.bound * made.us_per_unit)
         if found.outcome is not Outcome.CONVERGED:
             return False
         if search.is_done or (block := made.demand.add_broken()) is None:

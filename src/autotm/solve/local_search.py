@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autotm.solve.choices import Choices, Flow, Window
-from autotm.solve.plans import Engine, Repair
+from autotm.solve.choices import Choices, TensorChoices, Window
+from autotm.solve.plans import Engine, PlanBuilder
 from autotm.solve.prices import Priced, SpanPrices
 from autotm.solve.problem import Floats, Ints
 from autotm.solve.residencies import Residency, fast_spans
@@ -24,7 +24,7 @@ _RIVALS = 6
 """Exchanges tried for one tensor: at so many gadgets, with so many rivals each."""
 
 
-def eject(repair: Repair) -> None:
+def eject(repair: PlanBuilder) -> None:
     """Exchange pairs of flows while that helps; never makes the plan slower."""
     holders = _Holders(repair)
     trials = _TRIALS
@@ -46,7 +46,7 @@ def eject(repair: Repair) -> None:
 class _Holders:
     """The flows that are fast during each kernel."""
 
-    def __init__(self, repair: Repair) -> None:
+    def __init__(self, repair: PlanBuilder) -> None:
         self._repair = repair
         self._at: dict[int, set[int]] = defaultdict(set)
         for index, residency in repair.residencies.items():
@@ -70,7 +70,7 @@ class _Holders:
         return [kernel for start, end in spans for kernel in range(start, end)]
 
 
-def _by_cost(repair: Repair) -> list[int]:
+def _by_cost(repair: PlanBuilder) -> list[int]:
     """Flows that are slow somewhere where that costs, the dearest first."""
     cost_us = {index: sum(_slow_us(repair.choices, index, repair.residencies[index])) for index in repair.residencies}
     return sorted((index for index, us in cost_us.items() if us > 0), key=lambda index: (-cost_us[index], index))
@@ -82,7 +82,7 @@ def _slow_us(choices: Choices, index: int, residency: Residency) -> list[float]:
     return [0.0 if fast else us for us, fast in zip(most_us, residency.fast, strict=True)]
 
 
-def _rivals(repair: Repair, holders: _Holders, index: int) -> list[int]:
+def _rivals(repair: PlanBuilder, holders: _Holders, index: int) -> list[int]:
     """Flows whose place would admit this one at a gadget where it pays most, the least valuable first."""
     flow = repair.flows[index]
     slow_us = _slow_us(repair.choices, index, repair.residencies[index])
@@ -110,14 +110,14 @@ def _rivals(repair: Repair, holders: _Holders, index: int) -> list[int]:
 class Losses:
     """What a search can win by the flows of a program, at some prices."""
 
-    def __init__(self, flows: Sequence[Flow], priced: Priced) -> None:
+    def __init__(self, flows: Sequence[TensorChoices], priced: Priced) -> None:
         self._flows = len(flows)
         self._priced = priced
         engines = priced.prices.engines
         self._out = _Idle(engines.out, [flow.out for flow in flows])
         self._back = _Idle(engines.back, [flow.back for flow in flows])
 
-    def of_us(self, repair: Repair) -> Floats:
+    def of_us(self, repair: PlanBuilder) -> Floats:
         """(flows,) What a plan loses by each, none below 0.
 
         The loss of an entry is its operands', that of idle engine time of the flows that could use it and do not.
@@ -177,7 +177,7 @@ _LEAST_WEIGHT = 0.02
 
 
 def refine(
-    repair: Repair,
+    repair: PlanBuilder,
     priced: Priced,
     deadline_s: float,
     target_us: float,
@@ -206,7 +206,7 @@ def refine(
 class _Groups:
     """Draws groups of flows that are alive at one kernel, in any order."""
 
-    def __init__(self, repair: Repair, priced: Priced, seed: int) -> None:
+    def __init__(self, repair: PlanBuilder, priced: Priced, seed: int) -> None:
         self._repair = repair
         self._losses = Losses(repair.flows, priced)
         self._byte_us = priced.prices.byte_us

@@ -165,11 +165,11 @@ class SingleTier(Optimizer):
         if problem.options.fast_operands_only:
             raise BadInputError(f"optimizer '{self.name}': kernels here need fast operands; use 'synchronous'")
         for tensor, tier in problem.options.fixed.items():
-            if tier is Tier.DRAM:
+            if tier is Tier.FAST:
                 raise BadInputError(
                     f"optimizer '{self.name}': tensor '{tensor}' is fixed in fast memory{why}; use 'static'"
                 )
-        return Choices(flows_in(problem, Tier.PMEM))
+        return Choices(flows_in(problem, Tier.SLOW))
 
 
 # Plain steps whose pages an operating system places: nothing is planned, the policy is simulated page by page.

@@ -14,7 +14,15 @@ from autotm.model.errors import BadInputError
 from autotm.model.graph import Graph, Tier
 from autotm.model.links import Link
 from autotm.model.plan import LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, SWAP_ALL, Move, Plan, Status, Stay
-from autotm.solve.choices import Choices, Clock, Flow, flows_beside_kernels, flows_by_use, flows_for_life, flows_in
+from autotm.solve.choices import (
+    Choices,
+    Clock,
+    TensorChoices,
+    flows_beside_kernels,
+    flows_by_use,
+    flows_for_life,
+    flows_in,
+)
 from autotm.solve.gpu_rivals import leanest_of, paging, segmentations, swapping
 from autotm.solve.gpu_simulation import fastest
 from autotm.solve.integer_program import IntegerProgram
@@ -47,9 +55,9 @@ class AllFast(SingleTier):
             BadInputError: a tensor is fixed in slow memory.
         """
         for tensor, tier in problem.options.fixed.items():
-            if tier is Tier.PMEM:
+            if tier is Tier.SLOW:
                 raise BadInputError(f"optimizer 'all-fast': tensor '{tensor}' is fixed in slow memory; use 'static'")
-        return Choices(flows_in(problem, Tier.DRAM))
+        return Choices(flows_in(problem, Tier.FAST))
 
 
 # Everything in slow memory: the other end of every curve.
@@ -141,14 +149,14 @@ class FirstTouch(Optimizer):
         unlimited = problem.limit.slow == 0
         room = sum(flow.size_bytes for flow in flows) if unlimited else problem.limit_bytes
         stays = [
-            Stay(flow.tensor, Tier.DRAM if is_fast else Tier.PMEM, flow.starts[0], flow.stops[0])
+            Stay(flow.tensor, Tier.FAST if is_fast else Tier.SLOW, flow.starts[0], flow.stops[0])
             for flow, is_fast in zip(flows, _first_touch(flows, room), strict=True)
         ]
         elapsed_s = time.perf_counter() - started
         return Placement(stays, (), {}, None, None, Status.NOT_OPTIMIZED, elapsed_s, 0.0)
 
 
-def _first_touch(flows: Sequence[Flow], room_bytes: int) -> list[bool]:
+def _first_touch(flows: Sequence[TensorChoices], room_bytes: int) -> list[bool]:
     """Whether each tensor found room: those that must be fast before the step, the others when they are born."""
     heap = Heap(room_bytes)
     is_fast = [False] * len(flows)
@@ -314,7 +322,7 @@ class ManagedMemory(Rival):
         """Every tensor for life."""
         graph = fastest(problem)
         places, _ = first_fit(graph)
-        stays = {one.name: Stay(one.name, Tier.DRAM, one.live.start, one.live.stop) for one in graph.movable}
+        stays = {one.name: Stay(one.name, Tier.FAST, one.live.start, one.live.stop) for one in graph.movable}
         return RuledPlan(graph, list(stays.values()), offsets={stays[name]: offset for name, offset in places.items()})
 
 
@@ -333,18 +341,18 @@ class LruPaging(Rival):
         stays: list[Stay] = []
         moves: list[Move] = []
         for done in paging(graph, problem.limit_bytes):
-            stays += [Stay(name, Tier.DRAM, since.pop(name), done.kernel) for name in done.gone]
-            stays += [Stay(name, Tier.PMEM, done.kernel, graph.by_name[name].live.stop) for name in done.out]
-            moves += [Move(name, Tier.PMEM, done.kernel) for name in done.out]
-            moves += [Move(name, Tier.DRAM, done.kernel) for name in done.brought]
+            stays += [Stay(name, Tier.FAST, since.pop(name), done.kernel) for name in done.gone]
+            stays += [Stay(name, Tier.SLOW, done.kernel, graph.by_name[name].live.stop) for name in done.out]
+            moves += [Move(name, Tier.SLOW, done.kernel) for name in done.out]
+            moves += [Move(name, Tier.FAST, done.kernel) for name in done.brought]
             for name in graph.slots_of(graph.kernels[done.kernel]):
                 since.setdefault(name, done.kernel)
             stays += [
-                Stay(name, Tier.DRAM, since.pop(name), done.kernel + 1)
+                Stay(name, Tier.FAST, since.pop(name), done.kernel + 1)
                 for name in graph.slots_of(graph.kernels[done.kernel])
                 if graph.by_name[name].live.stop == done.kernel + 1 and not graph.by_name[name].held
             ]
-        stays += [Stay(name, Tier.DRAM, start, graph.by_name[name].live.stop) for name, start in since.items()]
+        stays += [Stay(name, Tier.FAST, start, graph.by_name[name].live.stop) for name, start in since.items()]
         return RuledPlan(graph, stays, moves)
 
 
@@ -373,18 +381,18 @@ class SwapAll(Rival):
                     continue
                 away.add(name)
                 left, live = gone[name], graph.by_name[name].live
-                moves.append(Move(name, Tier.PMEM, left, left - 1))
-                moves.append(Move(name, Tier.DRAM, index) if name in done.at_once else _beside_one_kernel(name, index))
-                stays.append(Stay(name, Tier.DRAM, live.start, left))
-                stays.append(Stay(name, Tier.PMEM, left - 1, index + 1))
-                stays.append(Stay(name, Tier.DRAM, index, live.stop))
+                moves.append(Move(name, Tier.SLOW, left, left - 1))
+                moves.append(Move(name, Tier.FAST, index) if name in done.at_once else _beside_one_kernel(name, index))
+                stays.append(Stay(name, Tier.FAST, live.start, left))
+                stays.append(Stay(name, Tier.SLOW, left - 1, index + 1))
+                stays.append(Stay(name, Tier.FAST, index, live.stop))
         home = (tensor for tensor in graph.movable if tensor.name not in away)
-        stays += [Stay(tensor.name, Tier.DRAM, tensor.live.start, tensor.live.stop) for tensor in home]
+        stays += [Stay(tensor.name, Tier.FAST, tensor.live.start, tensor.live.stop) for tensor in home]
         return RuledPlan(graph, stays, moves)
 
 
 def _beside_one_kernel(tensor: str, kernel: int) -> Move:
-    return Move(tensor, Tier.DRAM, kernel + 1, kernel)
+    return Move(tensor, Tier.FAST, kernel + 1, kernel)
 
 
 # Recomputation by segments: everything stays in fast memory, and what was dropped there is computed again.
@@ -414,7 +422,7 @@ class Recompute(Rival):
 
 
 def _stays_for_life(step: Graph) -> list[Stay]:
-    stays = (Stay(one.name, Tier.DRAM, one.live.start, one.live.stop) for one in step.movable)
+    stays = (Stay(one.name, Tier.FAST, one.live.start, one.live.stop) for one in step.movable)
     return sorted(stays, key=lambda stay: stay.order)
 
 

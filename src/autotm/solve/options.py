@@ -113,7 +113,7 @@ _LEAST = 0.5
 """What each limit gets in any case, in equal shares of all the time: one that took too long costs the others little."""
 
 
-class Allowance:
+class TimeBudget:
     """Gives each of several limits its part of the time that they have together.
 
     Args:

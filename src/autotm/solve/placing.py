@@ -23,7 +23,7 @@ from autotm.model.profile import Profile
 from autotm.model.program import Layout
 from autotm.solve.highs import Matrix, mps_of
 from autotm.solve.optimizer import Optimizer
-from autotm.solve.options import OPTIMIZERS, Allowance, Packing, SolveOptions
+from autotm.solve.options import OPTIMIZERS, Packing, SolveOptions, TimeBudget
 from autotm.solve.problem import Problem
 
 
@@ -151,7 +151,7 @@ def sweep_and_pack(
     packing, options, begun = StepPacking(graph), options or SolveOptions(), time.perf_counter()
     solving = replace(options, sweep_s=_SOLVING * options.sweep_s)
     plans = sweep(graph, profile, links, optimizer, limits, solving, packing)
-    allowance = Allowance(options.sweep_s, len(limits), begun)
+    allowance = TimeBudget(options.sweep_s, len(limits), begun)
     for first in plans:
         allowed_s = allowance.next_s()
         packing.end_s = time.perf_counter() + allowed_s

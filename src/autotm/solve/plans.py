@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from autotm.model.graph import Tier
 from autotm.model.plan import Stay
-from autotm.solve.choices import Choices, Flow, Span, Window, required_bytes
+from autotm.solve.choices import Choices, Span, TensorChoices, Window, required_bytes
 from autotm.solve.problem import Ints
 from autotm.solve.residencies import (
     Charges,
@@ -40,7 +40,7 @@ Member = tuple[int, int, int]
 class Conflicts:
     """Sets of members of which no plan has all."""
 
-    def __init__(self, flows: Sequence[Flow]) -> None:
+    def __init__(self, flows: Sequence[TensorChoices]) -> None:
         self._flows = flows
         self._by_name = {flow.tensor: index for index, flow in enumerate(flows)}
         self._sets: list[tuple[Member, ...]] = []
@@ -52,7 +52,7 @@ class Conflicts:
         Returns:
             its members; nothing is taken over where there are none.
         """
-        fast = [stay for stay in stays if stay.tier is Tier.DRAM and stay.tensor in self._by_name]
+        fast = [stay for stay in stays if stay.tier is Tier.FAST and stay.tensor in self._by_name]
         members = tuple(self._member(stay) for stay in fast)
         if members:
             for index, _, _ in members:
@@ -107,7 +107,7 @@ def holds(residency: Residency, member: Member) -> bool:
     return all(residency.fast[first : last + 1]) and all(residency.between[first:last])
 
 
-def _without(flow: Flow, charges: Charges, member: Member) -> list[Charges]:
+def _without(flow: TensorChoices, charges: Charges, member: Member) -> list[Charges]:
     """Charges that forbid one part of the member each: fast memory at a gadget, or over a gap."""
     _, first, last = member
     found = [replace(charges, fast_us=_barred(charges.fast_us, k)) for k in range(first, last + 1) if not flow.must[k]]
@@ -448,7 +448,7 @@ class PartialPlan:
     def _time_us(self, number: int) -> float:
         return float(self.tables[number].time_us[self.entries[number]])
 
-    def _reserve(self, flow: Flow, sign: int) -> None:
+    def _reserve(self, flow: TensorChoices, sign: int) -> None:
         """Room for gadgets that have to be fast is kept from the start, so that every insertion order succeeds."""
         if any(flow.must):
             for start, stop, must in zip(flow.starts, flow.stops, flow.must, strict=True):
@@ -461,7 +461,7 @@ class PartialPlan:
 _SWEEPS = 4
 
 
-class Repair(PartialPlan):
+class PlanBuilder(PartialPlan):
     """A plan that is completed and improved by what is best for one flow after the other."""
 
     def accept(self, proposed: Mapping[int, Residency], ways: Mapping[int, int]) -> None:
@@ -555,7 +555,7 @@ class Repair(PartialPlan):
 
     def _way(
         self,
-        flow: Flow,
+        flow: TensorChoices,
         windows: tuple[Window, ...],
         engine: Engine,
         blocking_us: float,
@@ -566,6 +566,6 @@ class Repair(PartialPlan):
                 return window.added_us, window
         return blocking_us, None
 
-    def _gap_fits(self, flow: Flow, k: int) -> bool:
+    def _gap_fits(self, flow: TensorChoices, k: int) -> bool:
         start, end = flow.gap(k)
         return start >= end or bool(self.left[start:end].min() >= flow.size_bytes)

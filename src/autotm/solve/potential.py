@@ -15,7 +15,7 @@ import numpy as np
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Role
 from autotm.model.plan import Plan
-from autotm.solve.choices import Choices, Flow, flows_by_use, priced
+from autotm.solve.choices import Choices, TensorChoices, flows_by_use, priced
 from autotm.solve.prices import HoldingCosts, Prices, cheapest_entry_us, prices_without_engines
 from autotm.solve.problem import Floats, Problem
 from autotm.solve.residencies import PricedResidencies
@@ -108,7 +108,7 @@ def _highest(
     return best
 
 
-def _again_us(problem: Problem, flow: Flow) -> float:
+def _again_us(problem: Problem, flow: TensorChoices) -> float:
     """What computing a tensor again costs at least: its kernel's share, everything fast, inputs there for nothing.
 
     One more run of a kernel may bring back all that it writes, so each output bears an equal share.

@@ -15,7 +15,7 @@ from autotm.model.certificate import Certificate, KernelPrices
 from autotm.model.certificate import Cut as StatedCut
 from autotm.model.certificate import SlowPrices as StatedSlow
 from autotm.model.certificate import SpanPrices as StatedSpans
-from autotm.solve.choices import Choices, Flow, Window, priced
+from autotm.solve.choices import Choices, TensorChoices, Window, priced
 from autotm.solve.problem import Floats, Ints, Table
 from autotm.solve.residencies import (
     Charges,
@@ -209,7 +209,7 @@ class HoldingCosts:
         self._weighed_us = prices.weighed_us
         self._limit_bytes = limit_bytes
 
-    def charges(self, flow: Flow) -> Charges:
+    def charges(self, flow: TensorChoices) -> Charges:
         """What the flow is charged."""
         gaps = range(len(flow) - 1)
         return Charges(
@@ -227,14 +227,16 @@ class HoldingCosts:
             total = total + price_us * cut.of_workspaces(size_bytes)
         return total
 
-    def _cheapest(self, flow: Flow, windows: Sequence[Window], blocking_us: float, engine: SpanPrices) -> PricedCopy:
+    def _cheapest(
+        self, flow: TensorChoices, windows: Sequence[Window], blocking_us: float, engine: SpanPrices
+    ) -> PricedCopy:
         ways: list[PricedCopy] = [(blocking_us, None)]
         for window in windows:
             holding_us = self.memory_us(flow, window.start, window.end) + engine.of_us(window)
             ways.append((window.added_us + holding_us, window))
         return min(ways, key=lambda way: way[0])
 
-    def memory_us(self, flow: Flow, start: int, end: int) -> float:
+    def memory_us(self, flow: TensorChoices, start: int, end: int) -> float:
         """Holding cost of fast memory during kernels [start, end)."""
         if end <= start:
             return 0.0
@@ -329,7 +331,7 @@ class Priced:
         holding_us = float(self._holding.during_us(table.kernel, table.fast_bytes[[entry]])[0])
         return float(table.time_us[entry]) + holding_us - paid_us - self._table_us[number]
 
-    def _flow(self, index: int) -> Flow:
+    def _flow(self, index: int) -> TensorChoices:
         flow, ties = self._problem.choices.flows[index], self._problem.choices.ties[index]
         return replace(flow, slow_us=priced(flow, ties, self.prices.slow_us)) if ties else flow
 

@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Way:
+class KernelVariant:
     """An implementation with its workspaces in fast or slow memory."""
 
     implementation: str
@@ -53,7 +53,7 @@ class Table:
 
     kernel: int
     operands: tuple[str, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[KernelVariant, ...]
     slow: Ints
     time_us: Floats
     fast_bytes: Ints
@@ -317,13 +317,13 @@ def _times_us(profile: Profile, call: _Call, is_tabled: bool, operands: int, wor
 
 def _may(forced: Sequence[Tier | None], is_slow: Sequence[float]) -> bool:
     return all(
-        tier is None or (tier is Tier.PMEM) == bool(bit)
+        tier is None or (tier is Tier.SLOW) == bool(bit)
         for tier, bit in zip(forced[: len(is_slow)], is_slow, strict=True)
     )
 
 
 def _forced(options: SolveOptions, name: str) -> Tier | None:
-    return options.fixed.get(name, Tier.DRAM if options.fast_operands_only else None)
+    return options.fixed.get(name, Tier.FAST if options.fast_operands_only else None)
 
 
 def _rises(times_us: Floats, operands: int) -> list[tuple[float, float]]:
@@ -348,7 +348,7 @@ def _table(index: int, numbers: _Numbers, calls: Sequence[_Call]) -> Table:
         names = calls[rank].workspaces if len(calls) > 1 else ()
         is_slow = [bool(spilled >> bit & 1) for bit in range(len(names))]
         fast = tuple(compress(names, [not bit for bit in is_slow]))
-        ways.append(Way(calls[rank].kernel.implementation, fast, tuple(compress(names, is_slow))))
+        ways.append(KernelVariant(calls[rank].kernel.implementation, fast, tuple(compress(names, is_slow))))
     return Table(
         index, operands, tuple(ways), numbers.slow, numbers.time_us, numbers.fast_bytes, numbers.way,
         numbers.least_us, numbers.most_us,
@@ -374,7 +374,7 @@ class Problem:
         for name, tier in self.options.fixed.items():
             if name not in names:
                 raise unknown_name("fixed tensor", name, names)
-            if tier is Tier.PMEM and self.options.fast_operands_only:
+            if tier is Tier.SLOW and self.options.fast_operands_only:
                 raise BadInputError(f"tensor '{name}' is fixed in slow memory, but kernels here need fast operands")
 
     def at(self, limit: Limit) -> Problem:

@@ -140,8 +140,8 @@ class _Held:
         return any(start == kernel for start, _ in self._spans[tensor, tier])
 
     def require_move(self, move: Move) -> None:
-        to_slow = move.destination is Tier.PMEM
-        source = Tier.DRAM if to_slow else Tier.PMEM
+        to_slow = move.destination is Tier.SLOW
+        source = Tier.FAST if to_slow else Tier.SLOW
         needed = range(move.start, move.before)
         if not move.is_asynchronous:
             needed = range(move.before - 1, move.before) if to_slow else range(move.before, move.before + 1)
@@ -154,11 +154,11 @@ class _Held:
 def _slow_operands(problem: Problem, graph: Graph, held: _Held, index: int) -> frozenset[str]:
     slow = set()
     for name in graph.slots_of(graph.kernels[index]):
-        if held.during(name, Tier.DRAM, index):
+        if held.during(name, Tier.FAST, index):
             continue
         if problem.options.fast_operands_only and name not in problem.options.fixed:
             raise SolverDefectError(f"'{name}' is not fast at kernel {index}, where it has to be")
-        if not held.during(name, Tier.PMEM, index):
+        if not held.during(name, Tier.SLOW, index):
             raise SolverDefectError(f"'{name}' is in no memory at kernel {index}")
         slow.add(name)
     return frozenset(slow)
@@ -167,7 +167,7 @@ def _slow_operands(problem: Problem, graph: Graph, held: _Held, index: int) -> f
 def _require_capacity(problem: Problem, graph: Graph, stays: Sequence[Stay]) -> None:
     change = [0] * (len(graph.kernels) + 1)
     for stay in stays:
-        if stay.tier is Tier.DRAM:
+        if stay.tier is Tier.FAST:
             size = graph.by_name[stay.tensor].allocated_bytes
             change[stay.start] += size
             change[stay.end] -= size

@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from autotm.solve.choices import Choices, Flow, Window, flags, required_bytes
+from autotm.solve.choices import Choices, TensorChoices, Window, flags, required_bytes
 from autotm.solve.problem import Table
 from autotm.solve.residencies import Charges, Residency, all_slow, best_residency, by_blocking_moves, occupy
 
@@ -80,7 +80,9 @@ def narrow(choices: Choices, limit_bytes: int, kernels: int) -> Choices:
     return replace(choices, flows=tuple(_narrow(flow, most_us, room, least_room) for flow, most_us in flows))
 
 
-def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64], least_room: int) -> Flow:
+def _narrow(
+    flow: TensorChoices, most_us: Sequence[float], room: npt.NDArray[np.int64], least_room: int
+) -> TensorChoices:
     last = len(flow) - 1
     saved_us = list(accumulate(max(0.0, us) for us in reversed(most_us)))[::-1]
     if flow.size_bytes <= least_room and not any(flow.out + flow.back):
@@ -110,7 +112,7 @@ def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64], l
     )
 
 
-def _with_room(flow: Flow, windows: tuple[Window, ...], room: npt.NDArray[np.int64]) -> tuple[Window, ...]:
+def _with_room(flow: TensorChoices, windows: tuple[Window, ...], room: npt.NDArray[np.int64]) -> tuple[Window, ...]:
     return tuple(window for window in windows if _fits(flow.size_bytes, room, window.start, window.end))
 
 
@@ -134,7 +136,7 @@ def _by_itself(choices: Choices, index: int) -> Residency | None:
     return by_blocking_moves((True,) * len(flow), (True,) * (len(flow) - 1)) if always else None
 
 
-def spans(flow: Flow) -> list[tuple[int, int]]:
+def spans(flow: TensorChoices) -> list[tuple[int, int]]:
     """Kernel spans in which the flow can be fast, ascending and disjoint."""
     if all(flow.may) and all(flow.may_between):
         return [(flow.starts[0], flow.stops[-1])]
@@ -165,7 +167,7 @@ def _potential(choices: Choices, decided: dict[int, Residency], kernels: int) ->
 
 
 def undominated(
-    flows: Sequence[Flow], tables: Sequence[Table], tight: npt.NDArray[np.bool_], room: npt.NDArray[np.int64]
+    flows: Sequence[TensorChoices], tables: Sequence[Table], tight: npt.NDArray[np.bool_], room: npt.NDArray[np.int64]
 ) -> list[int]:
     """(P5) Of two rows, drop the one whose fast set is contained in the other's and whose room is no less."""
     enters = np.zeros(len(tight) + 1, bool)

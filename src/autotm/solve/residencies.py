@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from autotm.model.graph import Tier
 from autotm.model.plan import Move, Stay
-from autotm.solve.choices import Flow, Window
+from autotm.solve.choices import TensorChoices, Window
 from autotm.solve.problem import Floats, Ints
 
 # A tensor's way through the step, and what it means in stays, moves, bytes and microseconds.
@@ -59,12 +59,12 @@ def by_blocking_moves(fast: tuple[bool, ...], between: tuple[bool, ...]) -> Resi
     return Residency(fast, between)
 
 
-def all_slow(flow: Flow) -> Residency:
+def all_slow(flow: TensorChoices) -> Residency:
     """Never fast."""
     return by_blocking_moves((False,) * len(flow), (False,) * (len(flow) - 1))
 
 
-def cost_us(flow: Flow, residency: Residency) -> float:
+def cost_us(flow: TensorChoices, residency: Residency) -> float:
     """What the residency adds to the all-fast step: slow operands, one write at most, and read-backs."""
     slow = sum(cost for cost, fast in zip(flow.slow_us, residency.fast, strict=True) if not fast)
     write = 0.0
@@ -74,7 +74,7 @@ def cost_us(flow: Flow, residency: Residency) -> float:
     return slow + write + sum(back[k].added_us if k in back else flow.read_us for k in residency.reads())
 
 
-def fast_spans(flow: Flow, residency: Residency) -> list[tuple[int, int]]:
+def fast_spans(flow: TensorChoices, residency: Residency) -> list[tuple[int, int]]:
     """Kernel spans [start, end) during which the tensor holds fast memory, ascending, one for each stay."""
     spans: list[tuple[int, int]] = []
     back = dict(residency.back)
@@ -90,22 +90,22 @@ def fast_spans(flow: Flow, residency: Residency) -> list[tuple[int, int]]:
     return spans
 
 
-def occupy(used: npt.NDArray[np.int64], flow: Flow, residency: Residency, sign: int = 1) -> None:
+def occupy(used: npt.NDArray[np.int64], flow: TensorChoices, residency: Residency, sign: int = 1) -> None:
     """Add (or with `sign` -1 remove) the residency's bytes to the fast bytes in use during each kernel."""
     for start, end in fast_spans(flow, residency):
         used[start:end] += sign * flow.size_bytes
 
 
-def stays_and_moves(flow: Flow, residency: Residency) -> tuple[list[Stay], list[Move]]:
+def stays_and_moves(flow: TensorChoices, residency: Residency) -> tuple[list[Stay], list[Move]]:
     """The residency as a plan states it.
 
     The write begins just before the kernel after the last gadget of the first fast run; a read ends just before its
     gadget. The slow copy is held until the last gadget that needs it, as operand or as the source of a read.
     """
     back = dict(residency.back)
-    stays = [Stay(flow.tensor, Tier.DRAM, start, end) for start, end in fast_spans(flow, residency)]
+    stays = [Stay(flow.tensor, Tier.FAST, start, end) for start, end in fast_spans(flow, residency)]
     moves = [
-        Move(flow.tensor, Tier.DRAM, flow.starts[k], back[k].start if k in back else None) for k in residency.reads()
+        Move(flow.tensor, Tier.FAST, flow.starts[k], back[k].start if k in back else None) for k in residency.reads()
     ]
     needs = [k for k in range(len(flow)) if not residency.fast[k] or k in residency.reads()]
     if needs:
@@ -114,10 +114,10 @@ def stays_and_moves(flow: Flow, residency: Residency) -> tuple[list[Stay], list[
         last = needs[-1]
         source_end = flow.starts[last] + (last not in back)
         end = flow.stops[last] if not residency.fast[last] else source_end
-        stays.append(Stay(flow.tensor, Tier.PMEM, start, end))
+        stays.append(Stay(flow.tensor, Tier.SLOW, start, end))
         if left:
             before, since = (start, None) if residency.out is None else (residency.out.end, residency.out.start)
-            moves.append(Move(flow.tensor, Tier.PMEM, before, since))
+            moves.append(Move(flow.tensor, Tier.SLOW, before, since))
     return stays, moves
 
 
@@ -149,14 +149,14 @@ class Charges:
 
     @classmethod
     def blocking(
-        cls, flow: Flow, slow_us: Sequence[float], fast_us: Sequence[float], between_us: Sequence[float]
+        cls, flow: TensorChoices, slow_us: Sequence[float], fast_us: Sequence[float], between_us: Sequence[float]
     ) -> Charges:
         """With blocking copies only."""
         gaps = len(flow) - 1
         return cls(slow_us, fast_us, between_us, [(flow.write_us, None)] * gaps, [(flow.read_us, None)] * gaps)
 
 
-def best_residency(flow: Flow, charges: Charges) -> Residency:
+def best_residency(flow: TensorChoices, charges: Charges) -> Residency:
     """The cheapest residency; where the flow's own rules leave no other choice, some finite path must exist."""
     costs, ways = _forward(flow, charges)
     state = min(range(3), key=costs.__getitem__)
@@ -165,7 +165,7 @@ def best_residency(flow: Flow, charges: Charges) -> Residency:
     return _with_windows(_trace(ways, state), charges)
 
 
-def best_value(flow: Flow, charges: Charges) -> float:
+def best_value(flow: TensorChoices, charges: Charges) -> float:
     """What the cheapest residency costs, prices included."""
     return min(_forward(flow, charges)[0])
 
@@ -178,7 +178,7 @@ def _with_windows(residency: Residency, charges: Charges) -> Residency:
     return residency.beside(out, back)
 
 
-def _forward(flow: Flow, charges: Charges) -> tuple[list[float], list[list[tuple[int, bool]]]]:
+def _forward(flow: TensorChoices, charges: Charges) -> tuple[list[float], list[list[tuple[int, bool]]]]:
     ways: list[list[tuple[int, bool]]] = []
     first_fast, first_slow = charges.fast_us[0], charges.slow_us[0]
     costs = [first_fast if flow.may[0] else math.inf, math.inf, math.inf if flow.must[0] else first_slow]
@@ -188,7 +188,9 @@ def _forward(flow: Flow, charges: Charges) -> tuple[list[float], list[list[tuple
     return costs, ways
 
 
-def _step(flow: Flow, k: int, costs: list[float], charges: Charges) -> tuple[list[float], list[tuple[int, bool]]]:
+def _step(
+    flow: TensorChoices, k: int, costs: list[float], charges: Charges
+) -> tuple[list[float], list[tuple[int, bool]]]:
     """Costs of the three states at gadget k, and for each the state before and whether the gap was spent fast."""
     born, copied, slow = costs
     at = charges.fast_us[k] if flow.may[k] else math.inf
@@ -293,7 +295,7 @@ class PricedResidencies:
         kernels: of the step.
     """
 
-    def __init__(self, flows: Sequence[Flow], again_us: Floats, limit_bytes: int, kernels: int) -> None:
+    def __init__(self, flows: Sequence[TensorChoices], again_us: Floats, limit_bytes: int, kernels: int) -> None:
         self.limit_bytes = limit_bytes
         self.order = sorted(range(len(flows)), key=lambda index: -len(flows[index]))
         self._kernels = kernels
@@ -448,7 +450,7 @@ def _summed(change: Floats) -> Ints:
     return np.rint(np.cumsum(change)[:-1]).astype(np.int64)
 
 
-def _gadget(flows: Sequence[Flow], k: int, limit_bytes: int) -> _Gadget:
+def _gadget(flows: Sequence[TensorChoices], k: int, limit_bytes: int) -> _Gadget:
     def allowed(flags: list[bool]) -> Floats:
         return np.where(np.array(flags, bool), 0.0, _NEVER)
 

@@ -16,7 +16,7 @@ from autotm.solve.cuts import Cuts
 from autotm.solve.formulation import Formulation
 from autotm.solve.highs import Outcome, Session, Solved
 from autotm.solve.local_search import eject, refine
-from autotm.solve.plans import Conflicts, Member, Repair
+from autotm.solve.plans import Conflicts, Member, PlanBuilder
 from autotm.solve.prices import Lagrangian, Priced, Prices, certificate_of
 from autotm.solve.problem import Problem
 from autotm.solve.reductions import Reduced
@@ -50,7 +50,7 @@ class Search:
     prices: Prices | None = None
     bound_us: float = -math.inf
     claimed_us: float = -math.inf
-    repair: Repair | None = None
+    repair: PlanBuilder | None = None
     objective_us: float = math.inf
     reserve_us: float = 0.0
     timed_out: bool = False
@@ -62,7 +62,7 @@ class Search:
         return (self.objective_us - self.bound_us) / self.objective_us if self.objective_us > 0 else 0.0
 
     @property
-    def best(self) -> Repair:
+    def best(self) -> PlanBuilder:
         """The best plan."""
         assert self.repair is not None
         return self.repair
@@ -77,16 +77,16 @@ class Search:
         """The bound with which the best plan is close enough."""
         return (self.objective_us + self.reserve_us) * (1 - self.problem.options.gap)
 
-    def charge(self, prices: Prices) -> None:
+    def update_prices(self, prices: Prices) -> None:
         """Keep prices if they prove more than those before."""
         found_us = self.problem.base_us + self.lagrangian.at(prices).bound_us
         if self.prices is None or found_us > self.bound_us:
             self.prices, self.bound_us = prices, found_us
 
-    def propose(self, proposed: Mapping[int, Residency], proposed_ways: Mapping[int, int]) -> None:
+    def try_plan(self, proposed: Mapping[int, Residency], proposed_ways: Mapping[int, int]) -> None:
         """Repair residencies and ways into a plan; keep it if it is the best."""
         kernels = len(self.problem.graph.kernels)
-        repair = Repair(self.reduced.choices, self.problem.limit_bytes, kernels, self.conflicts)
+        repair = PlanBuilder(self.reduced.choices, self.problem.limit_bytes, kernels, self.conflicts)
         repair.accept({**self.reduced.decided, **proposed}, proposed_ways)
         repair.complete()
         repair.improve()
@@ -108,7 +108,7 @@ class Search:
             self.objective_us = self.problem.base_us + self.best.cost_us
         return members
 
-    def keep(self, repair: Repair) -> None:
+    def keep(self, repair: PlanBuilder) -> None:
         """Keep a plan if it is the best."""
         objective_us = self.problem.base_us + repair.cost_us
         if objective_us < self.objective_us:
@@ -127,7 +127,7 @@ class Search:
         refine(repair, self.priced, deadline_s, self.target_us, problem.options.seed)
         self.objective_us = problem.base_us + repair.cost_us
 
-    def claim(self, bound_us: float) -> None:
+    def note_solver_bound(self, bound_us: float) -> None:
         """Take note of a bound that the solver claims."""
         self.claimed_us = max(self.claimed_us, bound_us)
 
@@ -190,7 +190,7 @@ def decide_fractional(search: Search, made: Formulation, session: Session, deadl
             left_s = deadline - time.perf_counter()
             found = session.search(left_s, _NEAR_SHARE * gap, warm=False, enough=enough)
             if found.has_solution:
-                search.propose(*integral(made))
+                search.try_plan(*integral(made))
             if found.outcome is not Outcome.CONVERGED:
                 return False
             if search.is_done or (block := made.demand.add_broken()) is None:
@@ -206,13 +206,13 @@ def search_again(search: Search, made: Formulation, session: Session, deadline: 
     if session.relax(deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
         return
     if not made.async_moves.are_possible:  # As in `cut`.
-        search.propose(*integral(made))
+        search.try_plan(*integral(made))
     if not search.is_done and not session.is_lost:
         decide_fractional(search, made, session, deadline)
     if not (search.is_done or session.is_lost or made.reduced.is_partial):
         left_s, gap = deadline - time.perf_counter(), SOLVER_SHARE * search.problem.options.gap
         if session.search(left_s, gap, warm=False).has_solution:
-            search.propose(*integral(made))
+            search.try_plan(*integral(made))
 
 
 # Rounds of rows that a relaxation's solution breaks: demand on the engines, and knapsacks.
@@ -225,14 +225,14 @@ _WORTH = 0.01
 """Part of the gap that a round of knapsack rows has to close for another to follow."""
 
 
-def keep_up(search: Search, made: Formulation, session: Session, relaxed: Solved, deadline: float) -> Solved:
+def add_engine_cuts(search: Search, made: Formulation, session: Session, relaxed: Solved, deadline: float) -> Solved:
     """Add rows for what the relaxation asks of engines that cannot keep up, while that raises the bound."""
     while (block := made.demand.add_broken()) is not None:
         session.extend(block)
         before, relaxed = relaxed, session.relax(deadline - time.perf_counter())
         if relaxed.outcome is not Outcome.CONVERGED:
             break
-        search.charge(prices_of(session, made, None, len(search.problem.graph.kernels)))
+        search.update_prices(prices_of(session, made, None, len(search.problem.graph.kernels)))
         assert before.objective is not None
         assert relaxed.objective is not None
         if relaxed.objective < before.objective * (1 + _RAISED):
@@ -253,11 +253,11 @@ def cut(search: Search, made: Formulation, session: Session, cuts: Cuts, deadlin
             break
         if session.relax(deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
             return
-        search.charge(prices_of(session, made, cuts, kernels))
+        search.update_prices(prices_of(session, made, cuts, kernels))
         if search.bound_us - last_us < _WORTH * (search.objective_us - search.bound_us):
             break
     if search.bound_us > before_us and not search.is_done:
         log.info("%d knapsack rows raise the bound by %.3g", cuts.count - count, search.bound_us / before_us - 1)
         # Of asynchronous moves few are integral before HiGHS decides them: local search has better plans by then.
         if not made.async_moves.are_possible:
-            search.propose(*integral(made))
+            search.try_plan(*integral(made))

@@ -16,7 +16,7 @@ from autotm.solve.formulation import Formulation, Variable, kept_copied, linear,
 from autotm.solve.highs import Session
 from autotm.solve.local_search import refine
 from autotm.solve.options import Addresses, Packing
-from autotm.solve.plans import Member, Repair, holds
+from autotm.solve.plans import Member, PlanBuilder, holds
 from autotm.solve.residencies import Residency, all_slow, fast_spans, stays_and_moves
 from autotm.solve.search import Search, search_again
 
@@ -31,7 +31,7 @@ _RESIDENCIES = 8
 
 
 def spill(
-    repair: Repair, candidates: Iterable[Addresses], seed: int, deadline_s: float, end_s: float = math.inf
+    repair: PlanBuilder, candidates: Iterable[Addresses], seed: int, deadline_s: float, end_s: float = math.inf
 ) -> Spilled | None:
     """The cheapest plan of those that `spill_around` makes from several addresses, in several orders; None without.
 
@@ -57,7 +57,7 @@ def _kept(candidates: Iterable[Addresses], each: list[Addresses]) -> Iterator[Ad
         yield addresses
 
 
-def spill_around(repair: Repair, addresses: Addresses, number: int, seed: int) -> Spilled | None:
+def spill_around(repair: PlanBuilder, addresses: Addresses, number: int, seed: int) -> Spilled | None:
     """The plan in which flows whose stays are left out have others that find addresses, in the order of some number.
 
     None where one finds no place.
@@ -82,7 +82,7 @@ class Spilled:
         addresses: of its stays; workspaces that change with their kernel's implementation may still need one.
     """
 
-    def __init__(self, repair: Repair, addresses: Addresses) -> None:
+    def __init__(self, repair: PlanBuilder, addresses: Addresses) -> None:
         self.repair = repair
         self.addresses = addresses
 
@@ -134,7 +134,7 @@ class Spilled:
         for k in range(len(flow)):
             for last in (k, k + 1):
                 if last < len(flow):
-                    stay = Stay(flow.tensor, Tier.DRAM, flow.starts[k], flow.stops[last])
+                    stay = Stay(flow.tensor, Tier.FAST, flow.starts[k], flow.stops[last])
                     if not self.addresses.has_hole(stay, flow.size_bytes):
                         yield stay
 
@@ -150,7 +150,7 @@ class Spilled:
 
     def _stays(self, index: int, residency: Residency) -> list[Stay]:
         flow = self.repair.flows[index]
-        return [Stay(flow.tensor, Tier.DRAM, start, end) for start, end in fast_spans(flow, residency)]
+        return [Stay(flow.tensor, Tier.FAST, start, end) for start, end in fast_spans(flow, residency)]
 
 
 # Conflicts as rows of the integer program.
@@ -300,7 +300,7 @@ def _take(search: Search, packing: Packing, spilled: Spilled | None, gap: float)
     return True
 
 
-def plan_of(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
+def plan_of(repair: PlanBuilder) -> tuple[list[Stay], list[Move], dict[int, str]]:
     """Stays, moves and implementations of what was chosen."""
     stays: list[Stay] = []
     moves: list[Move] = []
@@ -312,7 +312,7 @@ def plan_of(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
     for table, entry in zip(repair.tables, repair.entries, strict=True):
         way = table.ways[int(table.way[entry])]
         span = (table.kernel, table.kernel + 1)
-        stays += [Stay(name, Tier.DRAM, *span) for name in way.fast_workspaces]
-        stays += [Stay(name, Tier.PMEM, *span) for name in way.slow_workspaces]
+        stays += [Stay(name, Tier.FAST, *span) for name in way.fast_workspaces]
+        stays += [Stay(name, Tier.SLOW, *span) for name in way.slow_workspaces]
         implementations[table.kernel] = way.implementation
     return stays, moves, implementations

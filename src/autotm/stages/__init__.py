@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotm.stages.bundle import Bundled, bundle_stage
-    from autotm.stages.context import Context, Given
+    from autotm.stages.context import Context, PlacementInputs
     from autotm.stages.exchange import (
         Imported,
         export_results_stage,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Bundled": "autotm.stages.bundle",
     "Context": "autotm.stages.context",
-    "Given": "autotm.stages.context",
+    "PlacementInputs": "autotm.stages.context",
     "Imported": "autotm.stages.exchange",
     "RunsStage": "autotm.stages.run",
     "SWEEP_S": "autotm.stages.sweep",
@@ -112,8 +112,8 @@ __all__ = [
     "SWEEP_S",
     "Bundled",
     "Context",
-    "Given",
     "Imported",
+    "PlacementInputs",
     "RunsStage",
     "bundle_stage",
     "calibrate_stage",

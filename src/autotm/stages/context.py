@@ -38,7 +38,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Given:
+class PlacementInputs:
     """The files that placements of a network are made from; each is read once, when it is first asked for.
 
     Raises:
@@ -50,7 +50,7 @@ class Given:
     links: Path
 
     @classmethod
-    def of(cls, paths: Paths) -> Given:
+    def of(cls, paths: Paths) -> PlacementInputs:
         """The files of a network."""
         return cls(paths.graph, paths.profile, paths.links)
 

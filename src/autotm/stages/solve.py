@@ -21,7 +21,7 @@ from autotm.model.plan import Plan, Refusal, Status
 from autotm.model.profile import Profile
 from autotm.model.program import Program
 from autotm.model.provenance import provenance
-from autotm.stages.context import Context, Given
+from autotm.stages.context import Context, PlacementInputs
 from autotm.study.setup import CACHED
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ SERIES = ("0:1", "1:9", "1:3", "2:3", "1:1", "2:1", "3:1", "4:1", "6:1", "8:1", 
 
 
 def ilp_solve_stage(
-    context: Context, optimizer: str, limit: Limit, config: SolveConfig, given: Given, *, plan: Path
+    context: Context, optimizer: str, limit: Limit, config: SolveConfig, given: PlacementInputs, *, plan: Path
 ) -> None:
     """Place the tensors so that their offsets keep the limit; only what the independent checker accepts is written."""
     sweep_stage(context, optimizer, {limit: plan}, config, given)
 
 
 def sweep_stage(
-    context: Context, optimizer: str, plans: Mapping[Limit, Path], config: SolveConfig, given: Given
+    context: Context, optimizer: str, plans: Mapping[Limit, Path], config: SolveConfig, given: PlacementInputs
 ) -> None:
     """What `ilp_solve_stage` does, for each limit; each plan is written as soon as its offsets are there."""
     if optimizer == CACHED:
@@ -136,7 +136,7 @@ def require_real_cache(machine: Machine, limits: Iterable[Limit]) -> None:
 
 
 def export_program_stage(
-    context: Context, optimizer: str, limit: Limit, config: SolveConfig, given: Given, *, program: Path
+    context: Context, optimizer: str, limit: Limit, config: SolveConfig, given: PlacementInputs, *, program: Path
 ) -> ProgramSize:
     """Write the integer program that `ilp_solve_stage` solves first, as MPS."""
     from autotm.solve.placing import export
@@ -144,7 +144,7 @@ def export_program_stage(
     return export(*read_given(context, given), optimizer, limit, options_of(context, config), program)
 
 
-def potential_stage(context: Context, config: SolveConfig, given: Given, *, plan: Path) -> Potential:
+def potential_stage(context: Context, config: SolveConfig, given: PlacementInputs, *, plan: Path) -> Potential:
     """What recomputation and another order of kernels could save at most, against a plan that moves tensors."""
     from autotm.solve.potential import potential
     from autotm.solve.problem import Problem
@@ -155,7 +155,13 @@ def potential_stage(context: Context, config: SolveConfig, given: Given, *, plan
 
 
 def sensitivity_stage(
-    context: Context, config: SolveConfig, draws: int, given: Given, *, plans: Sequence[Path], sensitivity: Path
+    context: Context,
+    config: SolveConfig,
+    draws: int,
+    given: PlacementInputs,
+    *,
+    plans: Sequence[Path],
+    sensitivity: Path,
 ) -> Sensitivity:
     """Price plans for one limit, and make them anew, under resampled kernel times; every draw is written."""
     from autotm.study.sensitivity import measure_sensitivity
@@ -171,7 +177,7 @@ def sensitivity_stage(
     return found
 
 
-def read_given(context: Context, given: Given) -> tuple[Graph, Profile, Links]:
+def read_given(context: Context, given: PlacementInputs) -> tuple[Graph, Profile, Links]:
     """The step as limits count it, its profile, and the links.
 
     Raises:
@@ -217,7 +223,7 @@ def tell_outcome(plan: Plan, config: SolveConfig) -> None:
 # The stages that give a plan its addresses, and that check both.
 
 
-def compile_stage(context: Context, given: Given, *, plan: Path, program: Path) -> None:
+def compile_stage(context: Context, given: PlacementInputs, *, plan: Path, program: Path) -> None:
     """Give every stay an address and write the steps; plan and program are checked, whoever made the plan."""
     came_from = provenance(context.machine, context.seed, plan_file=str(plan))
     placed = load(plan, "plan", Plan)
@@ -245,7 +251,7 @@ def program_of(step: Graph, plan: Plan) -> Program:
     return compiled
 
 
-def check_stage(context: Context, given: Given, *, plan: Path, program: Path) -> None:
+def check_stage(context: Context, given: PlacementInputs, *, plan: Path, program: Path) -> None:
     """Raise unless plan and program are legal on the machine.
 
     Raises:

@@ -16,7 +16,7 @@ from autotm.model.machine import require_runnable
 from autotm.model.plan import Plan, Refusal
 from autotm.model.provenance import provenance
 from autotm.model.record import Record
-from autotm.stages.context import Context, Given
+from autotm.stages.context import Context, PlacementInputs
 from autotm.stages.profile import calibrate_stage, profile_of_study
 from autotm.stages.run import measure_with, runs_of_study
 from autotm.stages.solve import options_of, place_each, program_of, read_given, require_real_cache, tell_outcome
@@ -74,7 +74,7 @@ def sweep_of_study(
     _prepare(study, context, network, runs=runs)
     paths, config = study.paths(network), study.config.solve
     came_from = provenance(context.machine, context.seed, options={**config.model_dump(), "sweep_s": sweep_s})
-    step, times, copies = read_given(context, Given.of(paths))
+    step, times, copies = read_given(context, PlacementInputs.of(paths))
     points, refused, plans = [], [], []
     for found in place_each(
         step, times, copies, optimizer, limits, replace(options_of(context, config), sweep_s=sweep_s)

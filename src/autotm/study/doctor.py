@@ -101,12 +101,12 @@ def probe_here(tier: NumaTier | DaxTier) -> str | None:
     system = SystemMemory()
     try:
         if isinstance(tier, NumaTier):
-            NodePool(Tier.PMEM, mmap.PAGESIZE, tier.slow_nodes, "none", system).close()
-            NodePool(Tier.DRAM, mmap.PAGESIZE, tier.fast_nodes, "none", system).close()
+            NodePool(Tier.SLOW, mmap.PAGESIZE, tier.slow_nodes, "none", system).close()
+            NodePool(Tier.FAST, mmap.PAGESIZE, tier.fast_nodes, "none", system).close()
         else:
             DaxPool(Path(tier.path), 0, stand_in=False, system=system).close()
             if tier.fast_nodes is not None:
-                NodePool(Tier.DRAM, mmap.PAGESIZE, tier.fast_nodes, "none", system).close()
+                NodePool(Tier.FAST, mmap.PAGESIZE, tier.fast_nodes, "none", system).close()
     except AutotmError as error:
         return str(error)
     return None

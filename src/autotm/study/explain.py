@@ -129,7 +129,7 @@ def fast_bytes(placed: Placed) -> list[int]:
     """By kernel, allocated bytes of what is in fast memory."""
     sizes, total = placed.step.by_name, [0] * len(placed.step.kernels)
     for stay in placed.plan.stays:
-        if stay.tier is Tier.DRAM:
+        if stay.tier is Tier.FAST:
             for kernel in range(stay.start, stay.end):
                 total[kernel] += sizes[stay.tensor].allocated_bytes
     return total
@@ -249,23 +249,23 @@ def explain_tensor(placed: Placed, name: str) -> TensorExplanation:
     uses = []
     for index in tensor.users:
         # Where the tensor is in both tiers, it is used in fast memory.
-        is_fast = any(stay.tier is Tier.DRAM and stay.start <= index < stay.end for stay in stays)
+        is_fast = any(stay.tier is Tier.FAST and stay.start <= index < stay.end for stay in stays)
         slower_us = placed.profile.extra_us(priced, priced.kernels[index], tensor.name)
-        uses.append(Use(index, step.kernels[index].name, Tier.DRAM if is_fast else Tier.PMEM, slower_us))
+        uses.append(Use(index, step.kernels[index].name, Tier.FAST if is_fast else Tier.SLOW, slower_us))
     held = prices.held_us
     moved = [(move, us) for move, us in zip(plan.moves, placed.moves_us, strict=True) if move.tensor == tensor.name]
     size = tensor.allocated_bytes
     planned = Residency(
         "as planned",
-        sum(use.slower_us for use in uses if use.tier is Tier.PMEM),
+        sum(use.slower_us for use in uses if use.tier is Tier.SLOW),
         sum(us for _, us in moved),
-        sum(held(size, stay.start, stay.end) for stay in stays if stay.tier is Tier.DRAM),
+        sum(held(size, stay.start, stay.end) for stay in stays if stay.tier is Tier.FAST),
     )
     held_us = held(size, tensor.live.start, tensor.live.stop)
     fits = size <= plan.dram_limit_bytes
-    for_life = Residency("fast for life", 0.0, 0.0, held_us, _loss_us(placed, tensor, stays, Tier.DRAM), fits)
+    for_life = Residency("fast for life", 0.0, 0.0, held_us, _loss_us(placed, tensor, stays, Tier.FAST), fits)
     slow_us = sum(use.slower_us for use in uses)
-    never = Residency("slow for life", slow_us, 0.0, 0.0, _loss_us(placed, tensor, stays, Tier.PMEM))
+    never = Residency("slow for life", slow_us, 0.0, 0.0, _loss_us(placed, tensor, stays, Tier.SLOW))
     return TensorExplanation(
         step.network,
         plan.optimizer,
@@ -299,7 +299,7 @@ def _tensor_of(placed: Placed, name: str) -> Tensor:
 def _loss_us(placed: Placed, tensor: Tensor, stays: tuple[Stay, ...], tier: Tier) -> float | None:
     """By how much keeping the tensor in one tier for life makes the step slower at least."""
     plan = placed.plan
-    has_room = tier is Tier.PMEM or tensor.allocated_bytes <= plan.dram_limit_bytes
+    has_room = tier is Tier.SLOW or tensor.allocated_bytes <= plan.dram_limit_bytes
     if plan.certificate is None or not has_room or all(stay.tier is tier for stay in stays):
         return None
     least_us = proven_bound_us(placed.graph, placed.profile, placed.links, plan, fixed={tensor.name: tier})
@@ -308,7 +308,7 @@ def _loss_us(placed: Placed, tensor: Tensor, stays: tuple[Stay, ...], tier: Tier
 
 def _gaps(placed: Placed, tensor: Tensor, prices: MemoryPrices) -> Iterator[Gap]:
     step, links = placed.step, placed.links
-    both_us = sum(links.copy_us(tier, tensor.size_bytes) for tier in (Tier.PMEM, Tier.DRAM))
+    both_us = sum(links.copy_us(tier, tensor.size_bytes) for tier in (Tier.SLOW, Tier.FAST))
     for after, before in pairwise(tensor.users):
         between = range(after + 1, before)
         used = {name for index in between for name in step.slots_of(step.kernels[index])}
@@ -320,7 +320,7 @@ def _gaps(placed: Placed, tensor: Tensor, prices: MemoryPrices) -> Iterator[Gap]
 
 # The explanation of a tensor, for a terminal.
 
-_TIERS = {Tier.DRAM: "fast", Tier.PMEM: "slow"}
+_TIERS = {Tier.FAST: "fast", Tier.SLOW: "slow"}
 _NO_TIME_US = 5e-4
 """A smaller saving is rounding of the prices."""
 
@@ -477,7 +477,7 @@ def _plan(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     fast: dict[str, float] = {}
     for stay in plan.stays:
         fast.setdefault(stay.tensor, 0)
-        fast[stay.tensor] += stay.end - stay.start if stay.tier is Tier.DRAM else 0
+        fast[stay.tensor] += stay.end - stay.start if stay.tier is Tier.FAST else 0
     return fields, fast
 
 

@@ -32,8 +32,8 @@ def once():
     with open_tiers(machine, None, 1 << 20, 4 << 20, Path("none")) as tiers:
         fast, slow = (tiers.pool(tier).view(0, (1 << 20,), "uint8") for tier in Tier)
         fast[:] = 1
-        tiers.copy(slow, fast, Tier.PMEM)
-        back = tiers.async_copy(fast, slow, Tier.DRAM, 0)
+        tiers.copy(slow, fast, Tier.SLOW)
+        back = tiers.async_copy(fast, slow, Tier.FAST, 0)
         back.start()
         back.wait()
         tiers.check()

@@ -26,7 +26,7 @@ SYSTEM = SystemMemory()
 def binding_fails() -> str | None:
     """Why pages cannot be bound to node 0 here; None where they can."""
     try:
-        NodePool(Tier.DRAM, 4096, (0,), "none", SYSTEM)
+        NodePool(Tier.FAST, 4096, (0,), "none", SYSTEM)
     except AutotmError as error:
         return str(error)
     return None
@@ -61,11 +61,11 @@ def test_every_page_is_where_it_is_bound(machine: Machine, devices_dir: Path, hu
 
 @binds
 def test_pages_that_left_are_counted_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = NodePool(Tier.PMEM, 4 * 4096, (0,), "none", SYSTEM)
+    pool = NodePool(Tier.SLOW, 4 * 4096, (0,), "none", SYSTEM)
     pool.nodes = (1,)
     with pytest.raises(AutotmError, match=r"pmem pool: 4 of 4 pages are not on node 1 \(4 on node 0\).*is refused"):
         pool.check()
-    fresh = NodePool(Tier.PMEM, 4 * 4096, (0,), "none", SYSTEM)
+    fresh = NodePool(Tier.SLOW, 4 * 4096, (0,), "none", SYSTEM)
     monkeypatch.setattr(NodePool, "_require_room", lambda *_: None)
     address = fresh._whole.ctypes.data
     system_calls._libc.madvise(
@@ -81,15 +81,15 @@ def test_kernels_wait_for_nothing_and_copies_copy(machine: Machine, devices_dir:
     with open_tiers(on(machine, node_zero()), None, values.size, values.size, devices_dir) as tiers:
         assert not tiers.waits_are_known
         assert tiers.kernel_delay_ns(OpClass.MATMUL, (1 << 30,), (1 << 30,)) == 0
-        assert tiers.asynchronous_move_ns(Tier.DRAM, 1 << 30) == 0
+        assert tiers.asynchronous_move_ns(Tier.FAST, 1 << 30) == 0
         views = {tier: tiers.pool(tier).view(0, values.shape, "uint8") for tier in Tier}
-        views[Tier.DRAM][:] = values
-        tiers.copy(views[Tier.PMEM], views[Tier.DRAM], Tier.PMEM)
-        views[Tier.DRAM][:] = 0
-        back = tiers.async_copy(views[Tier.DRAM], views[Tier.PMEM], Tier.DRAM, 0)
+        views[Tier.FAST][:] = values
+        tiers.copy(views[Tier.SLOW], views[Tier.FAST], Tier.SLOW)
+        views[Tier.FAST][:] = 0
+        back = tiers.async_copy(views[Tier.FAST], views[Tier.SLOW], Tier.FAST, 0)
         back.start()
         back.wait()
-        assert np.array_equal(views[Tier.DRAM], values)
+        assert np.array_equal(views[Tier.FAST], values)
         with pytest.raises(BadInputError, match=r"memory-mode: .* kind numa"):
             tiers.cache_delay_ns(OpClass.MATMUL, 1, 1, 1)
 
@@ -125,7 +125,7 @@ def test_a_system_that_refuses_binding_is_told_with_the_remedy(monkeypatch: pyte
         monkeypatch.setattr(system_calls._libc, "syscall", lambda *_: -1)
         monkeypatch.setattr(system_calls.ctypes, "get_errno", lambda number=number: number)
         with pytest.raises(AutotmError, match=f"mbind: .*{name}.*(cap-add SYS_NICE|only be emulated)"):
-            NodePool(Tier.DRAM, 4096, (0,), "none", SYSTEM)
+            NodePool(Tier.FAST, 4096, (0,), "none", SYSTEM)
 
 
 def test_a_pool_in_a_folder_has_no_name_and_leaves_nothing(

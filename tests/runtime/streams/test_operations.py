@@ -32,7 +32,7 @@ def test_kernels_and_copies_have_their_lanes_and_bytes() -> None:
     assert (out.lane, back.lane) == (Lane.OUTWARD, Lane.INWARD)
     assert out.reads == back.writes
     assert out.writes == back.reads
-    assert out.writes[0].tier is Tier.PMEM
+    assert out.writes[0].tier is Tier.SLOW
     assert out.is_blocking
     assert out.reads[0].size_bytes == GRAPH.by_name["act2"].size_bytes
 
@@ -45,7 +45,7 @@ def test_an_update_writes_where_its_parameter_is() -> None:
 
 def test_of_moves_that_start_together_the_most_urgent_comes_first() -> None:
     made = program(GRAPH, frozenset(), {"hidden": Trip(4, 5), "act2": Trip(4, 6)})
-    out = [step for step in made.steps if isinstance(step, MoveStep) and step.destination.tier is Tier.PMEM]
+    out = [step for step in made.steps if isinstance(step, MoveStep) and step.destination.tier is Tier.SLOW]
     one, other = (
         StartMoveStep(number, step.tensor, step.size_bytes, step.source, step.destination)
         for number, step in enumerate(out)

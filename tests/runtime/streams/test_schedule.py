@@ -46,9 +46,9 @@ def listed(draw: st.DrawFn) -> list[Operation]:
     for number in range(draw(st.integers(1, 14))):
         lane = draw(st.sampled_from(Lane))
         if lane is Lane.COMPUTE:
-            reads, writes = ([some(Tier.DRAM) for _ in range(draw(st.integers(0, 2)))] for _ in range(2))
+            reads, writes = ([some(Tier.FAST) for _ in range(draw(st.integers(0, 2)))] for _ in range(2))
         else:
-            ends = [some(Tier.PMEM)], [some(Tier.DRAM)]
+            ends = [some(Tier.SLOW)], [some(Tier.FAST)]
             reads, writes = ends if lane is Lane.INWARD else ends[::-1]
         found.append(Operation(lane, str(number), None, tuple(reads), tuple(writes)))
     return found
@@ -68,11 +68,11 @@ def test_events_order_what_must_be_and_none_is_too_many(operations: list[Operati
 
 
 def kernel(name: str, reads: int, writes: int) -> Operation:
-    return Operation(Lane.COMPUTE, name, 0, (at(Tier.DRAM, reads),), (at(Tier.DRAM, writes),))
+    return Operation(Lane.COMPUTE, name, 0, (at(Tier.FAST, reads),), (at(Tier.FAST, writes),))
 
 
 def copy(lane: Lane, fast: int, slow: int, *, is_blocking: bool = False) -> Operation:
-    ends = (at(Tier.DRAM, fast),), (at(Tier.PMEM, slow),)
+    ends = (at(Tier.FAST, fast),), (at(Tier.SLOW, slow),)
     reads, writes = ends if lane is Lane.OUTWARD else ends[::-1]
     return Operation(lane, "moved", None, reads, writes, is_blocking)
 

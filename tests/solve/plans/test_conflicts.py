@@ -59,7 +59,7 @@ def solved(case: Case, optimizer: str, options: SolveOptions, packing: Quarrel |
 
 
 def fast_stays(plan: Plan) -> list[Stay]:
-    return [stay for stay in plan.stays if stay.tier is Tier.DRAM]
+    return [stay for stay in plan.stays if stay.tier is Tier.FAST]
 
 
 @given(seed=st.integers(0, 2**31 - 1), data=st.data())
@@ -73,7 +73,7 @@ def test_the_cheapest_way_out_is_taken(seed: int, data: st.DataObject) -> None:
     packing = Quarrel(pair)
     plan = solved(case, "static", EXACT, packing)
     assert not set(pair) <= set(plan.stays)
-    slow = [replace(EXACT, fixed={stay.tensor: Tier.PMEM}) for stay in pair]
+    slow = [replace(EXACT, fixed={stay.tensor: Tier.SLOW}) for stay in pair]
     assert plan.objective_us == pytest.approx(min(solved(case, "static", way).objective_us for way in slow))
     assert plan.bound_us == pytest.approx(first.bound_us), "the bound is that of the program without conflicts"
     assert packing.limits == {plan.dram_limit_bytes}
@@ -88,7 +88,7 @@ def test_moving_tensors_give_up_a_part_of_their_stay(seed: int, optimizer: str) 
     plan = solved(case, optimizer, EXACT, packing)
     assert packing.asked >= 2
     assert not all(any(covers(mine, stay) for mine in plan.stays) for stay in packing.stays)
-    slow = [replace(EXACT, fixed={stay.tensor: Tier.PMEM}) for stay in packing.stays]
+    slow = [replace(EXACT, fixed={stay.tensor: Tier.SLOW}) for stay in packing.stays]
     assert first.objective_us <= plan.objective_us * (1 + 1e-9)
     way_out_us = min(solved(case, optimizer, way).objective_us for way in slow)
     assert plan.objective_us <= way_out_us * (1 + 1e-9), "one of them in slow memory for life is always a way out"
@@ -104,7 +104,7 @@ def test_what_is_never_content_ends_the_search_with_a_plan() -> None:
             return False
 
         def conflict(self, stays: Sequence[Stay], *_: object) -> Sequence[Stay]:
-            return [stay for stay in stays if stay.tier is Tier.DRAM][:1]
+            return [stay for stay in stays if stay.tier is Tier.FAST][:1]
 
     plan = solve(case.graph, case.profile, case.links, "static", LIMIT, EXACT, Discontent(()))
     check_plan(case.graph, case.profile, case.links, plan)

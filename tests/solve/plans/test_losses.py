@@ -15,7 +15,7 @@ from autotm.solve.choices import Choices
 from autotm.solve.local_search import Losses, refine
 from autotm.solve.optimizers import Asynchronous
 from autotm.solve.options import SolveOptions
-from autotm.solve.plans import Repair
+from autotm.solve.plans import PlanBuilder
 from autotm.solve.prices import EnginePrices, Lagrangian, Prices, SpanPrices
 from autotm.solve.problem import Problem
 
@@ -40,7 +40,7 @@ def test_losses_add_up_to_the_distance_from_the_bound(seed: int) -> None:
     options = SolveOptions(additive_tolerance=0.0)
     problem = Problem(case.graph, case.profile, case.links, Limit(1, 1), options)
     choices, kernels = Asynchronous().choices(problem), len(case.graph.kernels)
-    repair = Repair(choices, problem.limit_bytes, kernels)
+    repair = PlanBuilder(choices, problem.limit_bytes, kernels)
     repair.complete()
     prices = drawn_prices(choices, np.random.default_rng(seed))
     priced = Lagrangian(choices, problem.limit_bytes, kernels).at(prices)
@@ -64,7 +64,7 @@ def test_refining_by_losses_leaves_a_legal_plan_that_is_no_slower() -> None:
     case = with_engines(training_step_case(layers=3, branches=3, seed=seed), 2.0)
     problem = Problem(case.graph, case.profile, case.links, Limit(4, 1), SolveOptions())
     choices, kernels = Asynchronous().choices(problem), len(case.graph.kernels)
-    repair = Repair(choices, problem.limit_bytes, kernels)
+    repair = PlanBuilder(choices, problem.limit_bytes, kernels)
     repair.complete()
     before_us = repair.cost_us
     priced = Lagrangian(choices, problem.limit_bytes, kernels).at(drawn_prices(choices, np.random.default_rng(seed)))

@@ -13,23 +13,23 @@ from autotm.model.limit import Limit
 from autotm.solve.choices import Choices, flows_by_use, flows_for_life
 from autotm.solve.local_search import eject
 from autotm.solve.options import SolveOptions
-from autotm.solve.plans import Repair
+from autotm.solve.plans import PlanBuilder
 from autotm.solve.problem import Problem
 from autotm.solve.residencies import occupy
 
 
-def repaired(seed: int, *, moves: bool) -> tuple[Problem, Repair]:
+def repaired(seed: int, *, moves: bool) -> tuple[Problem, PlanBuilder]:
     """A plan made without any solver, from tables and implementations."""
     case = exact_case(seed, kernels=8)
     options = SolveOptions(additive_tolerance=0.0)
     problem = Problem(case.graph, case.profile, case.links, Limit(3, 1), options)
     flows = flows_by_use(problem) if moves else flows_for_life(problem)
-    repair = Repair(Choices(flows, problem.tabulation.tables), problem.limit_bytes, len(case.graph.kernels))
+    repair = PlanBuilder(Choices(flows, problem.tabulation.tables), problem.limit_bytes, len(case.graph.kernels))
     repair.complete()
     return problem, repair
 
 
-def left_bytes(problem: Problem, repair: Repair) -> np.ndarray:
+def left_bytes(problem: Problem, repair: PlanBuilder) -> np.ndarray:
     """Fast bytes free during each kernel, counted anew."""
     used = np.zeros(len(problem.graph.kernels), np.int64)
     for index, residency in repair.residencies.items():
@@ -39,7 +39,7 @@ def left_bytes(problem: Problem, repair: Repair) -> np.ndarray:
     return problem.limit_bytes - used
 
 
-def consistent(repair: Repair) -> bool:
+def consistent(repair: PlanBuilder) -> bool:
     """Whether every table's entry has the tiers of its operands."""
     for table, entry, operands in zip(repair.tables, repair.entries, repair.choices.operands, strict=True):
         for operand, (index, gadget) in enumerate(operands):

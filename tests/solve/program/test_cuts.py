@@ -178,7 +178,7 @@ def test_a_plan_keeps_every_cut_of_its_certificate(seed: int) -> None:
             if sum(size for size, inside in zip(sizes, chosen, strict=True) if inside) <= plan.dram_limit_bytes
         )
         for kernel in range(len(case.graph.kernels)):
-            fast = {stay.tensor for stay in plan.stays if stay.tier is Tier.DRAM and stay.start <= kernel < stay.end}
+            fast = {stay.tensor for stay in plan.stays if stay.tier is Tier.FAST and stay.start <= kernel < stay.end}
             here = sum(weight for name, weight in zip(cut.tensors, cut.weights, strict=True) if name in fast)
             assert here <= most
 

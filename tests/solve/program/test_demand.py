@@ -48,7 +48,7 @@ def test_rows_are_added_until_every_span_keeps_up() -> None:
     first_ns = excess_ns(made, choices)
     while True:
         assert solved.objective is not None
-        search.charge(prices_of(session, made, None, kernels))
+        search.update_prices(prices_of(session, made, None, kernels))
         bounds_us.append(search.bound_us)
         assert search.bound_us == pytest.approx(solved.objective * made.us_per_unit, rel=1e-6)
         block = made.demand.add_broken()

@@ -158,7 +158,7 @@ def test_they_are_for_gpus_and_nobody_fixes_their_tensors(name: str) -> None:
     given = case.graph, case.profile, case.links, name, Limit(1, 1)
     with pytest.raises(BadInputError, match="what others do on a GPU"):
         solve_and_pack(*given, SolveOptions())
-    fixed = {case.graph.movable[0].name: Tier.DRAM}
+    fixed = {case.graph.movable[0].name: Tier.FAST}
     with pytest.raises(BadInputError, match="fixed in one memory"):
         solve_and_pack(*given, SolveOptions(fast_operands_only=True, fixed=fixed))
 

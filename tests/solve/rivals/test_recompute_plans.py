@@ -91,7 +91,7 @@ def planned(case: Case, limit: Limit) -> tuple[Plan, Program]:
 def called_so(plan: Plan, graph: Graph, calls: Sequence[int]) -> tuple[Plan, Program]:
     """The same plan for another order of calls, with addresses of its own."""
     step = called(graph.computed_by(plan.implementations), calls)
-    stays = (Stay(one.name, Tier.DRAM, one.live.start, one.live.stop) for one in step.movable)
+    stays = (Stay(one.name, Tier.FAST, one.live.start, one.live.stop) for one in step.movable)
     other = replace(
         plan,
         calls=tuple(calls),

@@ -16,7 +16,7 @@ from autotm.check.plan import check_plan
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan
 from autotm.solve import sift
-from autotm.solve.choices import Choices, Flow, flows_by_use
+from autotm.solve.choices import Choices, TensorChoices, flows_by_use
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve, sweep
 from autotm.solve.prices import EnginePrices, HoldingCosts, Prices
@@ -126,7 +126,7 @@ def test_small_steps_are_not_sifted() -> None:
     assert not sift.is_large(reduce(Choices(flows_by_use(problem)), problem.limit_bytes, len(case.graph.kernels)))
 
 
-def _priced_residencies(seed: int) -> tuple[tuple[Flow, ...], int, PricedResidencies, np.random.Generator]:
+def _priced_residencies(seed: int) -> tuple[tuple[TensorChoices, ...], int, PricedResidencies, np.random.Generator]:
     """Flows of a random step, its kernels, and both as what rents fast memory."""
     case = random_case(seed, kernels=9)
     problem = Problem(case.graph, case.profile, case.links, Limit(2, 1), OPTIONS)

@@ -27,7 +27,7 @@ def held(placed: Placed) -> dict[str, Any]:
 
 
 def test_stays_and_moves_are_the_plans(placed: Placed, held: dict[str, Any]) -> None:
-    names, tiers = held["tensors"]["name"], (Tier.DRAM, Tier.PMEM)
+    names, tiers = held["tensors"]["name"], (Tier.FAST, Tier.SLOW)
     found = [
         (names[tensor], tiers[tier], start, end, offset)
         for tensor, tier, start, end, offset in zip(*held["stays"].values(), strict=True)

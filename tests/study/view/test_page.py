@@ -121,7 +121,7 @@ def test_the_cursor_shows_the_facts_of_a_tensor(shown: OpenedPage) -> None:
             (one, at) for one, at in zip(placed.plan.stays, placed.offsets, strict=True) if one.tensor == tensor.name
         ]
         for one, offset in own:
-            assert f"{'fast' if one.tier is Tier.DRAM else 'slow'} [{one.start}, {one.end}) {offset:,}" in text
+            assert f"{'fast' if one.tier is Tier.FAST else 'slow'} [{one.start}, {one.end}) {offset:,}" in text
         moves = [move for move in placed.plan.moves if move.tensor == tensor.name]
         assert text.count("blocking") == sum(not move.is_asynchronous for move in moves)
         assert text.count("asynchronous") == sum(move.is_asynchronous for move in moves)

@@ -22,7 +22,7 @@ def placed(request: pytest.FixtureRequest) -> Placed:
 
 
 def written(placed: Placed, folder: Path) -> dict[Tier, Path]:
-    files = {Tier.DRAM: folder / "fast.csv", Tier.PMEM: folder / "slow.csv"}
+    files = {Tier.FAST: folder / "fast.csv", Tier.SLOW: folder / "slow.csv"}
     write_stays(placed, files)
     return files
 
@@ -47,7 +47,7 @@ def expected(placed: Placed, tier: Tier) -> set[tuple[int, int, int, int]]:
 
 
 def test_omnimalloc_loads_them_and_finds_the_packing_valid(placed: Placed, tmp_path: Path) -> None:
-    heights = {Tier.DRAM: placed.program.fast_bytes, Tier.PMEM: placed.program.slow_bytes}
+    heights = {Tier.FAST: placed.program.fast_bytes, Tier.SLOW: placed.program.slow_bytes}
     for tier, path in written(placed, tmp_path).items():
         pool = load_allocation(path)
         assert pool.is_allocated

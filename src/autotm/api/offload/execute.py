@@ -51,14 +51,14 @@ def schedule(plan: Plan, layout: Layout, places: dict[str, int], kernels: int) -
     for stay, offset in zip(layout.stays, layout.offsets, strict=True):
         if stay.tensor not in places:
             continue
-        if stay.tier is Tier.DRAM:
+        if stay.tier is Tier.FAST:
             found[stay.end].freed.append(places[stay.tensor])
         else:
             slow[stay.tensor].append((stay.start, stay.end, offset))
             found[stay.end].emptied.append((places[stay.tensor], offset))
     for number, move in enumerate(plan.moves):
         copy = number, places[move.tensor], _offset(slow[move.tensor], move)
-        is_out = move.destination is Tier.PMEM
+        is_out = move.destination is Tier.SLOW
         if move.since is None:
             (found[move.before].written if is_out else found[move.before].read).append(copy)
             continue

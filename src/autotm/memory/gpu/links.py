@@ -78,9 +78,9 @@ def links_of(
     if call_us is None:
         call_us = max(0.0, min(blocking[tier].points[0][1] - alone[tier].points[0][1] for tier in Tier) / 1e3)
     asynchronous = AsynchronousLinks(
-        alone[Tier.DRAM], alone[Tier.PMEM], overlap[Tier.DRAM], overlap[Tier.PMEM], call_us
+        alone[Tier.FAST], alone[Tier.SLOW], overlap[Tier.FAST], overlap[Tier.SLOW], call_us
     )
-    return Links(blocking[Tier.DRAM], blocking[Tier.PMEM], flop_per_s, 1.0, asynchronous)
+    return Links(blocking[Tier.FAST], blocking[Tier.SLOW], flop_per_s, 1.0, asynchronous)
 
 
 def _contention(timer: CopyTimer, co_runner: CoRunner, copy: tuple[Tier, int], repeats: int) -> Contention:
@@ -139,13 +139,13 @@ class StreamTimer:
         return self._device.elapsed_ns(self._first, self._last), copy_ns
 
     def _stream(self, tier: Tier) -> Stream:
-        return self._device.inward if tier is Tier.DRAM else self._device.outward
+        return self._device.inward if tier is Tier.FAST else self._device.outward
 
     def _copy(self, tier: Tier, size_bytes: int) -> None:
         fast, slow = (Span(pool, 0, size_bytes) for pool in (self._device.device_pool, self._device.host_pool))
         stream = self._stream(tier)
         stream.record(self._begin)
-        stream.copy(*((fast, slow) if tier is Tier.DRAM else (slow, fast)))
+        stream.copy(*((fast, slow) if tier is Tier.FAST else (slow, fast)))
         stream.record(self._end)
 
 

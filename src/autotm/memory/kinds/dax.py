@@ -38,8 +38,8 @@ def open_kind(
 
     def more_fast(size_bytes: int) -> Pool:
         if tier.fast_nodes is None:
-            return Pool(Tier.DRAM, size_bytes, huge_pages=tier.huge_pages == "transparent")
-        return NodePool(Tier.DRAM, size_bytes, tier.fast_nodes, tier.huge_pages, system)
+            return Pool(Tier.FAST, size_bytes, huge_pages=tier.huge_pages == "transparent")
+        return NodePool(Tier.FAST, size_bytes, tier.fast_nodes, tier.huge_pages, system)
 
     fast = more_fast(fast_bytes)
     slow = DaxPool(path, slow_bytes, stand_in=tier.stand_in, system=system)

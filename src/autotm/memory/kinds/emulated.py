@@ -55,8 +55,8 @@ class EmulatedTiers(Tiers):
 
     def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
         """The emulated cost of what is in slow pages, and of copying those that move."""
-        moved_ns = self.emulation.move_ns(Tier.DRAM, traffic.promoted) + self.emulation.move_ns(
-            Tier.PMEM, traffic.demoted
+        moved_ns = self.emulation.move_ns(Tier.FAST, traffic.promoted) + self.emulation.move_ns(
+            Tier.SLOW, traffic.demoted
         )
         return self.kernel_delay_ns(op_class, (traffic.slow_read,), (traffic.slow_written,)) + moved_ns
 
@@ -77,6 +77,6 @@ def open_kind(
     fast_bytes_per_s = links.rates.copy_bytes_per_s if links and links.rates else None
     emulation = Emulation(device, stretch_of(tier, links) if stretch is None else stretch, fast_bytes_per_s)
     require_available(fast_bytes + slow_bytes)
-    fast = Pool(Tier.DRAM, fast_bytes)
-    slow = Pool(Tier.PMEM, slow_bytes)
+    fast = Pool(Tier.FAST, fast_bytes)
+    slow = Pool(Tier.SLOW, slow_bytes)
     return EmulatedTiers(fast, slow, machine, emulation)

@@ -35,7 +35,7 @@ def open_kind(
     tier, system = _checked(machine, slow_bytes)
     more_fast = functools.partial(_fast_pool, tier, system)
     fast = more_fast(fast_bytes)
-    slow = NodePool(Tier.PMEM, slow_bytes, tier.slow_nodes, tier.huge_pages, system)
+    slow = NodePool(Tier.SLOW, slow_bytes, tier.slow_nodes, tier.huge_pages, system)
     if slow_bytes:
         log.info("slow pool: pages by memory node: %s", slow.pages_by_node())
     return RealTiers(more_fast, fast, slow, machine)
@@ -55,7 +55,7 @@ def open_paged(program: Program, machine: Machine) -> RealTiers:
     tier, system = _checked(machine, max(0, size_bytes - program.dram_limit_bytes) if has_limit else 0)
     more_fast = functools.partial(_fast_pool, tier, system)
     if not has_limit:
-        return BoundTiers(more_fast, NodePool(Tier.PMEM, size_bytes, tier.fast_nodes, tier.huge_pages, system), machine)
+        return BoundTiers(more_fast, NodePool(Tier.SLOW, size_bytes, tier.fast_nodes, tier.huge_pages, system), machine)
     every = (*tier.fast_nodes, *tier.slow_nodes)
     nodes = {PagePolicy.LOCAL: (), PagePolicy.PREFERRED: tier.fast_nodes[:1]}.get(policy, every)
     pool = PolicyPool(size_bytes, policy, nodes, every, huge_pages=tier.huge_pages == "transparent", system=system)
@@ -74,4 +74,4 @@ def _checked(machine: Machine, slow_bytes: int) -> tuple[NumaTier, SystemMemory]
 
 
 def _fast_pool(tier: NumaTier, system: SystemMemory, size_bytes: int) -> NodePool:
-    return NodePool(Tier.DRAM, size_bytes, tier.fast_nodes, tier.huge_pages, system)
+    return NodePool(Tier.FAST, size_bytes, tier.fast_nodes, tier.huge_pages, system)

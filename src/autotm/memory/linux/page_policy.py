@@ -162,7 +162,7 @@ class PolicyPool(Pool):
     ) -> None:
         self._policy, self._policy_nodes, self._allowed = policy, tuple(nodes), tuple(allowed)
         self._has_huge_pages, self._system = huge_pages, system
-        super().__init__(Tier.PMEM, size_bytes, huge_pages=False)
+        super().__init__(Tier.SLOW, size_bytes, huge_pages=False)
 
     @property
     def page_bytes(self) -> int:

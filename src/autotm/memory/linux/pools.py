@@ -289,7 +289,7 @@ class DaxPool(Pool):
         self._file, self._device_end = -1, 0
         try:
             self._file = self._opened()
-            super().__init__(Tier.PMEM, size_bytes, huge_pages=False)
+            super().__init__(Tier.SLOW, size_bytes, huge_pages=False)
         except BaseException:
             self._let_go()
             raise

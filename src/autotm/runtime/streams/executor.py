@@ -209,7 +209,7 @@ def _queued(graph: Graph, library: Kernels, device: Device, operation: Operation
 
 
 def _span(device: Device, used: Bytes) -> Span:
-    return Span(device.device_pool if used.tier is Tier.DRAM else device.host_pool, used.start, used.size_bytes)
+    return Span(device.device_pool if used.tier is Tier.FAST else device.host_pool, used.start, used.size_bytes)
 
 
 def _copied_bytes(operation: Operation) -> int:

@@ -58,7 +58,7 @@ class DeviceArguments:
         places = _placed(counted, program)
         end = _aligned(program.fast_bytes)
         for tensor in _own(graph, places):
-            places[tensor.name] = Tier.DRAM, end
+            places[tensor.name] = Tier.FAST, end
             end += tensor.allocated_bytes
         return cls(graph, device, places)
 
@@ -85,7 +85,7 @@ class DeviceArguments:
 
     def _span(self, tensor: Tensor) -> Span:
         tier, start = self.places[storage_of(self.graph, tensor.name)]
-        pool = self.device.device_pool if tier is Tier.DRAM else self.device.host_pool
+        pool = self.device.device_pool if tier is Tier.FAST else self.device.host_pool
         return Span(pool, start, tensor.size_bytes)
 
 
@@ -237,7 +237,7 @@ def _kernel(graph: Graph, step: KernelStep, arguments: DeviceArguments) -> Opera
 
 def _operand(kernel: str, operand: Operand, address: Address, arguments: DeviceArguments) -> Bytes:
     tier, start = arguments.place(operand) if address.offset is None else (address.tier, address.offset)
-    if tier is not Tier.DRAM:
+    if tier is not Tier.FAST:
         raise BadInputError(
             f"kernel '{kernel}': operand '{operand.tensor}' is in slow memory, which kernels of a device do not reach; "
             "solve again for a machine whose slow_tier is of kind cuda"
@@ -247,7 +247,7 @@ def _operand(kernel: str, operand: Operand, address: Address, arguments: DeviceA
 
 def _copy(step: MoveStep | StartMoveStep) -> Operation:
     to, out_of = (_bytes_at(address, step.size_bytes) for address in (step.destination, step.source))
-    lane = Lane.INWARD if to.tier is Tier.DRAM else Lane.OUTWARD
+    lane = Lane.INWARD if to.tier is Tier.FAST else Lane.OUTWARD
     return Operation(lane, step.tensor, None, (out_of,), (to,), is_blocking=isinstance(step, MoveStep))
 
 

@@ -35,7 +35,7 @@ from autotm.study.drawing import (
 from autotm.study.placed import stay_offsets
 from autotm.study.tables import fields_of, versions_text
 
-_POOLS = ((Tier.DRAM, "fast pool"), (Tier.PMEM, "slow pool"))
+_POOLS = ((Tier.FAST, "fast pool"), (Tier.SLOW, "slow pool"))
 _US_PER_MS = 1e3
 _EDGED_SHARE = 0.004
 """Smaller rectangles, as a share of their panel's width or height, have no edge: they would be all edge."""
@@ -107,7 +107,7 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     for letter, axes, (tier, name) in zip("ab", axes_of, _POOLS, strict=True):
         top = tops.get(str(tier), 1.0)
         _draw_pool(axes, table[table["tier"] == str(tier)], (last_ms, top), style)
-        if tier is Tier.DRAM:
+        if tier is Tier.FAST:
             axes.axhline(limit, color=GRAY, linewidth=0.8, linestyle=(0, (4, 2)))
             top = max(top, limit)
         axes.set_xlim(0, last_ms)

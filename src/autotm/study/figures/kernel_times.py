@@ -33,7 +33,7 @@ from autotm.study.tables import DISTURBED, fields_of, is_disturbed, read_table, 
 # The kernel plot: one convolution's time in all eight placements of what it reads and writes.
 
 OPERANDS = ("data", "weight", "output")
-_TIERS = {Tier.DRAM: "fast", Tier.PMEM: "slow"}
+_TIERS = {Tier.FAST: "fast", Tier.SLOW: "slow"}
 
 
 def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
@@ -61,7 +61,7 @@ def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
     }
     rows = []
     for tiers in itertools.product(_TIERS, repeat=len(OPERANDS)):
-        slow = {name for name, tier in zip(OPERANDS, tiers, strict=True) if tier is Tier.PMEM}
+        slow = {name for name, tier in zip(OPERANDS, tiers, strict=True) if tier is Tier.SLOW}
         timing = timed.timing(kernel, configuration(counted, kernel, slow))
         if timing is None:
             raise BadInputError(f"{profile}: no time with {', '.join(sorted(slow)) or 'nothing'} in slow memory")

@@ -109,8 +109,8 @@ def _at(runs: pd.DataFrame, names: Sequence[str], column: str) -> list[float]:
 
 # The links between the two memories: rates of measured copies by size, beside the published rates of the device.
 
-_TO = {Tier.DRAM: "to fast memory", Tier.PMEM: "to slow memory"}
-_KEYS = {Tier.DRAM: "to_fast_bytes_per_s", Tier.PMEM: "to_slow_bytes_per_s"}
+_TO = {Tier.FAST: "to fast memory", Tier.SLOW: "to slow memory"}
+_KEYS = {Tier.FAST: "to_fast_bytes_per_s", Tier.SLOW: "to_slow_bytes_per_s"}
 _MOVES = {"moves": "blocking", "asynchronous_moves": "asynchronous"}
 _TALLER = 1.4
 """Height over that of other figures: a legend of four lines is below the panels."""

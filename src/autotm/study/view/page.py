@@ -153,13 +153,13 @@ def contents(placed: Placed) -> Columns:
         ),
         "stays": {
             "tensor": [numbers[stay.tensor] for stay in plan.stays],
-            "tier": [int(stay.tier is Tier.PMEM) for stay in plan.stays],
+            "tier": [int(stay.tier is Tier.SLOW) for stay in plan.stays],
             **_attributes(plan.stays, "start", "end"),
             "offset": placed.offsets,
         },
         "moves": {
             "tensor": [numbers[move.tensor] for move in plan.moves],
-            "to": [int(move.destination is Tier.PMEM) for move in plan.moves],
+            "to": [int(move.destination is Tier.SLOW) for move in plan.moves],
             **_attributes(plan.moves, "before", "since"),
             "us": _short(placed.moves_us),
         },

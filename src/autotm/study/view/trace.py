@@ -18,7 +18,7 @@ from autotm.model.timeline import StepTrace
 _STEP, _TO_SLOW, _TO_FAST = 1, 2, 3
 """Threads of the trace: the one that runs the step, and one that copies in each direction."""
 _PROCESS = 1
-_NAMES = {Tier.DRAM: "fast", Tier.PMEM: "slow"}
+_NAMES = {Tier.FAST: "fast", Tier.SLOW: "slow"}
 Event = dict[str, Any]
 
 
@@ -82,7 +82,7 @@ def _kernel(step: Graph, item: KernelStep, marks: tuple[int, ...]) -> Iterator[E
     slow = [
         operand.tensor
         for operand, address in zip(kernel.operands, item.addresses, strict=True)
-        if address.tier is Tier.PMEM
+        if address.tier is Tier.SLOW
     ]
     facts = {
         "kernel": item.kernel,
@@ -98,7 +98,7 @@ def _kernel(step: Graph, item: KernelStep, marks: tuple[int, ...]) -> Iterator[E
 def _copy(item: StartMoveStep, trace: StepTrace) -> Iterator[Event]:
     """A copy on its engine's thread. A more urgent one may be served within it; it is then drawn inside."""
     times = trace.copies[item.move]
-    thread = _TO_FAST if item.destination.tier is Tier.DRAM else _TO_SLOW
+    thread = _TO_FAST if item.destination.tier is Tier.FAST else _TO_SLOW
     yield _arrow("s", item.move, _STEP, times.submitted_ns)
     yield _span(thread, "copy", _move_name(item), times.begun_ns, times.ended_ns, _move_facts(item))
     yield _arrow("t", item.move, thread, times.begun_ns)
