@@ -2,7 +2,7 @@
 #
 #   make figures/fig10.pdf                  one figure at the default scale
 #   make figures                            all figures
-#   make figures/fig10.pdf SCALE=tiny       seconds instead of minutes (shapes too small to conclude from)
+#   make figures/fig10.pdf SCALE=tiny       3 minutes instead of 9 (shapes too small to conclude from)
 #   make figures/fig10.pdf CORES=8          cores that Snakemake may use (default: all)
 #   make verify                             every network and optimizer against the plain step (at the tiny scale)
 #   make test                               the tests, in minutes: every package, every promise of README.md

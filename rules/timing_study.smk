@@ -41,6 +41,9 @@ rule figure_timing_study:
         "logs/{folder}/timing_study.log",
     benchmark:
         "logs/{folder}/timing_study.benchmark.tsv"
+    # No folder of a workload: the figure is of the study's own network.
+    wildcard_constraints:
+        folder=r"figures(/[A-Za-z0-9_.-]+-\d+t)?",
     conda:
         "../envs/figures.yaml"
     threads: 1

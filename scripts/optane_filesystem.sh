@@ -48,4 +48,6 @@ if [[ -z $execute ]]; then
     echo "# nothing was changed; --execute runs these commands" >&2
 elif ! findmnt --noheadings --output OPTIONS --mountpoint "$folder" | grep -qE '(^|,)dax(=always)?(,|$)'; then
     fail "$folder is mounted without DAX; dmesg says why"
+else
+    echo "# the folder of slow memory for the machine file: $folder/public" >&2
 fi

@@ -1,4 +1,4 @@
-"""The calls of cuBLASLt that `kernels/vendor/cublas.py` makes, played: products by NumPy, on a played stream.
+"""The calls of cuBLASLt that `kernels/vendor.py` makes, played: products by NumPy, on a played stream.
 
 As NVIDIA documents them: values go by their addresses, matrices lie column by column, an algorithm is 64 bytes that
 only its attributes tell of, and the heuristic answers for the alignment that it was told, or for 256 bytes.

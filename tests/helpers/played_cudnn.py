@@ -1,4 +1,4 @@
-"""The calls of cuDNN's frontend that `kernels/vendor/cudnn.py` makes, played: NumPy convolves, on a played stream.
+"""The calls of cuDNN's frontend that `kernels/vendor.py` makes, played: NumPy convolves, on a played stream.
 
 As the frontend does: what is deselected stays in the list of plans and cannot be built, a plan is built before its
 workspace is known or it runs, and some knobs are told as `NOT_SET`, so that only names tell plans apart. Workspaces are

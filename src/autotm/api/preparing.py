@@ -1,4 +1,4 @@
-"""From a network to a compiled step whose kernels are timed."""
+"""Compiles a network's step and times its kernels."""
 
 from __future__ import annotations
 

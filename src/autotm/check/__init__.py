@@ -1,1 +1,1 @@
-"""Tells whether plans and programs are legal; shares no code with what makes them."""
+"""Checks whether plans and programs are legal; shares no code with what makes them."""

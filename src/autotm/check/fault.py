@@ -1,4 +1,4 @@
-"""The ways a plan or program can be wrong, and what both are held to: calls, and exemptions of GPU rivals."""
+"""Faults of plans and programs, and the rules that both checks share: calls, exemptions of GPU rivals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a plan is legal and as good as it says: where tensors are, their addresses, times and bound."""
+"""Checks whether a plan is legal and as good as it states: tiers, addresses, times and bound."""
 
 from __future__ import annotations
 
@@ -376,7 +376,7 @@ def proven_bound_us(
 ) -> float:
     """What the certificate of a plan proves, in microseconds, of every plan in which `fixed` tensors never move.
 
-    The prices of a certificate are valid for any restriction of the choices (weak duality, `bound/bound.py`): with a
+    The prices of a certificate are valid for any restriction of the choices (weak duality, `check/bound.py`): with a
     tensor fixed, they prove what no plan of that kind can undercut, however well the others are placed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Whether a program does what its plan says, simulated at the level of bytes."""
+"""Checks whether a program does what its plan says, by simulation at the level of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets for both pools: a skyline first, branch and bound for what resists; and what does not fit together."""
+"""Offsets for both pools: a skyline, then branch and bound; and sets of stays that do not fit together."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tiers made real: pools, the copies between them, and the delays that play slow memory where there is none."""
+"""Fast and slow memory: pools, copies between them, and delays that emulate slow memory."""

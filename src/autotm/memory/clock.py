@@ -1,4 +1,4 @@
-"""Time without disturbance: waiting to a deadline as no sleep does, and measuring without garbage collection."""
+"""Waiting exactly until a deadline, and timing without garbage collection."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Latency(_Sourced):
 
 
 class Contraction(_Sourced):
-    """How fast the processor computes beside which the device is played, with its source."""
+    """How fast the processor computes with which the device is emulated, with its source."""
 
     flop_per_s: float = Field(gt=0, description="rate of its best convolutions")
 

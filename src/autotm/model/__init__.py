@@ -1,1 +1,1 @@
-"""What all of autotm speaks of, and its files; nothing here measures, places or draws."""
+"""Data structures that all packages share, and their files; nothing here measures, places or draws."""

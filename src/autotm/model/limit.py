@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import GetCoreSchemaHandler, ValidatorFunctionWrapHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
 from autotm.model.errors import BadInputError, InfeasibleLimitError
 from autotm.model.graph import Graph, Kernel, Operand, Tensor
@@ -73,6 +73,11 @@ class Limit:
             raise BadInputError(f"limit: '{text}' is not a limit; give {_ACCEPTED}")
         total, *taken = (size or 0 for size in sizes)
         return cls(size_bytes=total - sum(taken), less_io=less_io)
+
+    # Pydantic writes a value whose type it was not told by this, instead of as the fields of a dataclass.
+    __pydantic_serializer__: ClassVar[SchemaSerializer] = SchemaSerializer(
+        core_schema.any_schema(serialization=core_schema.to_string_ser_schema())
+    )
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -1,1 +1,1 @@
-"""Pricing kernels: every distinct kernel in every configuration that a plan may choose; and the machine's copies."""
+"""Times of kernels, in every configuration that a plan may choose, and of the machine's copies."""

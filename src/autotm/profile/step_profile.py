@@ -1,4 +1,4 @@
-"""The profile of a step: its kernels timed where they stand, beside the step that they have to sum up to."""
+"""Times each kernel within the step, in turn with whole steps, whose time the kernels must sum up to."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ def _alike(one: Span, other: Span) -> bool:
 #
 # Per undecided flow with gadgets k = 0..m-1: `a[k]` in fast memory since birth, `b[k]` in fast memory with a slow copy,
 # `s[k]` stays so over the gap after k; per capacity row j: `u[j]`, fast bytes in use; per open table: `c[e]`, entry e.
-# Asynchronous moves: `async_moves.py`.
+# Asynchronous moves: `AsyncMoves` above.
 
 _LARGEST = 1e3
 _SMALLEST = 1e-3

@@ -1,4 +1,4 @@
-"""What others do on a GPU where a step exceeds device memory, simulated on its three engines."""
+"""Other methods for steps beyond a GPU's memory, simulated on its three engines."""
 
 from __future__ import annotations
 

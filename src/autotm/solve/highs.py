@@ -1,4 +1,4 @@
-"""HiGHS behind Pyomo's models: the only place that knows its arrays, options, statuses and habits."""
+"""HiGHS behind Pyomo's models: the only place that knows its arrays, options, statuses and quirks."""
 
 from __future__ import annotations
 

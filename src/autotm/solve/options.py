@@ -1,4 +1,4 @@
-"""What may be asked of a solve: an optimizer by name, options, addresses for plans, a share of time."""
+"""Options of a solve: an optimizer by name, addresses for plans, a share of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies beyond placement, as bounds: how fast a step could be at best if more than tensors' tiers were chosen.
+"""Bounds on what recomputation or another order of kernels could save.
 
 Neither is built: these numbers say whether it would pay. A bound close to the plan proves that it would not; one far
 below leaves it open, because it leaves costs out (`docs/formulation.md` §8).

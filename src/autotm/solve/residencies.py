@@ -1,4 +1,4 @@
-"""A tensor's way through the step, and the cheapest at prices of fast memory, one by one or all at once."""
+"""Residencies of a tensor, and the cheapest at given prices of fast memory, one by one or all at once."""
 
 from __future__ import annotations
 

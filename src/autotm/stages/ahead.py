@@ -1,4 +1,4 @@
-"""Jobs of a rule for one network that a call of Snakemake does: the first work for all, the others take what is theirs.
+"""Jobs that share a process: the first of a rule makes the results of the network's others, which take them.
 
 What is made before its own job starts waits beside where its output will be, under a name that tells what it was made
 from: contents of files, options, machine and seed. Its job takes it if all of that is the same by then, and works for

@@ -42,8 +42,6 @@ from autotm.stages.bundle_files import (
 )
 from autotm.stages.context import Context
 
-# A step for GPUs, compiled here without one: graph, launches, fatbin, and the program that there is for it.
-
 log = logging.getLogger(__name__)
 
 

@@ -186,7 +186,7 @@ def installed_files(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def downloaded_files(names: Sequence[str], python: str, folder: Path) -> Iterator[tuple[str, bytes]]:
-    """As `installed`, in the same versions for CPython of version `python`; wheels go to `folder`.
+    """As `installed_files`, in the same versions for CPython of version `python`; wheels go to `folder`.
 
     Raises:
         BadInputError: there are no such wheels, or no network.

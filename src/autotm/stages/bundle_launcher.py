@@ -14,7 +14,7 @@ import sysconfig
 from pathlib import Path
 
 FORMAT = 1
-"""Of the manifest; `autotm.stages.bundle` writes the same."""
+"""Of the manifest, which `autotm.stages.bundle_files` writes."""
 _NO_DRIVER = (
     "this bundle is for an NVIDIA GPU, and no driver of NVIDIA's is here (libcuda.so.1): install it (nvidia-smi then "
     "lists the GPU), or run this on a computer that has one"

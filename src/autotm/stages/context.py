@@ -1,4 +1,4 @@
-"""What every stage is told: machine, devices, seed, and what limits count; and what a placement is made from."""
+"""Context of a stage (machine, devices, seed, what limits count), and the inputs of a placement."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def figure_stage(
 
     Raises:
         DamagedFileError: a file cannot be read.
-        BadInputError: no such figure, or the files are not those that it needs.
+        BadInputError: no such figure, or the records do not make one.
     """
     from autotm.study.figures import gpu, heap, kernel_times, slow_memories
     from autotm.study.figures.figures import FigureFiles, make_figure

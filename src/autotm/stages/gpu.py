@@ -1,4 +1,4 @@
-"""What stages do on a machine with a GPU: its kernels are CUDA's, and memories and times those of its streams."""
+"""Stages on a GPU: CUDA kernels, its memories, and times from its streams."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A stage as a job of Snakemake: its log, the reason why it failed, and the page of failures.
 
-And the process that waits for it, and the end of all jobs on Ctrl-C or SIGTERM.
+Also: the process that waits for a job, and how Ctrl-C or SIGTERM ends all jobs.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class FailedJob:
 
     @property
     def title(self) -> str:
-        """Rule, network, optimizer and limit, as far as the job has them; a figure's rule says which."""
-        known = [self.wildcards[key] for key in ("network", "optimizer") if key in self.wildcards]
+        """Rule, figure, network, optimizer and limit, as far as the job has them."""
+        known = [self.wildcards[key] for key in ("figure", "network", "optimizer") if key in self.wildcards]
         limit = [f"limit {Limit.parse(self.wildcards['limit'])}"] if "limit" in self.wildcards else []
         places = [self.wildcards[key] for key in ("scale", "machine") if key in self.wildcards]
         where = f" ({', '.join(places)})" if places else ""

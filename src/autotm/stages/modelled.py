@@ -1,4 +1,4 @@
-"""Stages of what no machine at hand could run: modelled, never measured."""
+"""Stages that model steps which no machine at hand can run; nothing is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers in the words of a network description, written as Relax."""
+"""`NetworkBuilder`: layers of a network, written in Relax."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ def test_a_damaged_reason_is_none(tmp_path: Path) -> None:
         (WILDCARDS, "run: mlp, static, limit 8:1 (tiny, laptop-2t)"),
         (WILDCARDS | {"limit": "4500MB"}, "run: mlp, static, limit 4500MB (tiny, laptop-2t)"),
         ({"machine": "laptop-2t"}, "run (laptop-2t)"),
+        ({"folder": "figures", "figure": "fig10"}, "run: fig10"),
         ({}, "run"),
     ],
 )

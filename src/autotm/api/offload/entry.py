@@ -1,4 +1,4 @@
-"""`autotm.offload(module, ...)`: what is asked, checked before any work, and what is expected of the step."""
+"""`autotm.offload(module, ...)`: checks its arguments before any work, and summarizes the planned step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done before each operator of a step, in the order that `Move` states, and the step with it."""
+"""Running a step: the copies before each operator, in the order that `Move` states, and the operators."""
 
 from __future__ import annotations
 

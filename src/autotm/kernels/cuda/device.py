@@ -1,4 +1,4 @@
-"""What cost rules need to know of a GPU."""
+"""Facts of a GPU that the cost rules use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GPU found, checked, opened, and what its context took."""
+"""Finding, checking and opening a GPU; what its context takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow memory behind DAX: a pool in a file system that is memory, or in a device; with a warning in any file system."""
+"""Slow memory behind DAX: a pool in a file system on such memory, or on a device; elsewhere with a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow memory that is a memory node of Linux: both pools are bound to their nodes, every page is looked for there.
+"""Slow memory that is a memory node of Linux: both pools are bound to their nodes, every page is checked to be there.
 
 For optimizers that are policies of Linux, the kernel places the pages itself, in both.
 """

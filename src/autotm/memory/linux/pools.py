@@ -1,4 +1,4 @@
-"""Pools of real memories: pages bound to memory nodes and looked for there, and files or devices that are memory."""
+"""Pools of real memories: pages bound to memory nodes and checked, and files or devices that are memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""System calls that Python does not have: where pages shall be, where they are, and what kind of file one is.
+"""System calls that Python lacks: bind pages, query their nodes, query a file's type.
 
 They are made directly: libnuma need not be installed, and py-libnuma binds whole processes only (and crashes on nodes
 that do not exist).

@@ -1,4 +1,4 @@
-"""By how many threads, and with which stores, a copy of each size is made: as measured, or as caches suggest."""
+"""Number of threads and kind of store for a copy of each size: as measured, or from cache sizes."""
 
 from __future__ import annotations
 

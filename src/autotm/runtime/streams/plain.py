@@ -1,4 +1,4 @@
-"""The step without a plan on a device, whole or kernel by kernel: what programs there are compared with."""
+"""The plain step on a device, whole or kernel by kernel, which programs are compared with."""
 
 from __future__ import annotations
 
