@@ -164,7 +164,9 @@ def test_a_region_becomes_a_file_system(machine: Machine, tmp_path: Path) -> Non
         f"install -d -m 1777 {folder}/public",
     ]
     executed = [command.replace("DEVICE", "/dev/pmem1") for command in printed]
-    assert machine.run("optane_filesystem.sh", "region1", folder, "--execute") == (0, executed, "")
+    status, printed, messages = machine.run("optane_filesystem.sh", "region1", folder, "--execute")
+    assert (status, printed) == (0, executed)
+    assert f"the folder of slow memory for the machine file: {folder}/public" in messages
     assert machine.changes() == executed
     for options in ("rw,relatime", "rw,dax=never"):
         machine.answer("findmnt --noheadings", options)

@@ -55,7 +55,8 @@ def laid_out(count: int = 50_000, kernels: int = 20_000) -> Placed:
     )
     heights = {tier: number * BLOCK_BYTES for tier, number in LANES.items()}
     plan = Plan(
-        hash_of(graph), "static", f"{heights[Tier.FAST]}B", heights[Tier.FAST], Counts.INTERMEDIATES, tuple(stays), (),
+        hash_of(graph), "static", Limit(size_bytes=heights[Tier.FAST]), heights[Tier.FAST],
+        Counts.INTERMEDIATES, tuple(stays), (),
         configurations, 1.0, 1.0, Status.NOT_OPTIMIZED, 0.0, 0.0, offsets=tuple(offsets),
     )  # fmt: skip
     program = compile_program(graph, plan, Layout(plan.stays, plan.offsets, *heights.values()))

@@ -92,7 +92,7 @@ def _check_block_sizes(plan: Plan, pool: CachedPool) -> None:
     require(whole, Fault.CACHE, f"blocks of {pool.block_bytes} bytes are no power of two of at least 4096")
     needless = blocks > 1 and pool.size_bytes <= pool.block_bytes // 2 * _MOST_BLOCKS
     require(not needless, Fault.CACHE, f"blocks of {pool.block_bytes} bytes for a pool of {pool.size_bytes}")
-    if plan.limit.slow == 0:
+    if plan.limit.is_unlimited:
         wanted = math.ceil(pool.size_bytes / pool.block_bytes)
     else:
         wanted = plan.dram_limit_bytes // pool.block_bytes
@@ -237,7 +237,7 @@ def _check_page_sizes(plan: Plan, pool: PagedPool) -> None:
     whole = pool.page_bytes % _SMALLEST_PAGE_BYTES == 0 and times > 0 and times & (times - 1) == 0
     require(whole, Fault.PAGES, f"pages of {pool.page_bytes} bytes are no power of two of at least 4096")
     count = -(-pool.size_bytes // pool.page_bytes)
-    wanted = count if plan.limit.slow == 0 else plan.dram_limit_bytes // pool.page_bytes
+    wanted = count if plan.limit.is_unlimited else plan.dram_limit_bytes // pool.page_bytes
     require(pool.fast_pages == wanted, Fault.LIMIT, f"{pool.fast_pages} pages are allowed, not {wanted}")
     fits = pool.most_fast_pages <= pool.fast_pages
     require(fits, Fault.LIMIT, f"{pool.most_fast_pages} pages were fast, {pool.fast_pages} are allowed")
@@ -248,7 +248,7 @@ def _check_still(graph: Graph, plan: Plan, pool: PagedPool, offsets: Mapping[str
     still = not any(pool.promoted_bytes) and not any(pool.demoted_bytes)
     require(still, Fault.PAGES, f"'{plan.optimizer}' moves no pages, the plan does")
     to_fast, to_slow = pool.weights or (1, 0)
-    dealt = plan.limit.slow != 0
+    dealt = not plan.limit.is_unlimited
     size, room = pool.page_bytes, pool.fast_pages
     fast: dict[int, bool] = {}
     filled = [tensor.name for tensor in graph.movable if tensor.producer is None]

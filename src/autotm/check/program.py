@@ -99,7 +99,7 @@ def _check_identity(graph: Graph, plan: Plan, program: Program) -> None:
         require(stated == planned, Fault.OTHER_PLAN, f"{name} is {stated}, the plan's is {planned}")
     named = len(program.implementations)
     require(named in {0, len(graph.kernels)}, Fault.STEPS, f"{named} implementations, {len(graph.kernels)} kernels")
-    unlimited = plan.optimizer in UNLIMITED or plan.limit.slow == 0
+    unlimited = plan.optimizer in UNLIMITED or plan.limit.is_unlimited
     fits = unlimited or program.fast_bytes <= plan.dram_limit_bytes
     require(fits, Fault.LIMIT, f"fast pool of {program.fast_bytes} bytes, the limit is {plan.dram_limit_bytes}")
 

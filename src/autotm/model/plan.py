@@ -140,7 +140,7 @@ RUN_RIVALS = (MANAGED_MEMORY, LRU_PAGING, SWAP_ALL, RECOMPUTE)
 SAVE_ON_CPU = "save-on-cpu"
 """What PyTorch's autograd saves waits in host memory: no plan, a step of its own."""
 GPU_RIVALS = (*RUN_RIVALS, SAVE_ON_CPU)
-"""All of them; `solve.rivals` simulates each."""
+"""All of them; `solve.gpu_rivals` simulates each."""
 
 
 # The solver's answer: where each tensor is when, the moves between, and how good that provably is.

@@ -89,7 +89,7 @@ def lookup(variables: Variable, *index: Any) -> Variable:
 # Asynchronous moves in the model: a variable per window.
 #
 # Per gap k of a flow and window j: `w[k, j]` the write uses it, `r[k, j]` the read. What the windows share stands in
-# `demand.py`. Numbers as in `docs/formulation.md` §9.
+# `Demand`. Numbers as in `docs/formulation.md` §9.
 
 Gap = tuple[int, int]
 """(index of the flow, gap)."""

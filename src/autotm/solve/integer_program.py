@@ -1,4 +1,4 @@
-"""The search that `static` and `synchronous` share: reduce, relax, repair, and search on where the gap is too wide."""
+"""The search of `static`, `synchronous` and `asynchronous`: reduce, relax, build a plan, search on."""
 
 from __future__ import annotations
 

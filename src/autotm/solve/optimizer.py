@@ -210,7 +210,7 @@ class PagedPlacement(SingleTier):
         found, size_bytes = first_fit(graph)
         offsets, pages = tuple(found[stay.tensor] for stay in plan.stays), PageMap.of(graph, found, size_bytes)
         # A ratio 0:n is a machine without slow memory.
-        if problem.limit.slow == 0:
+        if problem.limit.is_unlimited:
             paged = _all_pages_fast(offsets, size_bytes, pages)
         else:
             paged = self.pool(problem, offsets, size_bytes, pages)

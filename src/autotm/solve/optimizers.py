@@ -146,7 +146,7 @@ class FirstTouch(Optimizer):
         """Give every tensor its tier when it is born; there is nothing to search."""
         started, flows = time.perf_counter(), choices.flows
         # A ratio 0:n is no limit: there fragments push nothing out.
-        unlimited = problem.limit.slow == 0
+        unlimited = problem.limit.is_unlimited
         room = sum(flow.size_bytes for flow in flows) if unlimited else problem.limit_bytes
         stays = [
             Stay(flow.tensor, Tier.FAST if is_fast else Tier.SLOW, flow.starts[0], flow.stops[0])
@@ -204,7 +204,7 @@ class MemoryMode(SingleTier):
         graph = problem.graph.computed_by(())
         offsets, pool_bytes = first_fit(graph)
         # A ratio 0:n is no limit: there the cache holds the pool, fragments included.
-        cache_bytes = None if problem.limit.slow == 0 else problem.limit_bytes
+        cache_bytes = None if problem.limit.is_unlimited else problem.limit_bytes
         order = tuple(stay.tensor for stay in plan.stays)
         pool = cached_pool(graph, offsets, order, pool_bytes, cache_bytes)
         step_us = cached_us(problem, pool)
@@ -330,7 +330,7 @@ class ManagedMemory(Rival):
 
 
 class LruPaging(Rival):
-    """What `solve.rivals.paging` does: known beforehand, since every step uses the same tensors in the same order."""
+    """What `solve.gpu_rivals.paging` does, known beforehand: every step uses the same tensors in the same order."""
 
     name: ClassVar[str] = LRU_PAGING
 
@@ -360,7 +360,7 @@ class LruPaging(Rival):
 
 
 class SwapAll(Rival):
-    """What `solve.rivals.swapping` does.
+    """What `solve.gpu_rivals.swapping` does.
 
     A feature map that would have to be back before it is gone stays, where vDNN would copy it for nothing.
     """
@@ -399,7 +399,7 @@ def _beside_one_kernel(tensor: str, kernel: int) -> Move:
 
 
 class Recompute(Rival):
-    """The fastest of `solve.rivals.segmentations` whose addresses fit the limit.
+    """The fastest of `solve.gpu_rivals.segmentations` whose addresses fit the limit.
 
     Where none fits, that which needs least memory. Packing is tried for as long as a solver would be; what is left
     then gets quick addresses only.

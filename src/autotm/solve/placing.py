@@ -246,7 +246,7 @@ def _as_asked(first: Plan, plan: Plan, attempts: tuple[tuple[float, float], ...]
         dram_limit_bytes=first.dram_limit_bytes,
         bound_us=min(first.bound_us, plan.objective_us),
         certificate=first.certificate,
-        solver_bound_us=first.solver_bound_us,
+        solver_bound_us=None if first.solver_bound_us is None else min(first.solver_bound_us, plan.objective_us),
         attempts_s=attempts,
         build_s=sum(build for build, _ in attempts),
         solve_s=sum(solve for _, solve in attempts),

@@ -29,9 +29,9 @@ from autotm.solve.residencies import (
     occupy,
 )
 
-# Stays in fast memory that were found not to fit together: not all of them can be, whatever room their bytes leave.
+# Conflicts: sets of stays in fast memory that have no addresses together, although their bytes fit.
 #
-# Whoever packs finds them (`packing.py`); a search keeps them and never proposes a plan with all of one of them again.
+# Packing finds them (`layout/packing.py`). The search keeps them, and never tries a plan with all stays of one again.
 
 Member = tuple[int, int, int]
 """A flow that is fast at gadgets [first, last] and over the gaps between: (flow, first, last)."""

@@ -127,6 +127,9 @@ def _any_order_us(problem: Problem) -> float:
     for index, kernel in enumerate(problem.graph.kernels):
         if index in tabled:
             total += float(tabled[index].time_us.min())
+            if not tabled[index].operands:  # priced by operand all the same, and slow operands may save time
+                names = problem.graph.slots_of(kernel)
+                total += sum(min(0.0, problem.profile.extra_us(problem.graph, kernel, name)) for name in names)
             continue
         total += problem.profile.base_us(kernel)
         tensors = [problem.graph.by_name[name] for name in problem.graph.slots_of(kernel)]

@@ -51,7 +51,7 @@ def open_paged(program: Program, machine: Machine) -> RealTiers:
     require_runnable(machine, program.optimizer)
     policy, size_bytes = POLICIES[program.optimizer], program.slow_bytes
     # A ratio 0:n is a machine without slow memory.
-    has_limit = program.limit.slow != 0
+    has_limit = not program.limit.is_unlimited
     tier, system = _checked(machine, max(0, size_bytes - program.dram_limit_bytes) if has_limit else 0)
     more_fast = functools.partial(_fast_pool, tier, system)
     if not has_limit:
