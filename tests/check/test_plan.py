@@ -163,6 +163,13 @@ DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
     (lambda plan: replace(plan, bound_us=-plan.objective_us), Fault.GAP),
     (lambda plan: replace(plan, bound_us=0.5 * plan.bound_us, status=Status.OPTIMAL), Fault.GAP),
     (lambda plan: replace(plan, certificate=None), Fault.CERTIFICATE),
+    (lambda plan: replace(plan, status=Status.NOT_OPTIMIZED), Fault.CERTIFICATE),
+    (
+        lambda plan: replace(
+            plan, certificate=None, status=Status.NOT_OPTIMIZED, bound_us=plan.objective_us, solver_bound_us=None
+        ),
+        Fault.CERTIFICATE,
+    ),
     (lambda plan: replace(plan, certificate=Certificate(KernelPrices((0,), (-1.0,)))), Fault.CERTIFICATE),
     (
         lambda plan: replace(plan, bound_us=0.5 * plan.bound_us, solver_bound_us=1.01 * plan.objective_us),
