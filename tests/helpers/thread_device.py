@@ -284,10 +284,6 @@ class ThreadMemory:
         """The array at `offset`."""
         return self._pool.view(offset, shape, dtype)
 
-    def poison(self, span: Span) -> None:
-        """Make what is there NaN."""
-        self._pool.poison(span.start, span.size_bytes)
-
     def bytes_of(self, span: Span) -> npt.NDArray[np.uint8]:
         """The bytes of a span of this pool.
 

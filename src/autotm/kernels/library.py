@@ -346,9 +346,7 @@ def _require_framework(path: Path, module: str, package: str, name: str) -> None
         ) from None
 
 
-def _check_view(symbol: str, slot: int, view: Any) -> None:
-    if not isinstance(view, np.ndarray):
-        return  # TVM checks it.
+def _check_view(symbol: str, slot: int, view: Array) -> None:
     if not view.flags.c_contiguous or not view.flags.writeable:
         raise AutotmError(
             f"kernel '{symbol}' slot {slot}: memory of shape {view.shape} must be contiguous and writeable"

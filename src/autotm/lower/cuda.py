@@ -108,7 +108,7 @@ def lower_for_gpu(
 
 
 def co_runners_for_gpu(
-    device: CudaDevice, library_path: Path, objects: Path | None = None, products: Products = "float32"
+    device: CudaDevice, library_path: Path, products: Products = "float32"
 ) -> tuple[FatbinLibrary, dict[OpClass, CudaKernel]]:
     """Write a library of a kernel of each op class, to run beside copies.
 
@@ -119,7 +119,7 @@ def co_runners_for_gpu(
         op_class: cuda_kernel(function.with_attr("global_symbol", str(op_class)), device, products=products)
         for op_class, function in co_runner_functions().items()
     }
-    image = fatbin(made.values(), folder=objects).image
+    image = fatbin(made.values()).image
     launches = {kernel.symbol: kernel.launches for kernel in made.values()}
     return FatbinLibrary.save(library_path, image, ARCHITECTURES, launches), made
 

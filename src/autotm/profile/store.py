@@ -123,7 +123,7 @@ class KernelStore:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The open database, for moving whole tables out and in (`exchange.py`)."""
+        """The open database, for moving whole tables out and in (`store_exchange.py`)."""
         return self._connection
 
     def close(self) -> None:

@@ -252,6 +252,7 @@ _TRANSFORMER_WIDTH = 512
 _TRANSFORMER_HIDDEN = 2048
 _TRANSFORMER_HEADS = 8
 _MASKED = 1e9
+"""Subtracted from scores of later positions; softmax makes them zero."""
 
 
 @dataclass(frozen=True)

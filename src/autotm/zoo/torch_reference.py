@@ -35,14 +35,12 @@ def function_of(call: tvm.ir.Call, network: str, *, sparse: bool) -> Callable[..
     """
     rules = {**_RULES, "relax.take": partial(_take, sparse=sparse)}
     if call.op.name not in rules:
-        raise BadInputError(
-            f"network {network}: {call.op.name} is not among the operators that this module of PyTorch knows"
-        )
+        raise BadInputError(f"network {network}: {call.op.name} has no counterpart in PyTorch here")
     try:
         return rules[call.op.name](call)
     except NotImplementedError as error:
         raise BadInputError(
-            f"network {network}: {call.op.name}: {error}; its module of PyTorch cannot have it"
+            f"network {network}: {call.op.name}: {error}; it has no counterpart in PyTorch here"
         ) from None
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotm.model.config import SolveConfig, checked_options
 from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.limit import Limit
 
 if TYPE_CHECKING:
     from autotm.api.offload.step import OffloadedStep
@@ -133,8 +134,6 @@ def require_torch() -> None:
 
 def _budget(budget: str | float) -> tuple[float | None, int]:
     """A share of the plain step's memory, or bytes."""
-    from autotm.model.limit import Limit  # noqa: PLC0415 - only here
-
     wanted = "give bytes, as 8GB, or a share of what the step needs with nothing moved, at most 1x, as 0.5x (or 1:1)"
     try:
         limit = Limit.parse(budget)

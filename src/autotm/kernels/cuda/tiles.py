@@ -124,11 +124,6 @@ class Tile:
         """Of a thread."""
         return self.own_rows * self.own_columns
 
-    @property
-    def shared_bytes(self) -> int:
-        """Of both panels."""
-        return 4 * self.steps * (self.rows + self.columns + 2 * _PAD)
-
 
 @dataclass(frozen=True)
 class WarpTile:

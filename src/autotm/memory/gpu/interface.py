@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import numpy.typing as npt
 
@@ -16,7 +16,6 @@ class DeviceMemoryError(AutotmError):
     """A device has less memory than is asked for."""
 
 
-@runtime_checkable
 class DeviceMemory(Protocol):
     """A pool: one allocation, made when its device was opened, given back when that is closed.
 

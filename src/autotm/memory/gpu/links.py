@@ -17,7 +17,9 @@ DEVICE_LINK_BYTES = tuple(4096 * 4**power for power in range(9))
 _REPEATS = 15
 _CALLS = 100
 _LEAST_SIZES = 2
-_OUTLASTING = 2.0
+_TOGETHER = 10
+"""Kernels launched one after the other to know what one takes: a single one is timed with its launch."""
+_OUTLASTING = 3.0
 """Kernels run for so many times what a copy takes alone, so that they outlast it even where they slow it."""
 CoRunner = Callable[[], object]
 
@@ -86,7 +88,7 @@ def links_of(
 def _contention(timer: CopyTimer, co_runner: CoRunner, copy: tuple[Tier, int], repeats: int) -> Contention:
     """Compare a copy and kernels that run all the while with each alone, over the copy's own time."""
     timer.kernels_ns(co_runner, 1)
-    one_ns = max(1.0, timer.kernels_ns(co_runner, 1)[0])
+    one_ns = max(1.0, timer.kernels_ns(co_runner, _TOGETHER)[0] / _TOGETHER)
     alone_ns = max(1.0, median(timer.alone_ns(*copy) for _ in range(repeats)))
     calls = math.ceil(_OUTLASTING * alone_ns / one_ns)
     to_kernels, to_copy = [], []

@@ -162,7 +162,6 @@ def open_gpu(
     *,
     overhead_bytes: int = 0,
     built_for: Collection[str] = (),
-    alone: bool = True,
     allowed_bytes: int | None = None,
     runtime: Runtime | None = None,
     nvml: Any = None,
@@ -175,7 +174,6 @@ def open_gpu(
         host_bytes: of the pool in pinned memory of the host.
         overhead_bytes: as of `require_gpu`.
         built_for: likewise.
-        alone: likewise.
         allowed_bytes: as of `CudaDevice`.
         runtime: NVIDIA's bindings; None loads them.
         nvml: the module `pynvml`; None loads it.
@@ -188,15 +186,13 @@ def open_gpu(
     if facts.uuid in _opened:
         overhead_bytes = 0  # The context that this process has there is paid for.
     needed_bytes = device_bytes if allowed_bytes is None else min(allowed_bytes, device_bytes)
-    require_gpu(facts, needed_bytes, overhead_bytes=overhead_bytes, built_for=built_for, alone=alone)
+    require_gpu(facts, needed_bytes, overhead_bytes=overhead_bytes, built_for=built_for)
     device = CudaDevice(index, device_bytes, host_bytes, allowed_bytes=allowed_bytes, runtime=runtime)
     _opened.add(facts.uuid)
     return device
 
 
-def open_device(
-    machine: Machine, device_bytes: int, host_bytes: int, *, built_for: Collection[str] = (), alone: bool = True
-) -> CudaDevice:
+def open_device(machine: Machine, device_bytes: int, host_bytes: int, *, built_for: Collection[str] = ()) -> CudaDevice:
     """The GPU that a machine file names, with its two pools.
 
     Args:
@@ -204,7 +200,6 @@ def open_device(
         device_bytes: of the pool in device memory.
         host_bytes: of the pool in pinned memory.
         built_for: architectures of the kernels, as of `require_gpu`.
-        alone: whether no other process may use it.
 
     Raises:
         BadInputError: the machine file allows less pinned memory.
@@ -218,9 +213,7 @@ def open_device(
             f"program moves up to {host_bytes / 1e9:.3f} GB out: raise it, or give a larger limit"
         )
     overhead_bytes = tier.overhead_bytes or 0
-    return open_gpu(
-        tier.device_index, device_bytes, host_bytes, overhead_bytes=overhead_bytes, built_for=built_for, alone=alone
-    )
+    return open_gpu(tier.device_index, device_bytes, host_bytes, overhead_bytes=overhead_bytes, built_for=built_for)
 
 
 def open_managed(

@@ -266,8 +266,8 @@ def bounds(listed: Sequence[Operation], tier: Tier) -> list[int]:
 #
 # Streams keep their own order, so of another stream's work that an operation must follow, only the last is waited for,
 # and not even that where it is known to be done already, because this stream, or one that it waited for, waited for it
-# before. What is known is a vector clock, a count for each stream (Mattern, 1989). Tests check the
-# result on threads while it runs, without any of this.
+# before. What is known is a vector clock, a count for each stream (Mattern, 1989). Tests check the result on threads
+# while it runs, without any of this.
 #
 # A step begins when the one before it is over: the first work of the compute stream comes before everything, the last
 # after.
