@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import random_graphs
 import small_step
-import tvm_ffi
 from planned_streams import ONLY_FAST, SIZES, program_at_least_memory
 from stream_cases import Values, results
 
@@ -65,13 +64,6 @@ def test_bytes_go_out_and_come_back_and_take_time() -> None:
         assert not device.read(fast).any()
         np.testing.assert_array_equal(device.read(slow), values)
         assert 100_000 < device.elapsed_ns(begin, end) < 1_000_000_000, "64 MiB at 0.07 to 700 GB/s"
-
-
-def test_tvm_takes_views_of_the_pool() -> None:
-    with open_device(MACHINE, MIB, MIB) as device:
-        view = device.device_pool.view(64, (8, 8), "float32")
-        tensor = tvm_ffi.from_dlpack(view, require_alignment=64, require_contiguous=True)
-        assert tensor.data_ptr() == view.address
 
 
 def values_after(

@@ -30,7 +30,7 @@ class DeviceMemory(Protocol):
     address: int
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
-        """What starts `offset` bytes into the pool, without a copy, as an object that speaks DLPack.
+        """What starts `offset` bytes into the pool, without a copy, as an object with an `address`.
 
         A NumPy array where the processor can address the memory: always for the host's pool.
 
