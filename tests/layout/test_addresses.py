@@ -101,21 +101,21 @@ def test_what_finds_no_address_is_placed_anew_around_the_rest(seed: int) -> None
     require_addresses(spilled, problem)
     anew = {stay.tensor for stay in addresses.left_out}
     assert {stay for stay in kept if stay.tensor not in anew} <= set(places_of(spilled.addresses))
-    spilled_us = spilled.repair.cost_us
-    refine(spilled.repair, without_prices(problem, spilled.repair), math.inf, -math.inf, seed, spilled.exchange)
+    spilled_us = spilled.builder.cost_us
+    refine(spilled.builder, without_prices(problem, spilled.builder), math.inf, -math.inf, seed, spilled.exchange)
     require_addresses(spilled, problem)
-    assert spilled.repair.cost_us <= spilled_us
+    assert spilled.builder.cost_us <= spilled_us
     assert (repair.residencies, repair.cost_us, len(repair.conflicts)) == (before, before_us, conflicts)
     assert (repair.left == left).all()
 
 
 def require_addresses(spilled: Spilled, problem: Problem) -> None:
-    fast = [stay for stay in plan_of(spilled.repair)[0] if stay.tier is Tier.FAST]
+    fast = [stay for stay in plan_of(spilled.builder)[0] if stay.tier is Tier.FAST]
     places = places_of(spilled.addresses)
     assert set(fast) == set(places)
     assert not overlap(places)
     assert all(sum(place) <= problem.limit_bytes for place in places.values())
-    assert spilled.repair.left.min() >= 0
+    assert spilled.builder.left.min() >= 0
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous", "asynchronous"])

@@ -58,13 +58,13 @@ class IntegerProgram(Optimizer):
         options = problems[0].options
         session = _session(made, options) if made.is_open else None
         known: Mapping[int, Residency] = {}
-        allowance = TimeBudget(options.sweep_s, len(problems))
+        budget = TimeBudget(options.sweep_s, len(problems))
         for problem in problems:
             if session and len(problems) > 1:
                 narrowed = narrow(choices, problem.limit_bytes, len(problem.graph.kernels))
                 session.take_bounds(set_limit(made, narrowed, problem.limit_bytes))
             built = time.perf_counter()
-            deadline, end_s = _ends(allowance, options)
+            deadline, end_s = _ends(budget, options)
             with PauseGC():
                 search = _search(problem, choices, made, session, known, deadline)
                 settle(search, made, session, end_s)
@@ -86,9 +86,9 @@ class IntegerProgram(Optimizer):
         return made.model if made.is_open else None
 
 
-def _ends(allowance: TimeBudget, options: SolveOptions) -> tuple[float, float]:
+def _ends(budget: TimeBudget, options: SolveOptions) -> tuple[float, float]:
     """When the next limit's search ends, and when its plan must have addresses, by `time.perf_counter`."""
-    now, allowed_s = time.perf_counter(), allowance.next_s()
+    now, allowed_s = time.perf_counter(), budget.next_s()
     return now + min(options.time_limit_s, _SEARCHING * allowed_s), now + allowed_s
 
 
@@ -97,11 +97,11 @@ def _place_sifted(
 ) -> Iterator[Placement]:
     """Search for each limit from a relaxation of what is in doubt there; `together` is reduced for all of them."""
     known: Mapping[int, Residency] = {}
-    allowance = TimeBudget(problems[0].options.sweep_s, len(problems))
+    budget = TimeBudget(problems[0].options.sweep_s, len(problems))
     for problem in problems:
         reduced = together if len(problems) == 1 else _reduced([problem], choices)
         built = time.perf_counter()
-        deadline, end_s = _ends(allowance, problem.options)
+        deadline, end_s = _ends(budget, problem.options)
         sifted = Sifting(problem, reduced).sift(deadline)
         made = sifted.made if sifted else _made(reduced, problem)
         session = sifted.session if sifted else _session(made, problem.options)

@@ -24,18 +24,18 @@ _RIVALS = 6
 """Exchanges tried for one tensor: at so many gadgets, with so many rivals each."""
 
 
-def eject(repair: PlanBuilder) -> None:
+def eject(builder: PlanBuilder) -> None:
     """Exchange pairs of flows while that helps; never makes the plan slower."""
-    holders = _Holders(repair)
+    holders = _Holders(builder)
     trials = _TRIALS
     improved = True
     while improved and trials > 0:
         improved = False
-        for index in _by_cost(repair):
-            for rival in _rivals(repair, holders, index):
+        for index in _by_cost(builder):
+            for rival in _rivals(builder, holders, index):
                 trials -= 1
-                before = {flow: repair.residencies[flow] for flow in (index, rival)}
-                if repair.exchange((index, rival)):
+                before = {flow: builder.residencies[flow] for flow in (index, rival)}
+                if builder.exchange((index, rival)):
                     holders.update(before)
                     improved = True
                     break
@@ -46,10 +46,10 @@ def eject(repair: PlanBuilder) -> None:
 class _Holders:
     """The flows that are fast during each kernel."""
 
-    def __init__(self, repair: PlanBuilder) -> None:
-        self._repair = repair
+    def __init__(self, builder: PlanBuilder) -> None:
+        self._builder = builder
         self._at: dict[int, set[int]] = defaultdict(set)
-        for index, residency in repair.residencies.items():
+        for index, residency in builder.residencies.items():
             for kernel in self._kernels(index, residency):
                 self._at[kernel].add(index)
 
@@ -62,17 +62,19 @@ class _Holders:
         for index, residency in before.items():
             for kernel in self._kernels(index, residency):
                 self._at[kernel].discard(index)
-            for kernel in self._kernels(index, self._repair.residencies[index]):
+            for kernel in self._kernels(index, self._builder.residencies[index]):
                 self._at[kernel].add(index)
 
     def _kernels(self, index: int, residency: Residency) -> list[int]:
-        spans = fast_spans(self._repair.flows[index], residency)
+        spans = fast_spans(self._builder.flows[index], residency)
         return [kernel for start, end in spans for kernel in range(start, end)]
 
 
-def _by_cost(repair: PlanBuilder) -> list[int]:
+def _by_cost(builder: PlanBuilder) -> list[int]:
     """Flows that are slow somewhere where that costs, the dearest first."""
-    cost_us = {index: sum(_slow_us(repair.choices, index, repair.residencies[index])) for index in repair.residencies}
+    cost_us = {
+        index: sum(_slow_us(builder.choices, index, builder.residencies[index])) for index in builder.residencies
+    }
     return sorted((index for index, us in cost_us.items() if us > 0), key=lambda index: (-cost_us[index], index))
 
 
@@ -82,21 +84,21 @@ def _slow_us(choices: Choices, index: int, residency: Residency) -> list[float]:
     return [0.0 if fast else us for us, fast in zip(most_us, residency.fast, strict=True)]
 
 
-def _rivals(repair: PlanBuilder, holders: _Holders, index: int) -> list[int]:
+def _rivals(builder: PlanBuilder, holders: _Holders, index: int) -> list[int]:
     """Flows whose place would admit this one at a gadget where it pays most, the least valuable first."""
-    flow = repair.flows[index]
-    slow_us = _slow_us(repair.choices, index, repair.residencies[index])
+    flow = builder.flows[index]
+    slow_us = _slow_us(builder.choices, index, builder.residencies[index])
     found: dict[int, None] = {}
     for k in sorted(range(len(flow)), key=lambda k: -slow_us[k])[:_GADGETS]:
         if slow_us[k] <= 0 or not flow.may[k]:
             continue
         start, stop = flow.starts[k], flow.stops[k]
-        tightest = start + int(repair.left[start:stop].argmin())
-        missing = flow.size_bytes - int(repair.left[tightest])
+        tightest = start + int(builder.left[start:stop].argmin())
+        missing = flow.size_bytes - int(builder.left[tightest])
         large = [
-            other for other in holders.at(tightest) if repair.flows[other].size_bytes >= missing and other != index
+            other for other in holders.at(tightest) if builder.flows[other].size_bytes >= missing and other != index
         ]
-        found.update(dict.fromkeys(sorted(large, key=lambda other: (repair.worth[other], other))[:_RIVALS]))
+        found.update(dict.fromkeys(sorted(large, key=lambda other: (builder.worth[other], other))[:_RIVALS]))
     return list(found)
 
 
@@ -117,21 +119,21 @@ class Losses:
         self._out = _Idle(engines.out, [flow.out for flow in flows])
         self._back = _Idle(engines.back, [flow.back for flow in flows])
 
-    def of_us(self, repair: PlanBuilder) -> Floats:
+    def of_us(self, builder: PlanBuilder) -> Floats:
         """(flows,) What a plan loses by each, none below 0.
 
         The loss of an entry is its operands', that of idle engine time of the flows that could use it and do not.
         """
         lost_us = np.zeros(self._flows)
-        for index, residency in repair.residencies.items():
+        for index, residency in builder.residencies.items():
             lost_us[index] = self._priced.regret_us(index, residency)
-        for index, ties in enumerate(repair.choices.ties):
+        for index, ties in enumerate(builder.choices.ties):
             for tie in ties:
-                table, entry = repair.tables[tie.table], repair.entries[tie.table]
+                table, entry = builder.tables[tie.table], builder.entries[tie.table]
                 regret_us = self._priced.entry_regret_us(tie.table, table, entry)
                 lost_us[index] += regret_us / len(table.operands)
-        lost_us += self._out.shared_us(repair.engines.out, self._flows)
-        lost_us += self._back.shared_us(repair.engines.back, self._flows)
+        lost_us += self._out.shared_us(builder.engines.out, self._flows)
+        lost_us += self._back.shared_us(builder.engines.back, self._flows)
         return np.maximum(lost_us, 0.0)
 
 
@@ -177,7 +179,7 @@ _LEAST_WEIGHT = 0.02
 
 
 def refine(
-    repair: PlanBuilder,
+    builder: PlanBuilder,
     priced: Priced,
     deadline_s: float,
     target_us: float,
@@ -189,16 +191,16 @@ def refine(
     `exchange` takes flows out and inserts them again if that helps; the plan's own, if not given. Only flows that could
     be cheaper than they are, and those that hold memory when they do, are taken out.
     """
-    groups = _Groups(repair, priced, seed)
+    groups = _Groups(builder, priced, seed)
     if groups.count < _TOGETHER[0]:
         return
-    rounds, idle, cost_us = 0, 0, repair.cost_us
+    rounds, idle, cost_us = 0, 0, builder.cost_us
     while idle < _PATIENCE * groups.count and cost_us > target_us and time.perf_counter() < deadline_s:
         if rounds % _FRESH == 0:
             groups.weigh()
         rounds += 1
-        if (exchange or repair.exchange)(groups.draw()):
-            idle, cost_us = 0, repair.cost_us
+        if (exchange or builder.exchange)(groups.draw()):
+            idle, cost_us = 0, builder.cost_us
         else:
             idle += 1
 
@@ -206,16 +208,16 @@ def refine(
 class _Groups:
     """Draws groups of flows that are alive at one kernel, in any order."""
 
-    def __init__(self, repair: PlanBuilder, priced: Priced, seed: int) -> None:
-        self._repair = repair
-        self._losses = Losses(repair.flows, priced)
+    def __init__(self, builder: PlanBuilder, priced: Priced, seed: int) -> None:
+        self._builder = builder
+        self._losses = Losses(builder.flows, priced)
         self._byte_us = priced.prices.byte_us
         self._random = np.random.default_rng(seed)
-        flows = enumerate(repair.flows)
+        flows = enumerate(builder.flows)
         matter = [index for index, flow in flows if any(flow.out + flow.back) or any(flow.slow_us)]
         self._eligible: Ints = np.array(matter, np.int64)
-        self._starts: Ints = np.array([repair.flows[index].starts[0] for index in matter], np.int64)
-        self._stops: Ints = np.array([repair.flows[index].stops[-1] for index in matter], np.int64)
+        self._starts: Ints = np.array([builder.flows[index].starts[0] for index in matter], np.int64)
+        self._stops: Ints = np.array([builder.flows[index].stops[-1] for index in matter], np.int64)
         self._weights: Floats = np.ones(len(matter))
 
     @property
@@ -225,7 +227,7 @@ class _Groups:
 
     def weigh(self) -> None:
         """Draw by what the plan loses now."""
-        lost_us = self._losses.of_us(self._repair)[self._eligible]
+        lost_us = self._losses.of_us(self._builder)[self._eligible]
         if lost_us.any():
             self._weights = lost_us / lost_us.mean() + _LEAST_WEIGHT
 

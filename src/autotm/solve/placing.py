@@ -151,9 +151,9 @@ def sweep_and_pack(
     packing, options, begun = StepPacking(graph), options or SolveOptions(), time.perf_counter()
     solving = replace(options, sweep_s=_SOLVING * options.sweep_s)
     plans = sweep(graph, profile, links, optimizer, limits, solving, packing)
-    allowance = TimeBudget(options.sweep_s, len(limits), begun)
+    budget = TimeBudget(options.sweep_s, len(limits), begun)
     for first in plans:
-        allowed_s = allowance.next_s()
+        allowed_s = budget.next_s()
         packing.end_s = time.perf_counter() + allowed_s
         again = replace(options, sweep_s=allowed_s)
         fitted = _rival if first.optimizer in RUN_RIVALS else _fitted

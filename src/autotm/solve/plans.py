@@ -402,7 +402,7 @@ class PartialPlan:
         self._hold(index, self.engines.take(index, residency))
 
     def remove(self, index: int) -> None:
-        """Take a residency out; the tables that it is tied to fall back to their leanest ways."""
+        """Take a residency out; the tables that it is tied to fall back to their leanest variants."""
         self.engines.give(index, self.residencies[index])
         self._release(index)
 
@@ -464,19 +464,19 @@ _SWEEPS = 4
 class PlanBuilder(PartialPlan):
     """A plan that is completed and improved by what is best for one flow after the other."""
 
-    def accept(self, proposed: Mapping[int, Residency], ways: Mapping[int, int]) -> None:
-        """Take the proposed residencies that fit together, the larger tensors first, and then the proposed ways.
+    def accept(self, residencies: Mapping[int, Residency], variants: Mapping[int, int]) -> None:
+        """Take the residencies that fit together, the larger tensors first, and then the variants.
 
         Moves for which the engines have no time are blocking.
         """
-        for index in sorted(proposed, key=lambda index: -self.flows[index].size_bytes):
-            if self.fits(index, proposed[index]):
-                self.insert(index, proposed[index])
-        for number, way in ways.items():
+        for index in sorted(residencies, key=lambda index: -self.flows[index].size_bytes):
+            if self.fits(index, residencies[index]):
+                self.insert(index, residencies[index])
+        for number, variant in variants.items():
             table = self.tables[number]
             first, end = table.groups[self.slow[number]]
             for entry in range(first, end):
-                if int(table.way[entry]) == way:
+                if int(table.variant[entry]) == variant:
                     self.choose(number, min(int(table.fast_bytes[entry]), self.room(number)))
 
     def complete(self) -> None:

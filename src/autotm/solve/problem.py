@@ -18,7 +18,7 @@ from autotm.model.links import BesideKernels, Links
 from autotm.model.profile import Profile
 from autotm.solve.options import Packing, SolveOptions
 
-# A kernel's times as a table: one entry for each way to compute it and each placement of its operands.
+# A kernel's times as a table: one entry for each variant of it and each placement of its operands.
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -43,21 +43,21 @@ class Table:
     Attributes:
         kernel: its index.
         operands: the tensors whose tiers the entries tell apart.
-        ways: implementations with their workspaces' tiers.
+        variants: implementations with their workspaces' tiers.
         slow: (entries,) bit o is set where operand o is in slow memory.
         time_us: (entries,)
         fast_bytes: (entries,) what the workspaces take from fast memory during the kernel.
-        way: (entries,) index into `ways`.
+        variant: (entries,) index into `variants`.
         least_us, most_us: per operand, the least and the most that slow memory adds, all else being equal.
     """
 
     kernel: int
     operands: tuple[str, ...]
-    ways: tuple[KernelVariant, ...]
+    variants: tuple[KernelVariant, ...]
     slow: Ints
     time_us: Floats
     fast_bytes: Ints
-    way: Ints
+    variant: Ints
     least_us: tuple[float, ...]
     most_us: tuple[float, ...]
 
@@ -82,12 +82,12 @@ class Table:
 
     @cached_property
     def least_bytes(self) -> int:
-        """What the leanest way takes; the same for every placement."""
+        """What the leanest variant takes; the same for every placement."""
         return int(self.fast_bytes.min())
 
     @cached_property
     def most_bytes(self) -> int:
-        """What the largest way takes."""
+        """What the largest variant takes."""
         return int(self.fast_bytes.max())
 
     def best(self, slow: int, room_bytes: int) -> int:
@@ -130,11 +130,11 @@ class Table:
         return Table(
             self.kernel,
             operands,
-            self.ways,
+            self.variants,
             slow[kept],
             self.time_us[kept],
             self.fast_bytes[kept],
-            self.way[kept],
+            self.variant[kept],
             tuple(by_name[name][0] for name in operands),
             tuple(by_name[name][1] for name in operands),
         )
@@ -240,14 +240,14 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """A table without names; ways are (implementation, bits of the slow workspaces)."""
+    """A table without names; variants are (implementation, bits of the slow workspaces)."""
 
     is_tabled: bool
-    ways: tuple[tuple[int, int], ...]
+    variants: tuple[tuple[int, int], ...]
     slow: Ints
     time_us: Floats
     fast_bytes: Ints
-    way: Ints
+    variant: Ints
     least_us: tuple[float, ...]
     most_us: tuple[float, ...]
 
@@ -263,8 +263,8 @@ def _numbers(
     # On a GPU no workspace is slow, and none was timed so.
     timed = [0] * len(calls) if options.fast_operands_only else chosen
     found = [_times_us(profile, call, is_tabled, operands, count) for call, count in zip(calls, timed, strict=True)]
-    ways: list[tuple[int, int]] = []
-    slow, time_us, fast_bytes, way = [], [], [], []
+    variants: list[tuple[int, int]] = []
+    slow, time_us, fast_bytes, variant = [], [], [], []
     for rank, (times, count) in enumerate(zip(found, chosen, strict=True)):
         sizes = np.array(calls[rank].workspace_bytes[:count], np.int64)
         for spilled, is_slow in enumerate(bits(count)):
@@ -273,19 +273,19 @@ def _numbers(
             slow.append(np.arange(2**operands))
             time_us.append(times[spilled])
             fast_bytes.append(np.full(2**operands, sizes[is_slow == 0].sum(), np.int64))
-            way.append(np.full(2**operands, len(ways), np.int64))
-            ways.append((rank, spilled))
-    placement, time_of, bytes_of, way_of = (np.concatenate(parts) for parts in (slow, time_us, fast_bytes, way))
+            variant.append(np.full(2**operands, len(variants), np.int64))
+            variants.append((rank, spilled))
+    placement, time_of, bytes_of, variant_of = (np.concatenate(parts) for parts in (slow, time_us, fast_bytes, variant))
     order = np.lexsort((time_of, bytes_of, placement))
     kept = order[undominated(placement[order], time_of[order])]
     rises = [_rises(times, operands) for times in found]
     return _Numbers(
         is_tabled,
-        tuple(ways),
+        tuple(variants),
         placement[kept],
         time_of[kept],
         bytes_of[kept],
-        way_of[kept],
+        variant_of[kept],
         tuple(min(rise[o][0] for rise in rises) for o in range(operands)),
         tuple(max(rise[o][1] for rise in rises) for o in range(operands)),
     )
@@ -343,14 +343,14 @@ def bits(count: int) -> Floats:
 
 def _table(index: int, numbers: _Numbers, calls: Sequence[_Call]) -> Table:
     operands = calls[0].names[: len(numbers.least_us)]
-    ways = []
-    for rank, spilled in numbers.ways:
+    variants = []
+    for rank, spilled in numbers.variants:
         names = calls[rank].workspaces if len(calls) > 1 else ()
         is_slow = [bool(spilled >> bit & 1) for bit in range(len(names))]
         fast = tuple(compress(names, [not bit for bit in is_slow]))
-        ways.append(KernelVariant(calls[rank].kernel.implementation, fast, tuple(compress(names, is_slow))))
+        variants.append(KernelVariant(calls[rank].kernel.implementation, fast, tuple(compress(names, is_slow))))
     return Table(
-        index, operands, tuple(ways), numbers.slow, numbers.time_us, numbers.fast_bytes, numbers.way,
+        index, operands, tuple(variants), numbers.slow, numbers.time_us, numbers.fast_bytes, numbers.variant,
         numbers.least_us, numbers.most_us,
     )  # fmt: skip
 

@@ -53,7 +53,7 @@ def _set_windows(made: Formulation, narrowed: Choices) -> list[Variable]:
     return touched
 
 
-# Values of the model's variables as residencies, ways and prices, and back.
+# Values of the model's variables as residencies, variants and prices, and back.
 
 _INTEGRAL = 1e-6
 
@@ -74,11 +74,11 @@ def variables_of(made: Formulation, flows: Collection[int]) -> list[Variable]:
     return [variable for kind in kinds for key, variable in kind.items() if key[0] in flows]
 
 
-def ways(made: Formulation) -> dict[int, int]:
-    """The ways of the tables whose entry is chosen without doubt, by number of the table."""
+def variants(made: Formulation) -> dict[int, int]:
+    """The variants of the tables whose entry is chosen without doubt, by number of the table."""
     by_number = {item.number: item.table for item in made.tables}
     return {
-        number: int(by_number[number].way[entry])
+        number: int(by_number[number].variant[entry])
         for (number, entry), variable in made.model.c.items()
         if float(variable.value or 0.0) > 1 - _INTEGRAL
     }

@@ -15,12 +15,12 @@ from autotm.model.plan import Move, Stay
 from autotm.solve.choices import TensorChoices, Window
 from autotm.solve.problem import Floats, Ints
 
-# A tensor's way through the step, and what it means in stays, moves, bytes and microseconds.
+# A residency of a tensor through the step, and what it means in stays, moves, bytes and microseconds.
 
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """One way of a tensor.
+    """One residency of a tensor.
 
     Attributes:
         fast: whether it is fast at each of m gadgets.

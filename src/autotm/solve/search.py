@@ -11,6 +11,7 @@ from functools import cached_property
 
 from autotm.model.certificate import Certificate
 from autotm.model.plan import Status, Stay
+from autotm.solve import relaxation
 from autotm.solve.choices import Choices
 from autotm.solve.cuts import Cuts
 from autotm.solve.formulation import Formulation
@@ -20,7 +21,7 @@ from autotm.solve.plans import Conflicts, Member, PlanBuilder
 from autotm.solve.prices import Lagrangian, Priced, Prices, certificate_of
 from autotm.solve.problem import Problem
 from autotm.solve.reductions import Reduced
-from autotm.solve.relaxation import prices_of, residencies, variables_of, ways
+from autotm.solve.relaxation import prices_of, variables_of
 from autotm.solve.residencies import Residency
 
 # The best plan and the best bound of a search so far, whoever proposes the one or proves the other.
@@ -38,7 +39,7 @@ class Search:
         prices: those that prove the highest bound.
         bound_us: what they prove.
         claimed_us: the highest bound that the solver claims, without a proof.
-        repair, objective_us: the best plan.
+        builder, objective_us: the best plan.
         reserve_us: what addresses cost the last plan that was tried: the next one has to be better by that much.
         timed_out: whether the time limit ended the search.
         started_s: when it began, by `time.perf_counter`.
@@ -50,7 +51,7 @@ class Search:
     prices: Prices | None = None
     bound_us: float = -math.inf
     claimed_us: float = -math.inf
-    repair: PlanBuilder | None = None
+    builder: PlanBuilder | None = None
     objective_us: float = math.inf
     reserve_us: float = 0.0
     timed_out: bool = False
@@ -64,8 +65,8 @@ class Search:
     @property
     def best(self) -> PlanBuilder:
         """The best plan."""
-        assert self.repair is not None
-        return self.repair
+        assert self.builder is not None
+        return self.builder
 
     @property
     def is_done(self) -> bool:
@@ -83,17 +84,17 @@ class Search:
         if self.prices is None or found_us > self.bound_us:
             self.prices, self.bound_us = prices, found_us
 
-    def try_plan(self, proposed: Mapping[int, Residency], proposed_ways: Mapping[int, int]) -> None:
-        """Repair residencies and ways into a plan; keep it if it is the best."""
+    def try_plan(self, residencies: Mapping[int, Residency], variants: Mapping[int, int]) -> None:
+        """Build a legal plan from residencies and variants; keep it if it is the best."""
         kernels = len(self.problem.graph.kernels)
-        repair = PlanBuilder(self.reduced.choices, self.problem.limit_bytes, kernels, self.conflicts)
-        repair.accept({**self.reduced.decided, **proposed}, proposed_ways)
-        repair.complete()
-        repair.improve()
-        self.keep(repair)
+        builder = PlanBuilder(self.reduced.choices, self.problem.limit_bytes, kernels, self.conflicts)
+        builder.accept({**self.reduced.decided, **residencies}, variants)
+        builder.complete()
+        builder.improve()
+        self.keep(builder)
         if not self.is_done:
-            eject(repair)
-            self.keep(repair)
+            eject(builder)
+            self.keep(builder)
 
     @cached_property
     def conflicts(self) -> Conflicts:
@@ -108,11 +109,11 @@ class Search:
             self.objective_us = self.problem.base_us + self.best.cost_us
         return members
 
-    def keep(self, repair: PlanBuilder) -> None:
+    def keep(self, builder: PlanBuilder) -> None:
         """Keep a plan if it is the best."""
-        objective_us = self.problem.base_us + repair.cost_us
+        objective_us = self.problem.base_us + builder.cost_us
         if objective_us < self.objective_us:
-            self.repair, self.objective_us = repair, objective_us
+            self.builder, self.objective_us = builder, objective_us
 
     @property
     def target_us(self) -> float:
@@ -123,9 +124,9 @@ class Search:
         """Improve the best plan until it is close enough, `time.perf_counter` reaches `deadline_s`, or no more."""
         if self.is_done:
             return
-        problem, repair = self.problem, self.best
-        refine(repair, self.priced, deadline_s, self.target_us, problem.options.seed)
-        self.objective_us = problem.base_us + repair.cost_us
+        problem, builder = self.problem, self.best
+        refine(builder, self.priced, deadline_s, self.target_us, problem.options.seed)
+        self.objective_us = problem.base_us + builder.cost_us
 
     def note_solver_bound(self, bound_us: float) -> None:
         """Take note of a bound that the solver claims."""
@@ -172,8 +173,8 @@ _NEAR_SHARE = 0.1
 
 
 def integral(made: Formulation) -> tuple[dict[int, Residency], dict[int, int]]:
-    """What the model's values leave no doubt about: residencies by flow, ways by table."""
-    return residencies(made), ways(made)
+    """What the model's values leave no doubt about: residencies by flow, variants by table."""
+    return relaxation.residencies(made), relaxation.variants(made)
 
 
 def decide_fractional(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
@@ -185,7 +186,7 @@ def decide_fractional(search: Search, made: Formulation, session: Session, deadl
     """
     gap = search.problem.options.gap
     enough = search.bound_us / (1 - SOLVER_SHARE * gap) / made.us_per_unit
-    with session.held(variables_of(made, residencies(made))):
+    with session.held(variables_of(made, relaxation.residencies(made))):
         while True:
             left_s = deadline - time.perf_counter()
             found = session.search(left_s, _NEAR_SHARE * gap, warm=False, enough=enough)

@@ -31,7 +31,7 @@ _RESIDENCIES = 8
 
 
 def spill(
-    repair: PlanBuilder, candidates: Iterable[Addresses], seed: int, deadline_s: float, end_s: float = math.inf
+    builder: PlanBuilder, candidates: Iterable[Addresses], seed: int, deadline_s: float, end_s: float = math.inf
 ) -> Spilled | None:
     """The cheapest plan of those that `spill_around` makes from several addresses, in several orders; None without.
 
@@ -45,8 +45,8 @@ def spill(
             now = time.perf_counter()
             if (number and now >= deadline_s) or (found and now >= end_s):
                 return found
-            way = spill_around(repair, addresses, number, seed)
-            if way is not None and (found is None or way.repair.cost_us < found.repair.cost_us):
+            way = spill_around(builder, addresses, number, seed)
+            if way is not None and (found is None or way.builder.cost_us < found.builder.cost_us):
                 found = way
     return found
 
@@ -57,20 +57,20 @@ def _kept(candidates: Iterable[Addresses], each: list[Addresses]) -> Iterator[Ad
         yield addresses
 
 
-def spill_around(repair: PlanBuilder, addresses: Addresses, number: int, seed: int) -> Spilled | None:
+def spill_around(builder: PlanBuilder, addresses: Addresses, number: int, seed: int) -> Spilled | None:
     """The plan in which flows whose stays are left out have others that find addresses, in the order of some number.
 
     None where one finds no place.
     """
-    by_name = {flow.tensor: index for index, flow in enumerate(repair.flows)}
+    by_name = {flow.tensor: index for index, flow in enumerate(builder.flows)}
     names = dict.fromkeys(stay.tensor for stay in addresses.left_out)
     chosen = [by_name[name] for name in names if name in by_name]
     if len(chosen) < len(names):
         return None
     random.Random(seed + number).shuffle(chosen)  # noqa: S311 - no secret
     if number == 0:
-        chosen.sort(key=lambda index: (-repair.worth[index], index))
-    spilled = Spilled(repair.copy(), addresses.copy())
+        chosen.sort(key=lambda index: (-builder.worth[index], index))
+    spilled = Spilled(builder.copy(), addresses.copy())
     return spilled if spilled.replace(chosen) else None
 
 
@@ -78,21 +78,21 @@ class Spilled:
     """A plan all of whose stays have addresses.
 
     Attributes:
-        repair: the plan.
+        builder: the plan.
         addresses: of its stays; workspaces that change with their kernel's implementation may still need one.
     """
 
-    def __init__(self, repair: PlanBuilder, addresses: Addresses) -> None:
-        self.repair = repair
+    def __init__(self, builder: PlanBuilder, addresses: Addresses) -> None:
+        self.builder = builder
         self.addresses = addresses
 
     def exchange(self, group: Sequence[int]) -> bool:
         """Replace the flows of a group in this order; undone and `False` unless all find places and that is better."""
-        before, entries = self.repair.marked(group)
-        addresses, rank = self.addresses.copy(), self.repair.rank(group, entries)
-        if self.replace(group) and self.repair.rank(group, entries) < rank:
+        before, entries = self.builder.marked(group)
+        addresses, rank = self.addresses.copy(), self.builder.rank(group, entries)
+        if self.replace(group) and self.builder.rank(group, entries) < rank:
             return True
-        self.repair.undo(before, entries)
+        self.builder.undo(before, entries)
         self.addresses = addresses
         return False
 
@@ -102,35 +102,35 @@ class Spilled:
         Of a residency that finds none, that without asynchronous moves comes next, then some without what found none,
         and last slow memory for life.
         """
-        repair, conflicts = self.repair, len(self.repair.conflicts)
+        builder, conflicts = self.builder, len(self.builder.conflicts)
         for index in group:
-            for stay in self._stays(index, repair.residencies[index]):
+            for stay in self._stays(index, builder.residencies[index]):
                 self.addresses.remove(stay)
-            repair.remove(index)
+            builder.remove(index)
         placed = [self._place(index) for index in group]
-        repair.conflicts.forget(conflicts)
+        builder.conflicts.forget(conflicts)
         return all(placed)
 
     def _place(self, index: int) -> bool:
         """Give a flow that has none a residency; whether its stays have addresses."""
-        repair, flow = self.repair, self.repair.flows[index]
+        builder, flow = self.builder, self.builder.flows[index]
         for stay in self._without_hole(index):
-            repair.conflicts.add([stay])
+            builder.conflicts.add([stay])
         for _ in range(_RESIDENCIES):
-            residency = repair.best(index)
+            residency = builder.best(index)
             failed = self._put(index, residency)
             if failed is not None and self._put(index, blocking := residency.beside(None, ())) is None:
                 failed, residency = None, blocking
             if failed is None:
-                repair.insert(index, residency)
-                return repair.residencies[index] == residency
-            repair.conflicts.add([failed])
-        repair.insert(index, repair.best(index) if any(flow.must) else all_slow(flow))
+                builder.insert(index, residency)
+                return builder.residencies[index] == residency
+            builder.conflicts.add([failed])
+        builder.insert(index, builder.best(index) if any(flow.must) else all_slow(flow))
         return not any(flow.must)
 
     def _without_hole(self, index: int) -> Iterator[Stay]:
         """Stays at a gadget, or at two and over the gap between, for which there is no hole."""
-        flow = self.repair.flows[index]
+        flow = self.builder.flows[index]
         for k in range(len(flow)):
             for last in (k, k + 1):
                 if last < len(flow):
@@ -142,14 +142,14 @@ class Spilled:
         """Put all stays of a residency; the one that finds no address, in which case none of them is put."""
         stays = self._stays(index, residency)
         for n, stay in enumerate(stays):
-            if not self.addresses.put(stay, self.repair.flows[index].size_bytes):
+            if not self.addresses.put(stay, self.builder.flows[index].size_bytes):
                 for other in stays[:n]:
                     self.addresses.remove(other)
                 return stay
         return None
 
     def _stays(self, index: int, residency: Residency) -> list[Stay]:
-        flow = self.repair.flows[index]
+        flow = self.builder.flows[index]
         return [Stay(flow.tensor, Tier.FAST, start, end) for start, end in fast_spans(flow, residency)]
 
 
@@ -217,7 +217,7 @@ def settle(search: Search, made: Formulation, session: Session | None, end_s: fl
     deadline, blocks, best = min(end_s, now + max(_LEAST_S, _SHARE * (now - search.started_s))), [], None
     while not _fits(search, packing):
         spilled = _spilled(search, packing, end_s)
-        best = min((found for found in (best, spilled) if found), key=lambda found: found.repair.cost_us, default=None)
+        best = min((found for found in (best, spilled) if found), key=lambda found: found.builder.cost_us, default=None)
         if _take(search, packing, spilled, asked):
             break
         if spilled and _find_better(search, spilled, made, session, deadline):
@@ -249,7 +249,7 @@ def _find_better(search: Search, spilled: Spilled, made: Formulation, session: S
     now = time.perf_counter()
     if now >= deadline:
         return False
-    search.reserve_us = spilled.repair.cost_us - search.best.cost_us
+    search.reserve_us = spilled.builder.cost_us - search.best.cost_us
     search.refine(now + _LOCALLY * (deadline - now))
     if not search.is_done and session is not None and not session.is_lost:
         search_again(search, made, session, deadline)
@@ -271,16 +271,16 @@ def _exclude(search: Search, packing: Packing) -> Sequence[Member]:
 
 def _spilled(search: Search, packing: Packing, end_s: float) -> Spilled | None:
     """The best plan with what finds no address placed anew, improved for a while if it is not as close as asked."""
-    problem, repair = search.problem, search.best
-    stays, _, implementations = plan_of(repair)
+    problem, builder = search.problem, search.best
+    stays, _, implementations = plan_of(builder)
     candidates = packing.addresses(stays, implementations, problem.limit_bytes)
     now = time.perf_counter()
     deadline = min(end_s, now + _PLACING * (now - search.started_s))
-    spilled = spill(repair, candidates, problem.options.seed, deadline, end_s)
+    spilled = spill(builder, candidates, problem.options.seed, deadline, end_s)
     if spilled is not None:
-        count, cost_us = len(spilled.addresses.left_out), spilled.repair.cost_us
-        refine(spilled.repair, search.priced, deadline, search.target_us, problem.options.seed, spilled.exchange)
-        found_us = cost_us, spilled.repair.cost_us
+        count, cost_us = len(spilled.addresses.left_out), spilled.builder.cost_us
+        refine(spilled.builder, search.priced, deadline, search.target_us, problem.options.seed, spilled.exchange)
+        found_us = cost_us, spilled.builder.cost_us
         log.info("%d stays placed anew: %.6g us, improved %.6g us", count, *(problem.base_us + us for us in found_us))
     return spilled
 
@@ -289,30 +289,30 @@ def _take(search: Search, packing: Packing, spilled: Spilled | None, gap: float)
     """Take over a plan all of whose stays have addresses if it is within the gap."""
     if spilled is None:
         return False
-    problem, repair = search.problem, spilled.repair
-    objective_us = problem.base_us + repair.cost_us
+    problem, builder = search.problem, spilled.builder
+    objective_us = problem.base_us + builder.cost_us
     if objective_us - search.bound_us > gap * objective_us:
         return False
-    stays, _, implementations = plan_of(repair)
+    stays, _, implementations = plan_of(builder)
     if not packing.settle(stays, implementations, problem.limit_bytes, spilled.addresses):
         return False
-    search.repair, search.objective_us = repair, objective_us
+    search.builder, search.objective_us = builder, objective_us
     return True
 
 
-def plan_of(repair: PlanBuilder) -> tuple[list[Stay], list[Move], dict[int, str]]:
+def plan_of(builder: PlanBuilder) -> tuple[list[Stay], list[Move], dict[int, str]]:
     """Stays, moves and implementations of what was chosen."""
     stays: list[Stay] = []
     moves: list[Move] = []
     implementations = {}
-    for index, flow in enumerate(repair.flows):
-        tensor_stays, tensor_moves = stays_and_moves(flow, repair.residencies[index])
+    for index, flow in enumerate(builder.flows):
+        tensor_stays, tensor_moves = stays_and_moves(flow, builder.residencies[index])
         stays += tensor_stays
         moves += tensor_moves
-    for table, entry in zip(repair.tables, repair.entries, strict=True):
-        way = table.ways[int(table.way[entry])]
+    for table, entry in zip(builder.tables, builder.entries, strict=True):
+        variant = table.variants[int(table.variant[entry])]
         span = (table.kernel, table.kernel + 1)
-        stays += [Stay(name, Tier.FAST, *span) for name in way.fast_workspaces]
-        stays += [Stay(name, Tier.SLOW, *span) for name in way.slow_workspaces]
-        implementations[table.kernel] = way.implementation
+        stays += [Stay(name, Tier.FAST, *span) for name in variant.fast_workspaces]
+        stays += [Stay(name, Tier.SLOW, *span) for name in variant.slow_workspaces]
+        implementations[table.kernel] = variant.implementation
     return stays, moves, implementations

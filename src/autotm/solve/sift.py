@@ -56,7 +56,7 @@ _NEW_ROWS = 128
 _NEARLY = 0.05
 """Share of the limit that a row may have left at the first prices, and still is taken in."""
 _CROWDED = 5e-4
-"""Share of the limit by which a row that was left out may be broken; the repair sees to it."""
+"""Share of the limit by which a row that was left out may be broken; `PlanBuilder` keeps the limit."""
 
 
 def is_large(reduced: Reduced) -> bool:
