@@ -1,4 +1,5 @@
-# What the rules share: the checked study, and functions of wildcards. Nothing here runs a job.
+# What the rules use: the checked study, and functions of wildcards (`snakemake --lint` wants them apart from rules).
+# Nothing here runs a job.
 from dataclasses import asdict
 from pathlib import Path
 

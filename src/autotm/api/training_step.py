@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from autotm.study.sweep_result import SweepResult
 
 
-# A plan with addresses: to be run and timed, or trained on.
-
-
 @dataclass(frozen=True)
 class Placement:
     """A plan with addresses, ready to run; an independent checker has vouched for both.

@@ -180,8 +180,6 @@ def _take(held: list[tuple[int, int, int]], mine: tuple[int, int, int], plan: Pl
     insort(held, mine)
 
 
-# Whether a plan is legal and as good as it says.
-
 _RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
     "all-fast": (frozenset({Tier.FAST}), False, False),
     "all-slow": (frozenset({Tier.SLOW}), False, False),

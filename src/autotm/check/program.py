@@ -59,9 +59,6 @@ class Memory:
         return self._killers.get(tensor)
 
 
-# Whether a program does what its plan says, simulated at the level of bytes.
-
-
 def check_program(graph: Graph, plan: Plan, program: Program) -> None:
     """Vouch for a program: pools within the limit where it has to keep one, aligned addresses, operands' bytes valid.
 

@@ -16,8 +16,6 @@ from autotm.model.config import StudyConfig
 from autotm.model.errors import BadInputError
 from autotm.study.setup import Study
 
-# The command `doctor`.
-
 log = logging.getLogger("autotm")
 
 
@@ -49,9 +47,6 @@ def doctor(name: str | None, folder: Path, results: Path) -> Answer:
     missing = [one for one in found if one.use is Use.MISSING]
     fault = BadInputError("; ".join(f"{one.what}: {one.found}: {one.why}" for one in missing)) if missing else None
     return Answer(found, findings_text(found), fault)
-
-
-# The commands `kernels export` and `kernels import`.
 
 
 @click.group()
@@ -115,9 +110,6 @@ def import_(file: Path, results: Path, replaces: bool) -> Answer:
     return Answer(asdict(found), "\n".join(plans))
 
 
-# The command `bundle`.
-
-
 @click.command()
 @of_placement
 @click.option("--to", "file", type=FILE, metavar="FILE", help="The archive.  [default: NETWORK-OPTIMIZER-LIMIT.tar.xz]")
@@ -148,9 +140,6 @@ def bundle(placement: Placement, file: Path | None, python: str | None, gpu: str
     )
     log.info("%s: %.1f MB, for CPython %s on %s", made.file, made.size_bytes / 1e6, made.python, made.machine)
     return Answer(made, f"tar xf {made.file.name} && python{made.python} {made.folder} check")
-
-
-# The command `schema`.
 
 
 @click.command()

@@ -48,8 +48,6 @@ scales = _complete(lambda config: [path.stem for path in (config.parent / "scale
 machines = _complete(lambda config: [path.stem for path in (config.parent / "machines").glob("*.yaml")])
 
 
-# Options and arguments.
-
 Command = Callable[..., Any]
 
 OPTIMIZERS = (

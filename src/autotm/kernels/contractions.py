@@ -241,9 +241,6 @@ def _where(condition: tirx.Expr, value: tirx.Expr, dtype: str) -> tirx.Expr:
     return tirx.if_then_else(condition, value, tirx.const(0.0, dtype))
 
 
-# Matrix products as tensor expressions, float32; the transposed forms copy no operand.
-
-
 def matmul(a: te.Tensor, b: te.Tensor) -> te.Tensor:
     """A B: (M,K) with (K,N) gives (M,N)."""
     (m, k), (_, n) = extents(a), extents(b)

@@ -69,9 +69,6 @@ def multiply_add_loop(target: tvm.target.Target, threads: int) -> tuple[tirx.Pri
     return function, 2 * threads * chains * info.lanes * _STEPS
 
 
-# Kernels of known work that calibration times or runs beside a copy: convolutions, and one kernel of each op class.
-
-
 @dataclass(frozen=True)
 class Layer:
     """A 3 x 3 convolution with padding 1 that keeps its image's size."""

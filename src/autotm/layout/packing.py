@@ -305,8 +305,6 @@ def _offsets(placed: list[Allocation]) -> Ints:
     return offsets
 
 
-# Offsets for both pools: quick packings on a skyline first, branch and bound for what resists them.
-
 _CLOSE = 1.0005
 """This share of the live peak is close enough to stop."""
 _WIDER = 1.01

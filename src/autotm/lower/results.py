@@ -58,8 +58,6 @@ def early_updates(calls: list[Call], aliases: Mapping[str, str]) -> list[Call]:
     return ordered
 
 
-# Where results are written: over what they replace, if no kernel then reads a value that is gone.
-
 Functions = Mapping[str, tirx.PrimFunc]
 _PARALLEL = 0
 """How TVM numbers an axis whose elements have nothing to do with one another."""

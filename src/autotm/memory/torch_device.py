@@ -20,8 +20,6 @@ from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import Links
 
-# Devices of PyTorch: a GPU, and a CPU in the place of one; copies beside operators, pinned memory, clocks, peaks.
-
 
 class Copies(Protocol):
     """Two streams of copies. Each does its copies in the order in which they are started.

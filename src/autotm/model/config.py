@@ -184,9 +184,6 @@ class StyleConfig(Strict):
     caption: bool = Field(default=True, description="machine, threads, versions and seed under the panels")
 
 
-# The study as a person writes it: `config/config.yaml`, checked before anything runs.
-
-
 class ProfileConfig(Strict):
     """How kernels are compiled and timed (rule kernel_profile)."""
 

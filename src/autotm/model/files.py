@@ -25,8 +25,6 @@ from pydantic_core import to_json
 
 from autotm.model.errors import DamagedFileError, FileVersionError, made_by_another
 
-# Reading and writing whole files: atomic, versioned, and honest about damage.
-
 SCHEMA_VERSION = 1
 _RAISED = {"links": 3, "plan": 5, "reference": 3}
 """Kinds of files that have changed since, with their versions."""

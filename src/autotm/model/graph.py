@@ -109,8 +109,6 @@ class InitialValue:
         return value
 
 
-# The training step as data: kernels in execution order, the tensors between them, and their liveness.
-
 ALIGNMENT_BYTES = 64
 """Every allocation starts at and is padded to a multiple of this: TVM kernels need 64-byte-aligned operands."""
 

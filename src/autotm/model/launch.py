@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# A kernel on a GPU as data: which functions are launched, with which threads and operands.
-
 Extents = tuple[int, int, int]
 """(x, y, z)."""
 

@@ -15,8 +15,6 @@ from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 from autotm.model.errors import BadInputError, InfeasibleLimitError
 from autotm.model.graph import Graph, Kernel, Operand, Tensor
 
-# A fast-memory budget: a ratio of slow to fast, a share of the peak, or bytes.
-
 _BYTES = re.compile(r"^(\d+(?:\.\d+)?)\s*(|[kMGT]|[KMGT]i)B$")
 _RATIO = re.compile(r"^(\d+)\s*(?::|to|//)\s*(\d+)$")
 _SHARE = re.compile(r"^(\d+(?:\.\d+)?)\s*x$")

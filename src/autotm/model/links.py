@@ -13,8 +13,6 @@ from autotm.model.graph import Graph, OpClass, Tier
 from autotm.model.plan import Move
 from autotm.model.profile import Profile
 
-# The copy path between two tiers, as measured.
-
 _LEAST_POINTS = 2
 
 

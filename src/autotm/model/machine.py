@@ -20,8 +20,6 @@ from autotm.model.limit import Limit
 from autotm.model.slurm import SlurmNode, allocation
 from autotm.model.system import SystemMemory
 
-# What a machine file says of slow memory: emulated, a memory node, memory behind DAX, or the host's beside a GPU's.
-
 Reality = Literal["real", "emulated", "modelled", "stand-in"]
 """`stand-in`: ordinary memory in the place of slow memory, nothing slower, to try autotm out."""
 

@@ -143,9 +143,6 @@ GPU_RIVALS = (*RUN_RIVALS, SAVE_ON_CPU)
 """All of them; `solve.gpu_rivals` simulates each."""
 
 
-# The solver's answer: where each tensor is when, the moves between, and how good that provably is.
-
-
 class Status(StrEnum):
     """How the search for a plan ended, by its gap to the bound that the certificate proves."""
 

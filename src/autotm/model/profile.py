@@ -28,8 +28,6 @@ from autotm.model.graph import (
     slow_traffic,
 )
 
-# Kernel times by configuration, as measured, and how predictions read them.
-
 SURE_ERRORS = 2.0
 """Standard errors by which an implementation must differ from the default before the difference counts."""
 TIE_NS = 1

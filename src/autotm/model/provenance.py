@@ -101,8 +101,6 @@ def _hmat_text(hmat: Mapping[str, int]) -> str:
     return " ".join(f"{hmat[key]} {unit}" for key, unit in units.items() if key in hmat)
 
 
-# Where a file comes from: versions, machine, threads, seed, time, load, and how real its slow memory was.
-
 _PACKAGES = ("autotm", "apache-tvm", "apache-tvm-ffi", "highspy", "pyomo", "numpy", "pandas", "snakemake")
 
 

@@ -172,8 +172,6 @@ class Contents:
         return load_machine(self.folder / f"{self.settings.machine}.yaml", wanted, asked).to_measure_on()
 
 
-# `check`, `run` and `profile` of a bundle, as its launcher calls them.
-
 log = logging.getLogger("autotm")
 
 _DONE, _FAULT = 0, 1

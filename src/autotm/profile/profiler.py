@@ -176,8 +176,6 @@ def track(items: Iterable[T], what: str, total: int) -> Iterator[T]:
     log.info("%s: %d of %d done in %.0f s", what, total, total, time.monotonic() - start)
 
 
-# `rule kernel_profile`: the time of every distinct kernel of a graph in every configuration a plan may choose.
-
 log = logging.getLogger(__name__)
 
 METHOD = 2

@@ -76,8 +76,6 @@ def rounds(graph: Graph, wanted: Sequence[Wanted]) -> tuple[tuple[Wanted, ...], 
     return tuple(found)
 
 
-# The measurements of the timing study: the kernels of one step, timed in whole steps and alone.
-
 log = logging.getLogger(__name__)
 
 TimesAndCost = tuple[list[ConfigurationTime], TimingMethodCost]

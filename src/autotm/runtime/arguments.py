@@ -48,8 +48,6 @@ def spread(work: Callable[[Item], Result], items: Iterable[Item], cpus: Sequence
     return [found[number] for number in sorted(found)]
 
 
-# The tensors that outlive a step (parameters, inputs, constants, results): in memory of their own or in the pools.
-
 Array = npt.NDArray[Any]
 
 

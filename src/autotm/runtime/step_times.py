@@ -60,8 +60,6 @@ class RunOptions:
             raise ValueError(f"run: min_steps and instrumented_steps must be >= 1, verify_steps >= 0, got {self}")
 
 
-# How long a step takes as a whole, and each of its kernels within it.
-
 log = logging.getLogger(__name__)
 
 

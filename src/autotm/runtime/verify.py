@@ -61,8 +61,6 @@ def _program(graph: Graph, name: str, offsets: dict[str, int], total: int, slow:
     return Program(hash_of(graph), "", name, "none", total, total, total if slow else 0, steps)
 
 
-# Does the planned step compute what the plain step computes, bit for bit, over several steps?
-
 log = logging.getLogger(__name__)
 
 KIND = "reference"

@@ -23,8 +23,6 @@ from autotm.solve.problem import Problem
 from autotm.solve.recheck import paged_us, price
 from autotm.solve.residencies import Residency, all_slow, stays_and_moves
 
-# What every optimizer shares: refuse the impossible before, check and price the result after.
-
 
 @dataclass(frozen=True)
 class Placement:

@@ -355,9 +355,6 @@ def _table(index: int, numbers: _Numbers, calls: Sequence[_Call]) -> Table:
     )  # fmt: skip
 
 
-# One placement problem: the step, its costs, the budget, and the restrictions of the machine.
-
-
 @dataclass(frozen=True)
 class Problem:
     """What an optimizer is asked; `packing` judges whether a plan can have addresses, where that matters."""

@@ -188,8 +188,6 @@ def _held(made: Formulation, member: Member) -> list[tuple[Variable, ...]]:
     return [tuple(variable for variable in sums if variable is not None) for sums in found]
 
 
-# From the best plan of a search to one that can have addresses: what does not fit together is given up.
-
 log = logging.getLogger(__name__)
 
 _PLACING, _LOCALLY = 0.15, 0.1

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotm.stages.bundle import Bundled, bundle_stage
+    from autotm.stages.bundle import bundle_stage
     from autotm.stages.context import Context, PlacementInputs
     from autotm.stages.exchange import (
         Imported,
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
-    "Bundled": "autotm.stages.bundle",
     "Context": "autotm.stages.context",
     "PlacementInputs": "autotm.stages.context",
     "Imported": "autotm.stages.exchange",
@@ -110,7 +109,6 @@ _HOMES = {
 }
 __all__ = [
     "SWEEP_S",
-    "Bundled",
     "Context",
     "Imported",
     "PlacementInputs",

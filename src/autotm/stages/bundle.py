@@ -146,8 +146,6 @@ def _require_own_kernels(path: Path) -> None:
         )
 
 
-# The stage that packs a planned step for hosts without a compiler: program, kernels, and what of autotm runs them.
-
 MOST_BYTES = 30_000_000
 """What a bundle is meant to stay below; weights that came with a network can be more."""
 _ENTRY = "autotm.profile.host_commands"

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from autotm.zoo import Network
 
 
-# The stage that measures a machine: copies between its memories.
-
-
 def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None:
     """Measure copies between the tiers, the convolutions that emulated memory is balanced against, and the cores' best.
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from autotm.runtime.run import Runs
 
 
-# The stages that run a program: verified and timed, or traced call by call.
-
 log = logging.getLogger(__name__)
 
 

@@ -220,9 +220,6 @@ def tell_outcome(plan: Plan, config: SolveConfig) -> None:
         log.info("%s: %.6g us predicted, proven within %s of the best", what, plan.objective_us, gap)
 
 
-# The stages that give a plan its addresses, and that check both.
-
-
 def compile_stage(context: Context, given: PlacementInputs, *, plan: Path, program: Path) -> None:
     """Give every stay an address and write the steps; plan and program are checked, whoever made the plan."""
     came_from = provenance(context.machine, context.seed, plan_file=str(plan))

@@ -178,8 +178,6 @@ def _require_same_names(given: Mapping[str, Any], own: Mapping[str, Any], of: st
         raise BadInputError(f"optimizer state: '{wrong[0]}'{of} {why}")
 
 
-# A network: a Relax function, how to fill its arguments, and the rules that train it.
-
 Fill = Initial | InitialValue | npt.NDArray[Any]
 """What an argument holds before the first step: a rule, a file, or the value itself."""
 

@@ -159,8 +159,6 @@ def _where(error: Exception, file: str) -> str:
     return f"line {lines[-1]}: " if lines else ""
 
 
-# The networks by name. Adding one is a function in `paper.py` and an entry here.
-
 _NETWORKS: dict[str, Callable[..., Network]] = {
     "densenet264": densenet264,
     "dlrm": dlrm,

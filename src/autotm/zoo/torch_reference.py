@@ -283,8 +283,6 @@ def _argument(names: Mapping[relax.Var, str], argument: relax.Expr) -> Any:
     return names.get(argument) if isinstance(argument, relax.Var) else None
 
 
-# A network's update rules as an optimizer of PyTorch.
-
 _KINDS = {Sgd: torch.optim.SGD, Adam: torch.optim.Adam, AdamW: torch.optim.AdamW}
 
 

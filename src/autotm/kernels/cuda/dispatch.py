@@ -188,8 +188,6 @@ def _rewritten(body: tirx.Stmt, change: Callable[[tirx.For], tirx.Stmt | None]) 
     return tvm_ffi.structural_mutate(body, [(tirx.For, visit)])
 
 
-# One PrimFunc, possibly fused, unscheduled -> a kernel for a GPU: its launches and their source.
-
 _LOG = logging.getLogger(__name__)
 _WRITTEN = {"scatter_sum": scatter_sum, "embedding_update": embedding_update}
 

@@ -29,8 +29,6 @@ from autotm.model.graph import OpClass, ScheduleKind
 from autotm.model.launch import Launch
 from autotm.model.machine import Products
 
-# Stages -> CUDA C++ source, by TVM's code generator; and a kernel as what its launches are.
-
 _PASSES = [
     tirx.transform.FlattenBuffer(),
     tirx.transform.NarrowDataType(32),

@@ -96,8 +96,6 @@ def with_workspace(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Workspace,
     return tirx.PrimFunc([*func.params, counted], func.body, func.ret_type, attrs=func.attrs), (((size,), "uint8"),)
 
 
-# One PrimFunc, possibly fused, unscheduled -> a scheduled one that allocates nothing.
-
 _LOG = logging.getLogger(__name__)
 
 _NAMED = {

@@ -91,9 +91,6 @@ class CudaStream:
         self._runtime.call("cudaStreamDestroy", self._stream)
 
 
-# An opened GPU.
-
-
 class CudaDevice:
     """As `interface.Device`: the GPU's primary context, which TVM and PyTorch share, with one pool in each memory.
 

@@ -107,8 +107,6 @@ def _size(size_bytes: int | None) -> str:
     return "memory not told" if size_bytes is None else f"{size_bytes / 1e9:.3f} GB"
 
 
-# A GPU found, checked, opened, and what its context took.
-
 _BUS_ID_CHARACTERS = 32
 _opened: set[str] = set()
 """GPUs that this process has a context on, until it ends."""

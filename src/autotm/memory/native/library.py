@@ -67,8 +67,6 @@ def compile_library(source: Path, path: Path) -> None:
         )
 
 
-# The functions of `copy.c`: copies by one thread, and by a team of threads that stays.
-
 _USUAL_CACHE_BYTES = 1 << 20
 
 

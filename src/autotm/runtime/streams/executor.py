@@ -73,8 +73,6 @@ class LaunchedKernels:
         return self.code.bound([launch], addresses, stream)
 
 
-# A schedule on a device: every call is bound before the first, and a step hands them over and waits once.
-
 Call = Callable[[], None]
 
 

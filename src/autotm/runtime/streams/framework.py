@@ -158,8 +158,6 @@ def _rounded(values: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     return (values * (1 + _ROUNDING * draw.uniform(-2, 2, values.shape))).astype(values.dtype)
 
 
-# A step of PyTorch under `save_on_cpu` held to a limit of device memory, compared with ours, and timed.
-
 log = logging.getLogger(__name__)
 
 

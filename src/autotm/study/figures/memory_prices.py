@@ -38,8 +38,6 @@ def _planned(figure: str, table: pd.DataFrame) -> pd.DataFrame:
     return runs
 
 
-# Figure 9 of AutoTM: performance against the price of memory, as shares of all-fast.
-
 _ORDER = ("vgg19", "densenet264", "resnet200", "inception_v4")
 """Order of the bars in the paper; further networks follow as they come."""
 _MARK_WIDTH = 0.9
@@ -68,8 +66,6 @@ def draw_fig9(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure, f"{caption(table)} {prices_remark(runs)}"
 
-
-# Performance against the price of the memory that it takes, a point a run.
 
 _MARKS = ("v", "s", "D", "^", "o", "P", "X", "<", ">", "*")
 _MOST = 1.06

@@ -221,8 +221,6 @@ def _engine_prices(certificate: Certificate, kernels: int) -> list[list[float]] 
     return [over(certificate.back), over(certificate.out)] if is_priced else None
 
 
-# The page: its parts put into one file that loads nothing else.
-
 _PARTS = files("autotm.study.view") / "assets"
 _SCRIPTS = ("data", "format", "index", "scale", "map", "strips", "overlay", "facts", "search", "input", "main")
 """They are one module in this order: each may use the names of those before it."""

@@ -120,8 +120,6 @@ def evaluated(model: ModelProto, evaluator: ReferenceEvaluator, values: Mapping[
     return arrays
 
 
-# Nodes of an ONNX file as kernels that ONNX's own reference computes: those for which there are none of ours.
-
 STORED = (*NUMBERS, "float16", "float64")
 """Types of tensors that a step can hold; only ONNX's kernels compute with the last two."""
 _CLASSES = (

@@ -31,8 +31,6 @@ from autotm.zoo.onnx.inputs import NUMBERS
 from autotm.zoo.onnx.model_file import ModelFile, inner_graphs, label, nodes_of, version_of
 from autotm.zoo.onnx.operators import FIXED, RULES, Node, check_converter
 
-# Checks of an ONNX step's inputs before it runs: indices lie within what they index.
-
 ShapeOf = Callable[[str], tuple[int, ...]]
 """Of a tensor by name."""
 _ALONG_AN_AXIS = {"Gather", "GatherElements", "Scatter", "ScatterElements"}
@@ -134,8 +132,6 @@ def _check(use: _Use, indices: Array, what: str) -> None:
             f"{what}: index {indices[place]} is out of range: {label(use.node)} takes {-extent} to {extent - 1}"
         )
 
-
-# The graph of an ONNX file as a step in Relax.
 
 Kernels = Literal["auto", "tvm"]
 _KERNEL = tvm.ir.Op.get("relax.call_tir")

@@ -81,8 +81,6 @@ LOSSES = {
 along the last axis; the mean squared difference."""
 
 
-# An ONNX file as a network.
-
 _DEFAULT = Training(Sgd(0.001))
 _MASKED = 1e9
 """Numbers as large are no weights: masks hold them, or infinity, to make a softmax zero."""

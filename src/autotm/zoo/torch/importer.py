@@ -30,8 +30,6 @@ from autotm.zoo.torch.framework import (
 from autotm.zoo.torch.program import constant_values, is_pure, where
 from autotm.zoo.torch.random_numbers import COUNTER, Draws
 
-# Checks of a step's inputs before it runs: indices lie within what they index, the module's assertions hold.
-
 _ALONG_AN_AXIS = {"gather", "index_select", "scatter", "scatter_add", "scatter_reduce"}
 """Operators whose arguments are a tensor, an axis, and indices along it, from 0 on."""
 _FROM_THE_END_TOO = {"index", "index_put"}
@@ -172,8 +170,6 @@ def _name(node: Any) -> str:
 def _shape(node: Any) -> Sequence[int]:
     return [int(extent) for extent in node.meta["val"].shape]
 
-
-# A captured step in Relax.
 
 Kernels = Literal["auto", "tvm", "torch"]
 

@@ -24,8 +24,6 @@ from autotm.zoo.torch.program import Inputs, Loss, Mode, captured_step
 from autotm.zoo.torch.random_numbers import COUNTER
 from autotm.zoo.torch.reference import TorchReference
 
-# An optimizer of PyTorch as rules of ours, with what it keeps.
-
 _KEPT = {"momentum_buffer": "momentum", "exp_avg": "first_moment", "exp_avg_sq": "second_moment"}
 """Names here of the tensors that an optimizer keeps for a parameter."""
 _REFUSED = ("maximize", "amsgrad", "differentiable")
@@ -110,8 +108,6 @@ def _rule(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> UpdateRule
         return (AdamW if is_apart else Adam)(rate, betas, float(group["eps"]), decay)  # type: ignore[arg-type]
     raise BadInputError(f"{kind.__name__} has no rule here; SGD, Adam and AdamW have")
 
-
-# A PyTorch module as a network.
 
 _COUNTS = 2**30
 """Where the counter of random numbers starts is drawn below this: steps may be counted on for long."""

@@ -15,8 +15,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from autotm.capture import Captured, capture, eager_step, is_empty, is_own
 from autotm.model.errors import BadInputError
 
-# A PyTorch module and its inputs as one graph without side effects, checked before it is captured and after.
-
 Mode = Literal["train", "inference"]
 Loss = Callable[..., torch.Tensor]
 Inputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
