@@ -55,7 +55,7 @@ SECTIONS = {
     "Records of the study": {
         "records": Entry("autotm.cli.questions:records", "put the study's records into one table, a row a run"),
         "describe": Entry("autotm.cli.questions:describe", "tell the paper's headline numbers for the study"),
-        "remeasure": Entry("autotm.cli.questions:remeasure", "run once more what others disturbed to the end"),
+        "remeasure": Entry("autotm.cli.questions:remeasure", "rerun measurements that never got an undisturbed round"),
         "costs": Entry("autotm.cli.questions:costs", "tell what each figure's jobs took, time and memory"),
     },
     "Machine, files and kernels": {

@@ -62,9 +62,6 @@ class Tiers(ABC):
         """Pools whose memory is chosen, not left to Linux."""
         return (self.fast, self.slow, *self._beside)
 
-    linux_places_pages: ClassVar[bool] = False
-    """Whether Linux itself places the pages of the slow pool, in both memories; then `place` has it begin anew."""
-
     def check(self) -> None:
         """Make sure that all memory still is where it was opened; called before what was measured is kept.
 

@@ -70,7 +70,7 @@ class Record:
         all_fast_samples_s: wall time of the all-fast step, timed in turn with those; may be empty.
         all_fast_predicted_s: what the profile says of that step.
         disturbed_steps: timed steps kept from their cores by others for more than a tenth of their time.
-        disturbed_steps_count: whether those are among the samples, for want of others; else they are left out.
+        disturbed_steps_count: whether the samples include them, because too few steps were undisturbed.
         disturbed_before: what the plan was made from that was measured while others held the cores, in words.
         compared_with: what the plain step was compared with before anything was timed, and how near it came.
         num_kernels: calls in the step.
@@ -250,7 +250,7 @@ class FrameworkRecord:
         samples_s: wall time of every timed step that counts.
         between_events_s: median time of these steps from an event before to one after, as the device's clock has it.
         disturbed_steps: timed steps kept from their cores by others for more than a tenth of their time.
-        disturbed_steps_count: whether those are among the samples, for want of others; else they are left out.
+        disturbed_steps_count: whether the samples include them, because too few steps were undisturbed.
         waited_s: for each timed step that counts, how long threads of the run were kept from a core by others.
     """
 

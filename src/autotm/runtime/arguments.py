@@ -67,9 +67,7 @@ def initial_value(tensor: Tensor, seed: int) -> Array:
 
 def _fill(memory: Array, tensor: Tensor, seed: int) -> None:
     if tensor.initial is None:
-        raise AutotmError(
-            f"graph: tensor '{tensor.name}' ({tensor.role}) says not how to fill it; lower the network again"
-        )
+        raise AutotmError(f"graph: tensor '{tensor.name}' ({tensor.role}) has no initializer; rerun kernel_profile")
     if isinstance(tensor.initial, InitialValue):
         memory[...] = tensor.initial.read(tensor.name, tensor.shape, tensor.dtype)
         return

@@ -259,8 +259,8 @@ def _as_asked(first: Plan, plan: Plan, attempts: tuple[tuple[float, float], ...]
 
 def _unpackable(first: Plan, layout: Layout, why: str) -> InfeasibleLimitError:
     return InfeasibleLimitError(
-        f"limit {first.limit}: what has to be fast fits {first.dram_limit_bytes} bytes, but its offsets need "
-        f"{layout.fast_bytes}, and {why}; give a limit of at least {layout.fast_bytes} bytes",
+        f"limit {first.limit}: tensors that must be fast fit {first.dram_limit_bytes} bytes; with fragmentation their "
+        f"offsets need {layout.fast_bytes}, and {why}; give a limit of at least {layout.fast_bytes} bytes",
         layout.fast_bytes,
     )
 

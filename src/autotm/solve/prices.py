@@ -147,7 +147,7 @@ class EnginePrices:
 
     @classmethod
     def none(cls) -> EnginePrices:
-        """Engines for nothing."""
+        """Zero prices for both copy engines."""
         return cls(SpanPrices.none(), SpanPrices.none())
 
 

@@ -102,7 +102,7 @@ class Search:
         return Conflicts(self.reduced.choices.flows)
 
     def exclude(self, stays: Sequence[Stay]) -> tuple[Member, ...]:
-        """Give up the best plan, which has all of these stays, for the nearest one that has not; their members."""
+        """Drop one conflicting stay from the best plan; return the conflict's members."""
         members = self.conflicts.add(stays)
         if members:
             self.best.give_up(members)

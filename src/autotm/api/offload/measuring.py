@@ -1,7 +1,7 @@
 """Times every operator of a step once, with real values.
 
-Where the device has no room for an operator, all tensors that it does not use are put into host memory, as vDNN keeps
-them (Rhu et al., MICRO 2016, "all"); so a step can be timed wherever some plan can run it.
+Where the device's memory cannot hold an operator, all tensors that it does not use are put into host memory, as vDNN
+keeps them (Rhu et al., MICRO 2016, "all"); so a step can be timed wherever some plan can run it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def measure(step: Step, slots: Slots, values: Values, device: Device, kernel_s: 
 
     Raises:
         AutotmError: an operator does not allocate as PyTorch's tracing said.
-        torch.OutOfMemoryError: the device has no room for an operator by itself.
+        torch.OutOfMemoryError: the device's memory cannot hold an operator by itself.
     """
     run = _Measuring(step, slots, values, device, kernel_s)
     cuda = [device.torch] if device.torch.type == "cuda" else []
@@ -63,7 +63,7 @@ def measure(step: Step, slots: Slots, values: Values, device: Device, kernel_s: 
 
 
 class _Measuring:
-    """A step under way, whose tensors are put into host memory where the device has no room."""
+    """The tensors of a step between two operators; they go to host memory where the device's memory is too small."""
 
     def __init__(self, step: Step, slots: Slots, values: Values, device: Device, kernel_s: float) -> None:
         self._step, self._slots, self._values = step, slots, values
@@ -82,12 +82,12 @@ class _Measuring:
         """Call and time an operator; give up what no later one uses."""
         identity = _identity(operator)
         call = partial(self._slots.call(operator.node), self._values)
-        found, peak_bytes = self._in_room(operator, lambda: self._called(operator, call))
+        found, peak_bytes = self._with_enough_memory(operator, lambda: self._called(operator, call))
         made = self._made(operator, found)
         if identity not in self._known:
             grain = self._device.granularity_bytes
             own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in made)
-            timing = Timing(*self._in_room(operator, lambda: median_ns(self._device, call, self._kernel_s)))
+            timing = Timing(*self._with_enough_memory(operator, lambda: median_ns(self._device, call, self._kernel_s)))
             self._known[identity] = timing, max(0, peak_bytes - own_bytes)
         timing, workspace = self._known[identity]
         self.identities.append(identity)
@@ -97,8 +97,8 @@ class _Measuring:
         for place in (*operator.inputs, *operator.outputs):
             self._give_up(place, index)
 
-    def _in_room(self, operator: Operator, work: Callable[[], T]) -> T:
-        """What the work gives, once more with all other tensors in host memory where the device had no room."""
+    def _with_enough_memory(self, operator: Operator, work: Callable[[], T]) -> T:
+        """Return what the work gives; repeat it with all other tensors in host memory where it ran out."""
         try:
             return work()
         except torch.OutOfMemoryError:

@@ -19,7 +19,6 @@ class CudaDevice:
         multiprocessors: streaming multiprocessors (SMs).
         threads: most resident threads of a multiprocessor.
         registers: 32-bit registers of a multiprocessor.
-        shared_bytes: shared memory of a multiprocessor.
         gflop_per_s: float32 rate without tensor cores, 10⁹/s.
         tensor_gflop_per_s: tf32 rate of tensor cores on dense matrices, 10⁹/s; that of bf16 is twice as high.
         gbyte_per_s: rate of device memory, 10⁹/s.
@@ -31,7 +30,6 @@ class CudaDevice:
     multiprocessors: int
     threads: int
     registers: int
-    shared_bytes: int
     gflop_per_s: float
     tensor_gflop_per_s: float
     gbyte_per_s: float
@@ -56,13 +54,11 @@ MOST_THREADS = 1024
 """Of a block."""
 STATIC_SHARED_BYTES = 48 << 10
 """Shared memory that a block has without asking the driver for more."""
-MOST_REGISTERS = 255
-"""Of a thread."""
 
 DEVICES = {
-    "a100": CudaDevice("A100 SXM", "sm_80", 108, 2048, 65536, 164 << 10, 19500, 156000, 2039, 19500),
-    "h100": CudaDevice("H100 SXM", "sm_90", 132, 2048, 65536, 228 << 10, 66900, 494700, 3350, 33500),
-    "h200": CudaDevice("H200 SXM", "sm_90", 132, 2048, 65536, 228 << 10, 66900, 494700, 4800, 33500),
+    "a100": CudaDevice("A100 SXM", "sm_80", 108, 2048, 65536, 19500, 156000, 2039, 19500),
+    "h100": CudaDevice("H100 SXM", "sm_90", 132, 2048, 65536, 66900, 494700, 3350, 33500),
+    "h200": CudaDevice("H200 SXM", "sm_90", 132, 2048, 65536, 66900, 494700, 4800, 33500),
 }
 """By short name; a fatbin holds code for all their architectures, tiles are those of one device."""
 

@@ -295,8 +295,6 @@ class PolicyTiers(RealTiers):
         system: this machine's memories.
     """
 
-    linux_places_pages = True
-
     def __init__(
         self,
         more_fast: Callable[[int], Pool],
