@@ -16,7 +16,7 @@ import numpy.typing as npt
 from autotm.check.certificate import Floats, HoldingCosts, Spans
 from autotm.check.fault import Fault, called_kernels, check_calls, require
 from autotm.model.certificate import SlowPrices
-from autotm.model.graph import Graph, Tensor, Tier
+from autotm.model.graph import ChosenGraph, CountedGraph, Tensor, Tier
 from autotm.model.links import BesideKernels, Links
 from autotm.model.plan import WINDOW_HALVES, Move, Plan
 from autotm.model.profile import Profile
@@ -35,12 +35,12 @@ _Job = tuple[int, int, int, str]
 class Engines:
     """The engines beside one step, by destination."""
 
-    graph: Graph
+    graph: CountedGraph
     links: Links
     kernel_ns: npt.NDArray[np.int64]
 
     @classmethod
-    def beside(cls, graph: Graph, profile: Profile, links: Links) -> Engines:
+    def beside(cls, graph: CountedGraph, profile: Profile, links: Links) -> Engines:
         """(A1) With the least all-fast time of every kernel over its implementations."""
         least = [profile.least_us(kernel) for kernel in graph.kernels]
         return cls(graph, links, np.rint(np.array(least) * 1e3).astype(np.int64))
@@ -89,7 +89,7 @@ class Engines:
             if self.work_ns(tensor, destination, *span) <= self.until_ns[span[1]] - self.until_ns[span[0]]:
                 yield span
 
-    def check(self, chosen: Graph, moves: Sequence[Move]) -> None:
+    def check(self, chosen: ChosenGraph, moves: Sequence[Move]) -> None:
         """Every asynchronous move has a window that it may have, and no engine has more to do than it can.
 
         `chosen` is the step with the implementations of the plan, whose workspaces its moves may name.
@@ -139,7 +139,7 @@ def _late(jobs: Iterable[_Job]) -> str | None:
 # What a kernel takes: by implementation and configuration where a plan tabled it, else by the additive reading.
 
 
-def computed(graph: Graph, plan: Plan) -> Graph:
+def computed(graph: CountedGraph, plan: Plan) -> ChosenGraph:
     """The step with the plan's implementations, as it is called.
 
     Raises:
@@ -156,14 +156,16 @@ def computed(graph: Graph, plan: Plan) -> Graph:
     return plan.step_of(graph)
 
 
-def check_tabled(graph: Graph, plan: Plan) -> None:
+def check_tabled(graph: CountedGraph, plan: Plan) -> None:
     """The kernels that the plan says are tabled exist, once each and ascending."""
     ascending = list(plan.tabled) == sorted(set(plan.tabled))
     inside = not plan.tabled or 0 <= min(plan.tabled) <= max(plan.tabled) < len(graph.kernels)
     require(ascending and inside, Fault.ORDER, "tabled kernels are not distinct, ascending indices of kernels")
 
 
-def kernel_us(graph: Graph, chosen: Graph, profile: Profile, plan: Plan, index: int, slow: frozenset[str]) -> float:
+def kernel_us(
+    graph: CountedGraph, chosen: ChosenGraph, profile: Profile, plan: Plan, index: int, slow: frozenset[str]
+) -> float:
     """Predicted time of a call as the plan computes it, with exactly the operands in `slow` in slow memory."""
     kernel, number = chosen.kernels[index], called_kernels(graph, plan)[index]
     at = bisect_left(plan.tabled, number)
@@ -174,12 +176,12 @@ def kernel_us(graph: Graph, chosen: Graph, profile: Profile, plan: Plan, index: 
     return profile.base_us(kernel) + extra_us + sum(shared_us(graph, profile, number, name) for name in slow - own)
 
 
-def shared_us(graph: Graph, profile: Profile, index: int, tensor: str) -> float:
+def shared_us(graph: CountedGraph, profile: Profile, index: int, tensor: str) -> float:
     """What a slow input or output adds to a kernel that is not tabled: the same for all its implementations."""
     return profile.extra_us(graph, graph.kernels[index], tensor)
 
 
-def own_workspaces(graph: Graph, index: int) -> tuple[str, ...]:
+def own_workspaces(graph: CountedGraph, index: int) -> tuple[str, ...]:
     """Workspaces that come with the default implementation and are no operands, since another may be chosen."""
     kernel = graph.kernels[index]
     return tuple(operand.tensor for operand in kernel.workspaces) if kernel.alternatives else ()
@@ -189,7 +191,7 @@ class Menus:
     """The cheapest implementation and configuration of every kernel, given prices of bytes and of slow operands."""
 
     def __init__(
-        self, graph: Graph, profile: Profile, plan: Plan, fixed: Mapping[str, Tier], fast_operands_only: bool
+        self, graph: CountedGraph, profile: Profile, plan: Plan, fixed: Mapping[str, Tier], fast_operands_only: bool
     ) -> None:
         self._profile = profile
         self._plan = plan
@@ -228,7 +230,7 @@ class Menus:
             found.append(self._entries(variant, index, own))
         return tuple(np.concatenate(column) for column in zip(*found, strict=True))
 
-    def _entries(self, variant: Graph, index: int, own: list[str]) -> tuple[npt.NDArray[np.float64], ...]:
+    def _entries(self, variant: ChosenGraph, index: int, own: list[str]) -> tuple[npt.NDArray[np.float64], ...]:
         """The same of one implementation."""
         tabled = index in self._plan.tabled
         operands = self.operands(index) if tabled else []
@@ -243,7 +245,7 @@ class Menus:
         return self._read[key]
 
     def _rows(
-        self, variant: Graph, index: int, operands: list[str], own: list[str], tiers: Sequence[Sequence[bool]]
+        self, variant: ChosenGraph, index: int, operands: list[str], own: list[str], tiers: Sequence[Sequence[bool]]
     ) -> Iterator[tuple[float, tuple[bool, ...], int]]:
         sizes = {name: variant.by_name[name].allocated_bytes for name in own}
         for at in product((False, True), repeat=len(operands)):
@@ -278,7 +280,7 @@ SlowPriceTable = Mapping[tuple[int, str], float]
 
 
 def certified_bound_us(
-    graph: Graph,
+    graph: CountedGraph,
     profile: Profile,
     links: Links,
     plan: Plan,
@@ -325,7 +327,7 @@ def certified_bound_us(
 class _Charged:
     """What the relaxed problem charges."""
 
-    graph: Graph
+    graph: CountedGraph
     profile: Profile
     links: Links
     plan: Plan

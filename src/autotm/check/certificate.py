@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from autotm.check.fault import Fault, require
 from autotm.model.certificate import Certificate, Cut, KernelPrices, SpanPrices
-from autotm.model.graph import Graph
+from autotm.model.graph import CountedGraph
 
 # What fast memory costs at a certificate's prices, by bytes and by weights.
 #
@@ -75,7 +75,7 @@ class HoldingCosts:
         FaultError: a price is not finite and >= 0, the kernels are not those of a step, or a cut is malformed.
     """
 
-    def __init__(self, certificate: Certificate, graph: Graph, limit_bytes: int) -> None:
+    def __init__(self, certificate: Certificate, graph: CountedGraph, limit_bytes: int) -> None:
         count, movable = len(graph.kernels), {tensor.name: tensor.allocated_bytes for tensor in graph.movable}
         self._limit_bytes = limit_bytes
         self._byte_us = spread(certificate.fast, count)

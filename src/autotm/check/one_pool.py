@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from autotm.check.fault import Fault, require
 from autotm.model.cache import CachedPool, PagedPool
-from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel, configuration, slow_traffic
+from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, Kernel, configuration, slow_traffic
 from autotm.model.plan import Plan
 from autotm.model.program import KernelStep, Program
 
 # Addresses of a plan all of whose tensors lie in one pool: behind a cache, or in pages that Linux places.
 
 
-def check_one_pool(graph: Graph, plan: Plan, pool: CachedPool | PagedPool, fault: Fault) -> dict[str, int]:
+def check_one_pool(graph: ChosenGraph, plan: Plan, pool: CachedPool | PagedPool, fault: Fault) -> dict[str, int]:
     """The offset of each tensor, aligned and inside the pool.
 
     Raises:
@@ -32,7 +32,7 @@ def check_one_pool(graph: Graph, plan: Plan, pool: CachedPool | PagedPool, fault
 
 
 def check_one_pool_program(
-    graph: Graph, plan: Plan, program: Program, pool: CachedPool | PagedPool, fault: Fault, what: str
+    graph: ChosenGraph, plan: Plan, program: Program, pool: CachedPool | PagedPool, fault: Fault, what: str
 ) -> None:
     """The program has the plan's pool, and uses the addresses that `what` belongs to.
 
@@ -56,7 +56,7 @@ _SMALLEST_BLOCK_BYTES = 4096
 _MOST_BLOCKS = 1 << 24
 
 
-def check_cached(graph: Graph, plan: Plan, pool: CachedPool) -> None:
+def check_cached(graph: ChosenGraph, plan: Plan, pool: CachedPool) -> None:
     """Vouch for the addresses, the sizes of cache and blocks, and what every kernel hits and misses.
 
     `graph` is the step with the implementations that run.
@@ -73,7 +73,7 @@ def check_cached(graph: Graph, plan: Plan, pool: CachedPool) -> None:
         require(wanted == given, Fault.CACHE, f"kernel {index}: hits, clean, dirty are {wanted}, plan says {given}")
 
 
-def check_cached_program(graph: Graph, plan: Plan, program: Program) -> None:
+def check_cached_program(graph: ChosenGraph, plan: Plan, program: Program) -> None:
     """The program uses the addresses that the counts belong to, and is charged for them.
 
     Raises:
@@ -141,7 +141,7 @@ def _append(stretches: list[_Stretch], new: _Stretch) -> None:
     stretches.append(new)
 
 
-def _counts(graph: Graph, offsets: Mapping[str, int], pool: CachedPool) -> Iterator[tuple[int, int, int]]:
+def _counts(graph: ChosenGraph, offsets: Mapping[str, int], pool: CachedPool) -> Iterator[tuple[int, int, int]]:
     """Hits, clean and dirty misses of each kernel in the second of two steps."""
     cache = _Stretches(pool.cache_blocks)
     for number in range(2):
@@ -165,7 +165,7 @@ def _touched(cache: _Stretches, start: int, end: int, sets: int, *, is_write: bo
 
 
 def _runs(
-    graph: Graph, kernel: Kernel, offsets: Mapping[str, int], block_bytes: int
+    graph: ChosenGraph, kernel: Kernel, offsets: Mapping[str, int], block_bytes: int
 ) -> Iterator[tuple[int, int, bool]]:
     """Blocks [start, end) that a kernel passes over, tensor by tensor, and whether it writes there."""
     for tensor in dict.fromkeys(operand.tensor for operand in kernel.operands):
@@ -192,7 +192,7 @@ _SMALLEST_PAGE_BYTES = 4096
 _MOVING = frozenset({"linux-balancing"})
 
 
-def check_paged(graph: Graph, plan: Plan, pool: PagedPool) -> None:
+def check_paged(graph: ChosenGraph, plan: Plan, pool: PagedPool) -> None:
     """Vouch for addresses, pages, the limit, and what every kernel finds slow.
 
     `graph` is the step with the implementations that run.
@@ -218,7 +218,7 @@ def check_paged(graph: Graph, plan: Plan, pool: PagedPool) -> None:
         _check_still(graph, plan, pool, offsets)
 
 
-def check_paged_program(graph: Graph, plan: Plan, program: Program) -> None:
+def check_paged_program(graph: ChosenGraph, plan: Plan, program: Program) -> None:
     """The program uses the addresses that the pages belong to, and is charged for them.
 
     Raises:
@@ -243,7 +243,7 @@ def _check_page_sizes(plan: Plan, pool: PagedPool) -> None:
     require(fits, Fault.LIMIT, f"{pool.most_fast_pages} pages were fast, {pool.fast_pages} are allowed")
 
 
-def _check_still(graph: Graph, plan: Plan, pool: PagedPool, offsets: Mapping[str, int]) -> None:
+def _check_still(graph: ChosenGraph, plan: Plan, pool: PagedPool, offsets: Mapping[str, int]) -> None:
     """Deal every page out again, one after the other, and count bytes page by page."""
     still = not any(pool.promoted_bytes) and not any(pool.demoted_bytes)
     require(still, Fault.PAGES, f"'{plan.optimizer}' moves no pages, the plan does")

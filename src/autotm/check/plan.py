@@ -14,7 +14,7 @@ from autotm.check.one_pool import check_cached, check_paged
 from autotm.model.cache import amplified_bytes
 from autotm.model.errors import unknown_name
 from autotm.model.files import hash_of
-from autotm.model.graph import ALIGNMENT_BYTES, Graph, Tier
+from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, CountedGraph, Tier
 from autotm.model.limit import counted_by, fixed_bytes
 from autotm.model.links import BesideKernels, Links
 from autotm.model.plan import Move, Plan, Status, Stay
@@ -26,7 +26,7 @@ from autotm.model.profile import Profile, slow_rates
 class Residence:
     """The stays of a plan by tensor and tier, and what they mean at each kernel."""
 
-    def __init__(self, graph: Graph, plan: Plan) -> None:
+    def __init__(self, graph: ChosenGraph, plan: Plan) -> None:
         self._graph = graph
         self._plan = plan
         self._stays: dict[tuple[str, Tier], list[Stay]] = defaultdict(list)
@@ -135,7 +135,7 @@ class Residence:
 # Whether the offsets that a plan states give every stay bytes of its own.
 
 
-def check_addresses(graph: Graph, plan: Plan) -> None:
+def check_addresses(graph: ChosenGraph, plan: Plan) -> None:
     """Offsets are aligned, keep the limit where plans have to, and no two stays of a tier share bytes during a kernel.
 
     `graph` is the step with the plan's implementations.
@@ -165,7 +165,7 @@ def check_addresses(graph: Graph, plan: Plan) -> None:
             _take(held[plan.stays[number].tier], _bytes(graph, plan, number), plan, kernel)
 
 
-def _bytes(graph: Graph, plan: Plan, number: int) -> tuple[int, int, int]:
+def _bytes(graph: ChosenGraph, plan: Plan, number: int) -> tuple[int, int, int]:
     offset = plan.offsets[number]
     return offset, offset + graph.by_name[plan.stays[number].tensor].allocated_bytes, number
 
@@ -213,7 +213,7 @@ _TIME = 1e-9
 
 
 def check_plan(
-    graph: Graph,
+    graph: CountedGraph,
     profile: Profile,
     links: Links,
     plan: Plan,
@@ -267,7 +267,7 @@ def check_plan(
 
 
 def _check_restrictions(
-    graph: Graph, plan: Plan, residence: Residence, fixed: Mapping[str, Tier], fast_operands_only: bool
+    graph: ChosenGraph, plan: Plan, residence: Residence, fixed: Mapping[str, Tier], fast_operands_only: bool
 ) -> None:
     tiers, moves, async_moves = _RULES[plan.optimizer]
     require(moves or not plan.moves, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' plan has {len(plan.moves)} moves")
@@ -287,7 +287,7 @@ def _check_restrictions(
         require(not slow, Fault.WRONG_TIER, f"kernel {index} uses {sorted(slow)} in slow memory")
 
 
-def _check_configurations(graph: Graph, plan: Plan, residence: Residence) -> None:
+def _check_configurations(graph: ChosenGraph, plan: Plan, residence: Residence) -> None:
     count = len(plan.configurations)
     require(count == len(graph.kernels), Fault.CONFIGURATION, f"{count} configurations, {len(graph.kernels)} kernels")
     for index, (kernel, stated) in enumerate(zip(graph.kernels, plan.configurations, strict=True)):
@@ -298,7 +298,7 @@ def _check_configurations(graph: Graph, plan: Plan, residence: Residence) -> Non
         )
 
 
-def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
+def _check_limit(graph: CountedGraph, chosen: ChosenGraph, plan: Plan) -> None:
     asked = plan.limit.fast_bytes(graph.peak_live_bytes, fixed_bytes(graph))
     same = asked == plan.dram_limit_bytes
     require(same, Fault.LIMIT_BYTES, f"limit {plan.limit} is {asked} bytes, plan says {plan.dram_limit_bytes}")
@@ -316,7 +316,7 @@ def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
         require(fits, Fault.LIMIT, f"kernel {index}: {used} fast bytes, {used - plan.dram_limit_bytes} over the limit")
 
 
-def _check_objective(graph: Graph, chosen: Graph, profile: Profile, links: Links, plan: Plan) -> None:
+def _check_objective(graph: CountedGraph, chosen: ChosenGraph, profile: Profile, links: Links, plan: Plan) -> None:
     kernels_us = math.fsum(kernel_times_us(graph, profile, plan, links))
     beside = BesideKernels(graph, profile, links)
     moves_us = math.fsum(beside.move_us(move, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
@@ -334,7 +334,7 @@ def _pages_us(links: Links, plan: Plan) -> float:
     return math.fsum(sum(moved) * link.points[-1][1] / link.points[-1][0] / 1e3 for link, moved in directions)
 
 
-def kernel_times_us(graph: Graph, profile: Profile, plan: Plan, links: Links | None = None) -> Iterator[float]:
+def kernel_times_us(graph: CountedGraph, profile: Profile, plan: Plan, links: Links | None = None) -> Iterator[float]:
     """Predicted time of each call of a plan: with slow operands, slow pages, or what it misses in a cache.
 
     Args:
@@ -367,7 +367,7 @@ def kernel_times_us(graph: Graph, profile: Profile, plan: Plan, links: Links | N
 
 
 def proven_bound_us(
-    graph: Graph,
+    graph: CountedGraph,
     profile: Profile,
     links: Links,
     plan: Plan,
@@ -389,7 +389,7 @@ def proven_bound_us(
 
 
 def _check_bound(
-    graph: Graph, profile: Profile, links: Links, plan: Plan, fixed: Mapping[str, Tier], fast_operands_only: bool
+    graph: CountedGraph, profile: Profile, links: Links, plan: Plan, fixed: Mapping[str, Tier], fast_operands_only: bool
 ) -> None:
     numbers = (plan.objective_us, plan.bound_us)
     require(all(map(math.isfinite, numbers)), Fault.GAP, f"objective and bound are {numbers}")

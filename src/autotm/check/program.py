@@ -10,7 +10,7 @@ from itertools import combinations
 from autotm.check.fault import UNLIMITED, Fault, called_kernels, check_calls, require
 from autotm.check.one_pool import check_cached_program, check_paged_program
 from autotm.model.files import hash_of
-from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel, Tier
+from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, CountedGraph, Kernel, Tier
 from autotm.model.plan import Move, Plan
 from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 
@@ -59,7 +59,7 @@ class Memory:
         return self._killers.get(tensor)
 
 
-def check_program(graph: Graph, plan: Plan, program: Program) -> None:
+def check_program(graph: CountedGraph, plan: Plan, program: Program) -> None:
     """Vouch for a program: pools within the limit where it has to keep one, aligned addresses, operands' bytes valid.
 
     `graph` is the step with all implementations, of which the program runs those that its plan chose. What a kernel
@@ -88,7 +88,7 @@ def check_program(graph: Graph, plan: Plan, program: Program) -> None:
     simulation.finish()
 
 
-def _check_identity(graph: Graph, plan: Plan, program: Program) -> None:
+def _check_identity(graph: CountedGraph, plan: Plan, program: Program) -> None:
     require(program.graph_hash == plan.graph_hash == hash_of(graph), Fault.OTHER_GRAPH, f"program {program.graph_hash}")
     require(program.plan_hash == hash_of(plan), Fault.OTHER_PLAN, f"program for plan {program.plan_hash}")
     for name in ("optimizer", "limit", "dram_limit_bytes", "implementations", "calls"):
@@ -101,7 +101,7 @@ def _check_identity(graph: Graph, plan: Plan, program: Program) -> None:
     require(fits, Fault.LIMIT, f"fast pool of {program.fast_bytes} bytes, the limit is {plan.dram_limit_bytes}")
 
 
-def _check_steps(graph: Graph, plan: Plan, program: Program) -> None:
+def _check_steps(graph: ChosenGraph, plan: Plan, program: Program) -> None:
     kernels = [step.kernel for step in program.steps if isinstance(step, KernelStep)]
     calls = len(called_kernels(graph, plan))
     require(kernels == list(range(calls)), Fault.STEPS, "kernels do not run as the plan calls them, in order")
@@ -136,7 +136,7 @@ def _check_steps(graph: Graph, plan: Plan, program: Program) -> None:
 class _Simulation:
     """Both pools while the program runs."""
 
-    def __init__(self, graph: Graph, plan: Plan, program: Program) -> None:
+    def __init__(self, graph: ChosenGraph, plan: Plan, program: Program) -> None:
         self._graph = graph
         self._plan = plan
         self._kernels = [graph.kernels[index] for index in called_kernels(graph, plan)]

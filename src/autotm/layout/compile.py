@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from autotm.model.files import hash_of
-from autotm.model.graph import Graph, Tier
+from autotm.model.graph import ChosenGraph, CountedGraph, Tier
 from autotm.model.plan import Move, Plan
 from autotm.model.program import (
     Address,
@@ -23,7 +23,7 @@ ARGUMENT = Address(Tier.FAST, None)
 """Parameters, inputs, constants and results have buffers of their own in fast memory."""
 
 
-def compile_program(graph: Graph, plan: Plan, layout: Layout) -> Program:
+def compile_program(graph: CountedGraph, plan: Plan, layout: Layout) -> Program:
     """The plan as steps over addresses: before each kernel its moves, in the order that `Move` states.
 
     An asynchronous move's number is its index in the plan.
@@ -75,7 +75,7 @@ class _Addresses:
         return address
 
 
-def _steps(graph: Graph, plan: Plan, addresses: _Addresses) -> Iterator[Instruction]:
+def _steps(graph: ChosenGraph, plan: Plan, addresses: _Addresses) -> Iterator[Instruction]:
     ends: dict[int, list[int]] = defaultdict(list)
     starts: dict[int, list[int]] = defaultdict(list)
     blocking: dict[int, list[Move]] = defaultdict(list)
@@ -109,7 +109,7 @@ def _ends(move: Move, addresses: _Addresses) -> tuple[Address, Address]:
     return source, addresses.require(move.tensor, move.destination, move.start)
 
 
-def _operand(graph: Graph, tensor: str, kernel: int, addresses: _Addresses, arriving: set[str]) -> Address:
+def _operand(graph: ChosenGraph, tensor: str, kernel: int, addresses: _Addresses, arriving: set[str]) -> Address:
     if not graph.by_name[tensor].is_movable:
         return ARGUMENT
     fast = None if tensor in arriving else addresses.find(tensor, Tier.FAST, kernel)

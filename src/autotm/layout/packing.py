@@ -14,7 +14,7 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-from autotm.model.graph import ALIGNMENT_BYTES, Graph, Tier
+from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, CountedGraph, Tier
 from autotm.model.plan import Plan, Stay
 from autotm.model.program import Layout
 
@@ -44,7 +44,7 @@ class Blocks:
     ends: Ints
 
     @classmethod
-    def of(cls, graph: Graph, stays: Sequence[Stay]) -> Blocks:
+    def of(cls, graph: ChosenGraph, stays: Sequence[Stay]) -> Blocks:
         """The stays as blocks of their tensors' allocated bytes."""
         sizes = [graph.by_name[stay.tensor].allocated_bytes for stay in stays]
         starts = [stay.start for stay in stays]
@@ -315,7 +315,7 @@ Place = Callable[[Blocks, int | None], Ints]
 """Offsets of blocks for a limit in bytes."""
 
 
-def pack(graph: Graph, plan: Plan, place: Place | None = None) -> Layout:
+def pack(graph: CountedGraph, plan: Plan, place: Place | None = None) -> Layout:
     """An offset for every stay of the plan, 64-byte aligned: those that the plan states, or else new ones.
 
     Two stays of one tier may share bytes exactly when their spans [start, end) do not meet. That suffices at the
@@ -497,7 +497,7 @@ class StepPacking:
         end_s: reading of `time.perf_counter` from which on only the quick packings are tried.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: CountedGraph) -> None:
         self.end_s = math.inf
         self._graph = graph
         self._known: dict[bytes, Ints] = {}

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cache, cached_property
 from pathlib import Path
 from sys import intern
-from typing import Any, Literal
+from typing import Any, Literal, NewType
 
 import numpy as np
 import numpy.typing as npt
@@ -353,7 +353,7 @@ class Graph:
         """Fast memory that the step needs when nothing is ever slow: what ratios divide."""
         return max(self.live_bytes, default=0)
 
-    def computed_by(self, implementations: Sequence[str]) -> Graph:
+    def computed_by(self, implementations: Sequence[str]) -> ChosenGraph:
         """The step with one implementation for each kernel: what runs once a plan has chosen.
 
         Workspaces of implementations that are not chosen are no tensors of it. With `()` every kernel keeps the
@@ -363,19 +363,19 @@ class Graph:
             BadInputError: a kernel has no such implementation.
         """
         if not implementations and not any(kernel.alternatives for kernel in self.kernels):
-            return self
+            return ChosenGraph(self)
         names = tuple(implementations or [kernel.implementation for kernel in self.kernels])
         # Checks, prices and records of one plan ask for the same step in turn.
         computed = self._computed.get(names)
         if computed is None:
-            computed = self._with_implementations(names)
+            computed = ChosenGraph(self._with_implementations(names))
             if len(self._computed) >= _COMPUTED:
                 self._computed.clear()
             self._computed[names] = computed
         return computed
 
     @cached_property
-    def _computed(self) -> dict[tuple[str, ...], Graph]:
+    def _computed(self) -> dict[tuple[str, ...], ChosenGraph]:
         return {}
 
     def _with_implementations(self, names: Sequence[str]) -> Graph:
@@ -403,6 +403,15 @@ class Graph:
             if self.by_name[operand.tensor].is_movable:
                 slots[operand.tensor] = _one_tuple((*slots.get(operand.tensor, ()), slot))
         return slots
+
+
+# A step as lowered is a plain `Graph`. What plans and runs need is told apart by these types, which mypy checks.
+
+CountedGraph = NewType("CountedGraph", Graph)
+"""The step as plans see it (`model.limit.counting`): its movable tensors are those that the limit counts."""
+
+ChosenGraph = NewType("ChosenGraph", Graph)
+"""The step as it runs: each kernel has one implementation, and, in `Plan.step_of`, is there once for each call."""
 
 
 def workspace(operand: Operand, kernel: int) -> Tensor:

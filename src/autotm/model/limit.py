@@ -13,7 +13,7 @@ from pydantic import GetCoreSchemaHandler, ValidatorFunctionWrapHandler
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
 from autotm.model.errors import BadInputError, InfeasibleLimitError
-from autotm.model.graph import Graph, Kernel, Operand, Tensor
+from autotm.model.graph import CountedGraph, Graph, Kernel, Operand, Tensor
 
 _BYTES = re.compile(r"^(\d+(?:\.\d+)?)\s*(|[kMGT]|[KMGT]i)B$")
 _RATIO = re.compile(r"^(\d+)\s*(?::|to|//)\s*(\d+)$")
@@ -152,7 +152,7 @@ class Counts(StrEnum):
     ALL = "all"
 
 
-def counting(graph: Graph, counts: Counts) -> Graph:
+def counting(graph: Graph, counts: Counts) -> CountedGraph:
     """The step as a plan for that limit sees it.
 
     With `ALL`, parameters, inputs, constants and results are placed too, each in one tier for good, because the next
@@ -160,7 +160,7 @@ def counting(graph: Graph, counts: Counts) -> Graph:
     under the name of the one whose memory it is.
     """
     if counts is Counts.INTERMEDIATES:
-        return graph
+        return CountedGraph(graph)
     storage = {tensor.name: storage_of(graph, tensor.name) for tensor in graph.tensors}
     users: dict[str, set[int]] = {name: set() for name in storage.values()}
     for tensor in graph.tensors:
@@ -170,10 +170,11 @@ def counting(graph: Graph, counts: Counts) -> Graph:
         for tensor in graph.tensors
         if tensor.alias_of is None
     )
-    return replace(graph, kernels=tuple(_renamed(kernel, storage) for kernel in graph.kernels), tensors=tensors)
+    kernels = tuple(_renamed(kernel, storage) for kernel in graph.kernels)
+    return CountedGraph(replace(graph, kernels=kernels, tensors=tensors))
 
 
-def counted_by(graph: Graph) -> Counts:
+def counted_by(graph: CountedGraph) -> Counts:
     """What plans for this graph place: the inverse of `counting`."""
     return Counts.ALL if any(tensor.held for tensor in graph.tensors) else Counts.INTERMEDIATES
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from autotm.model.cache import CachedPool, PagedPool
 from autotm.model.certificate import Certificate
-from autotm.model.graph import Configuration, Graph, Kernel, Operand, Tensor, Tier, workspace
+from autotm.model.graph import ChosenGraph, Configuration, CountedGraph, Graph, Kernel, Operand, Tensor, Tier, workspace
 from autotm.model.limit import Counts, Limit
 
 # Calls: a step some of whose kernels run again, so that their results need not be kept in between.
@@ -23,7 +23,7 @@ from autotm.model.limit import Counts, Limit
 _AGAIN = " again"
 
 
-def called(graph: Graph, calls: Sequence[int]) -> Graph:
+def called(graph: ChosenGraph, calls: Sequence[int]) -> ChosenGraph:
     """The step as it is called: kernel number n is call number n.
 
     A kernel reads of each intermediate what was computed last. Arguments are the same for all calls of a kernel, so
@@ -279,7 +279,7 @@ class Plan:
     paged: PagedPool | None = None
     calls: tuple[int, ...] = ()
 
-    def step_of(self, graph: Graph) -> Graph:
+    def step_of(self, graph: CountedGraph) -> ChosenGraph:
         """The step that it is a plan for, of one with all implementations: with its own, and as it is called."""
         return called(graph.computed_by(self.implementations), self.calls)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotm.model.cache import PagedTraffic
-from autotm.model.graph import Graph, Tier
+from autotm.model.graph import ChosenGraph, CountedGraph, Tier
 from autotm.model.limit import Limit
 from autotm.model.plan import MANAGED_MEMORY, Stay, called
 
@@ -127,7 +127,7 @@ class Program:
     paged_traffic: tuple[PagedTraffic, ...] = ()
     calls: tuple[int, ...] = ()
 
-    def step_of(self, graph: Graph) -> Graph:
+    def step_of(self, graph: CountedGraph) -> ChosenGraph:
         """The step that it runs, of one with all implementations: with its own, and as it is called."""
         return called(graph.computed_by(self.implementations), self.calls)
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.model.errors import unknown_name
-from autotm.model.graph import Graph, Kernel, Role, Tensor, Tier
+from autotm.model.graph import ChosenGraph, Graph, Kernel, Role, Tensor, Tier
 from autotm.model.limit import Counts, counting, fixed_bytes, storage_of
 from autotm.model.plan import called, repeats
 from autotm.model.profile import Profile
@@ -400,7 +400,7 @@ class Segments:
 
     count: int
     calls: tuple[int, ...]
-    step: Graph
+    step: ChosenGraph
 
     @property
     def most_bytes(self) -> int:
@@ -412,7 +412,7 @@ class Segments:
         return sum(profile.base_us(self.step.kernels[number]) for number in repeats(self.calls))
 
 
-def segmentations(graph: Graph) -> Iterator[Segments]:
+def segmentations(graph: ChosenGraph) -> Iterator[Segments]:
     """The step with its forward pass in 2 to 2 sqrt(kernels) segments of as many kernels each.
 
     What crosses from one segment to the next is kept; inside all but the last, tensors are dropped. When the backward

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from autotm.model.graph import Graph, Role, Tier
+from autotm.model.graph import ChosenGraph, Graph, Role, Tier
 from autotm.model.plan import Move, Plan
 from autotm.model.timeline import Engine, EngineEvent
 from autotm.solve.problem import Problem
@@ -153,7 +153,7 @@ def simulated(
     )
 
 
-def fastest(problem: Problem) -> Graph:
+def fastest(problem: Problem) -> ChosenGraph:
     """The step as a framework would run it: each kernel in the fastest way whose operands fit the limit together.
 
     Where not even the leanest fits, that is taken.

@@ -11,7 +11,7 @@ from typing import ClassVar
 from autotm.layout.packing import Blocks, pack_blocks
 from autotm.model.cache import PagedPool, cached_pool
 from autotm.model.errors import BadInputError
-from autotm.model.graph import Graph, Tier
+from autotm.model.graph import ChosenGraph, Tier
 from autotm.model.links import Link
 from autotm.model.plan import LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, SWAP_ALL, Move, Plan, Status, Stay
 from autotm.solve.choices import (
@@ -421,12 +421,12 @@ class Recompute(Rival):
         return RuledPlan(graph, _stays_for_life(leanest.step), calls=leanest.calls)
 
 
-def _stays_for_life(step: Graph) -> list[Stay]:
+def _stays_for_life(step: ChosenGraph) -> list[Stay]:
     stays = (Stay(one.name, Tier.FAST, one.live.start, one.live.stop) for one in step.movable)
     return sorted(stays, key=lambda stay: stay.order)
 
 
-def _offsets_within(step: Graph, limit_bytes: int | None, end_s: float) -> dict[Stay, int] | None:
+def _offsets_within(step: ChosenGraph, limit_bytes: int | None, end_s: float) -> dict[Stay, int] | None:
     """An offset for every tensor; None where none were found within the limit."""
     stays = _stays_for_life(step)
     blocks = Blocks.of(step, stays)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotm.model.graph import Graph, Kernel, configuration, slow_traffic
+from autotm.model.graph import ChosenGraph, Graph, Kernel, configuration, slow_traffic
 from autotm.model.links import Link
 from autotm.solve.problem import Problem
 
@@ -248,7 +248,7 @@ class StepCosts:
     demote_us_per_byte: float
 
     @classmethod
-    def of(cls, problem: Problem, graph: Graph) -> StepCosts:
+    def of(cls, problem: Problem, graph: ChosenGraph) -> StepCosts:
         """From profile and links, for `graph`, the step with the implementations that run.
 
         Raises:

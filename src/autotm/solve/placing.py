@@ -15,7 +15,7 @@ import pyomo.core as pyo
 from autotm.layout.packing import StepPacking, pack
 from autotm.model.errors import BadInputError, InfeasibleLimitError, unknown_name
 from autotm.model.files import write_atomically
-from autotm.model.graph import ALIGNMENT_BYTES, Graph
+from autotm.model.graph import ALIGNMENT_BYTES, CountedGraph
 from autotm.model.limit import Limit
 from autotm.model.links import Links
 from autotm.model.plan import LRU_PAGING, RUN_RIVALS, Plan, Status
@@ -28,7 +28,7 @@ from autotm.solve.problem import Problem
 
 
 def solve(
-    graph: Graph,
+    graph: CountedGraph,
     profile: Profile,
     links: Links,
     optimizer: str,
@@ -61,7 +61,7 @@ def solve(
 
 
 def sweep(
-    graph: Graph,
+    graph: CountedGraph,
     profile: Profile,
     links: Links,
     optimizer: str,
@@ -121,7 +121,12 @@ def fits(plan: Plan, layout: Layout) -> bool:
 
 
 def solve_and_pack(
-    graph: Graph, profile: Profile, links: Links, optimizer: str, limit: Limit, options: SolveOptions | None = None
+    graph: CountedGraph,
+    profile: Profile,
+    links: Links,
+    optimizer: str,
+    limit: Limit,
+    options: SolveOptions | None = None,
 ) -> tuple[Plan, Layout]:
     """Solve, pack, and where the offsets exceed the limit solve again for less, until they do not.
 
@@ -136,7 +141,7 @@ def solve_and_pack(
 
 
 def sweep_and_pack(
-    graph: Graph,
+    graph: CountedGraph,
     profile: Profile,
     links: Links,
     optimizer: str,
@@ -161,7 +166,7 @@ def sweep_and_pack(
 
 
 def _fitted(
-    graph: Graph, profile: Profile, links: Links, first: Plan, options: SolveOptions, packing: StepPacking
+    graph: CountedGraph, profile: Profile, links: Links, first: Plan, options: SolveOptions, packing: StepPacking
 ) -> tuple[Plan, Layout]:
     """The first plan if its offsets keep the limit, else one for a smaller limit whose offsets do.
 
@@ -196,7 +201,7 @@ def _fitted(
 
 
 def _rival(
-    graph: Graph, profile: Profile, links: Links, first: Plan, options: SolveOptions, packing: StepPacking
+    graph: CountedGraph, profile: Profile, links: Links, first: Plan, options: SolveOptions, packing: StepPacking
 ) -> tuple[Plan, Layout]:
     """The first plan, whether or not its offsets keep the limit; of paging, one that has less memory, if its do.
 
@@ -219,7 +224,7 @@ def _less(limit_bytes: int, share: float) -> int:
     return max(0, int(limit_bytes * (1 - share))) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
 
 
-def _packed(graph: Graph, plan: Plan, packing: StepPacking) -> tuple[Plan, Layout]:
+def _packed(graph: CountedGraph, plan: Plan, packing: StepPacking) -> tuple[Plan, Layout]:
     """The plan with its offsets."""
     layout = pack(graph, plan, packing.place)
     return (plan if plan.one_pool else replace(plan, offsets=layout.offsets)), layout
@@ -279,7 +284,7 @@ class ProgramSize:
 
 
 def export(
-    graph: Graph,
+    graph: CountedGraph,
     profile: Profile,
     links: Links,
     optimizer: str,

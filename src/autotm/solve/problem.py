@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.model.errors import BadInputError, unknown_name
-from autotm.model.graph import Graph, Kernel, Role, Tensor, Tier, configuration
+from autotm.model.graph import ChosenGraph, CountedGraph, Kernel, Role, Tensor, Tier, configuration
 from autotm.model.limit import Limit, fixed_bytes
 from autotm.model.links import BesideKernels, Links
 from autotm.model.profile import Profile
@@ -170,7 +170,7 @@ class Tabulation:
     tables: tuple[Table, ...]
 
 
-def tabulate(graph: Graph, profile: Profile, options: SolveOptions) -> Tabulation:
+def tabulate(graph: CountedGraph, profile: Profile, options: SolveOptions) -> Tabulation:
     """Read every kernel of the step; equal ones once."""
     variants = _variants(graph)
     known: dict[Hashable, _Numbers | None] = {}
@@ -188,7 +188,7 @@ def tabulate(graph: Graph, profile: Profile, options: SolveOptions) -> Tabulatio
     return Tabulation(tuple(tabled), tuple(tables))
 
 
-def _variants(graph: Graph) -> tuple[Graph, ...]:
+def _variants(graph: CountedGraph) -> tuple[ChosenGraph, ...]:
     """The step with the j-th implementation of every kernel, for each j; the last one where there are fewer."""
     names = [kernel.implementations for kernel in graph.kernels]
     count = max(map(len, names), default=1)
@@ -198,7 +198,7 @@ def _variants(graph: Graph) -> tuple[Graph, ...]:
 class _Call:
     """One implementation of one kernel with its movable tensors."""
 
-    def __init__(self, graph: Graph, kernel: Kernel) -> None:
+    def __init__(self, graph: ChosenGraph, kernel: Kernel) -> None:
         found = graph.slots_of(kernel)
         self.graph = graph
         self.kernel = kernel
@@ -359,7 +359,7 @@ def _table(index: int, numbers: _Numbers, calls: Sequence[_Call]) -> Table:
 class Problem:
     """What an optimizer is asked; `packing` judges whether a plan can have addresses, where that matters."""
 
-    graph: Graph
+    graph: CountedGraph
     profile: Profile
     links: Links
     limit: Limit

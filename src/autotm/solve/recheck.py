@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from autotm.model.cache import CachedPool, PagedPool, amplified_bytes
-from autotm.model.graph import Configuration, Graph, Tier, configuration
+from autotm.model.graph import ChosenGraph, Configuration, Tier, configuration
 from autotm.model.plan import RUN_RIVALS, SWAP_ALL, Move, Plan, Stay, called
 from autotm.model.profile import slow_rates
 from autotm.solve.paging import StepCosts
@@ -91,7 +91,7 @@ def plan_us(problem: Problem, plan: Plan) -> float:
     return price(problem, plan.stays, plan.moves, plan.implementations, plan.optimizer, plan.calls)[1]
 
 
-def _kernel_us(problem: Problem, graph: Graph, index: int, kernel: int, slow: frozenset[str]) -> float:
+def _kernel_us(problem: Problem, graph: ChosenGraph, index: int, kernel: int, slow: frozenset[str]) -> float:
     """Of call `index`, of kernel `kernel` of the problem.
 
     From its table where it has one with operands; else slow operands add what they do to the default.
@@ -107,7 +107,7 @@ def _kernel_us(problem: Problem, graph: Graph, index: int, kernel: int, slow: fr
     return profile.base_us(chosen) + additive_us
 
 
-def _waits_us(problem: Problem, graph: Graph, moves: Sequence[Move]) -> float:
+def _waits_us(problem: Problem, graph: ChosenGraph, moves: Sequence[Move]) -> float:
     """What copies beside single kernels take longer than these: the next kernel waits for both directions."""
     copies_us: dict[tuple[int, Tier], float] = defaultdict(float)
     for move in moves:
@@ -151,7 +151,7 @@ class _Held:
             raise SolverDefectError(f"move of '{move.tensor}' before kernel {move.before} has no destination")
 
 
-def _slow_operands(problem: Problem, graph: Graph, held: _Held, index: int) -> frozenset[str]:
+def _slow_operands(problem: Problem, graph: ChosenGraph, held: _Held, index: int) -> frozenset[str]:
     slow = set()
     for name in graph.slots_of(graph.kernels[index]):
         if held.during(name, Tier.FAST, index):
@@ -164,7 +164,7 @@ def _slow_operands(problem: Problem, graph: Graph, held: _Held, index: int) -> f
     return frozenset(slow)
 
 
-def _require_capacity(problem: Problem, graph: Graph, stays: Sequence[Stay]) -> None:
+def _require_capacity(problem: Problem, graph: ChosenGraph, stays: Sequence[Stay]) -> None:
     change = [0] * (len(graph.kernels) + 1)
     for stay in stays:
         if stay.tier is Tier.FAST:
