@@ -157,7 +157,7 @@ test-slurm: setup-test setup-slurm
 # What NVIDIA's packages change nothing of is left out. No GPU is needed; where nvcc is not installed, that of the packages
 # is taken.
 test-cuda: setup-test setup-cuda
-	@$(BIN)/pytest -q -rs $(QUICK) tests/kernels/cuda/test_nvcc.py tests/kernels/vendor/test_{names,real_libraries,real_planner}.py \
+	@$(BIN)/pytest -q -rs $(QUICK) tests/kernels/cuda/test_nvcc.py \
 		tests/memory/gpu/test_{cuda,facts,kind}.py tests/runtime/streams/test_{launching,real_gpu}.py
 
 # The guest that it boots sees this environment, read-only.

@@ -206,12 +206,10 @@ class PlayedDriver:
 
     CUresult = Results
     CUfunction = int
-    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
 
     def __init__(self, runtime: PlayedRuntime, functions: dict[str, Callable[..., None]]) -> None:
         self.runtime = runtime
         self.functions = list(functions.items())
-        self.shared: dict[int, int] = {}
         self.loaded = 0
 
     def cuLibraryLoadData(self, image: bytes, *options: Any) -> tuple[Results, int]:
@@ -232,17 +230,12 @@ class PlayedDriver:
             return Results.CUDA_ERROR_NOT_FOUND, 0
         return Results.CUDA_SUCCESS, names.index(name.decode()) + 1
 
-    def cuKernelSetAttribute(self, attribute: int, value: int, kernel: int, device: int) -> tuple[Results]:
-        assert attribute == 8
-        self.shared[kernel] = value
-        return (Results.CUDA_SUCCESS,)
-
     def cuLaunchKernel(self, function: int, *given: Any) -> tuple[Results]:
         *extents, shared_bytes, stream, (values, types), extra = given
         assert len(extents) == 6
         assert set(types) <= {ctypes.c_void_p}
         assert extra == 0
-        assert shared_bytes <= self.shared.get(function, 48 << 10)
+        assert shared_bytes == 0
         _, work = self.functions[function - 1]
         self.runtime.streams[stream].launch(lambda: work(extents, values))
         return (Results.CUDA_SUCCESS,)

@@ -18,7 +18,7 @@ from autotm import stages
 from autotm.memory.gpu.facts import NoGpuError
 from autotm.model.config import ProfileConfig, RunConfig, SolveConfig
 from autotm.model.files import load_with_provenance
-from autotm.model.graph import Graph
+from autotm.model.graph import Graph, all_fast
 from autotm.model.limit import Limit
 from autotm.model.links import Links
 from autotm.model.machine import CudaTier
@@ -46,6 +46,10 @@ def test_from_a_machine_file_to_a_record(tmp_path: Path, monkeypatch: pytest.Mon
     stages.kernel_profile_stage(context, network, "tiny", config, **places, profile=paths.profile)
     assert read_profile(paths.profile).provenance["gpu"] == "NVIDIA H100 80GB HBM3"
     graph, of_graph = load_with_provenance(paths.graph, "graph", Graph)
+    timed = read_profile(paths.profile)
+    others = [kernel.computed_by(other.name) for kernel in graph.kernels for other in kernel.alternatives]
+    assert len(others) > len(graph.kernels) / 2
+    assert {timed.timing(kernel, all_fast(kernel)).repeats for kernel in others} == {2}
     assert any("_tf32_" in kernel.function for kernel in graph.kernels)
 
     for optimizer in ("synchronous", "asynchronous"):

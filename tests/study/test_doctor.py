@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 from recorded_nvml import NVMLError_LibraryNotFound, Recorded
-from vendor_cases import installed, missing
 
 from autotm.cli.main import main
 from autotm.memory.gpu.facts import GpuFacts, gpu_facts
@@ -28,7 +27,6 @@ from autotm.study.doctor import (
     found_slow,
     gpu_findings,
     probe_here,
-    vendor_findings,
     write_machine_file,
 )
 
@@ -387,22 +385,3 @@ def test_none_and_one_whose_driver_is_missing(tmp_path: Path) -> None:
     assert "no NVIDIA driver" in found.why
     (tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
     assert gpu_told(missing, tmp_path)[0].found == "0000:01:00.0"
-
-
-def test_libraries_beside_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = gpu_told(Recorded(), tmp_path)
-    played = installed(monkeypatch)
-    usable = {one.what: (one.found, one.use) for one in vendor_findings(gpus)}
-    assert usable == {"cudnn": ("9.28.1", Use.USABLE), "cublas": ("13.10.0", Use.USABLE)}
-
-    def fails() -> None:
-        raise RuntimeError("no memory")
-
-    monkeypatch.setattr(played.cudnn, "create_handle", fails)
-    first, _ = vendor_findings(gpus)
-    assert (first.use, "(no memory)" in first.why) == (Use.UNUSED, True)
-    missing(monkeypatch)
-    for one in vendor_findings(gpus):
-        assert (one.found, one.use) == ("not installed", Use.UNUSED)
-        assert "pip install 'autotm[nvidia]'" in one.why
-    assert not list(vendor_findings([Finding("GPU", "none", Use.UNUSED)])), "nothing could be asked of them"

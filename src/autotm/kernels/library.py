@@ -29,7 +29,7 @@ import tvm_ffi
 from autotm.model.errors import AutotmError, BadInputError, DamagedFileError
 from autotm.model.files import write_atomically
 from autotm.model.graph import ALIGNMENT_BYTES
-from autotm.model.launch import Launch, VendorCall
+from autotm.model.launch import Launch
 from autotm.model.machine import Machine
 from autotm.model.system import find_compiler
 
@@ -369,7 +369,7 @@ def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
 
 # Kernels for GPUs as one file: their fatbin, their launches, and which GPUs they are for.
 
-Launches = Mapping[str, tuple[Launch | VendorCall, ...]]
+Launches = Mapping[str, tuple[Launch, ...]]
 """By the name that the graph has for a kernel's function, what it launches, in order."""
 _IMAGE, _LAUNCHES = "kernels.fatbin", "launches.json"
 
@@ -382,8 +382,7 @@ class FatbinLibrary:
         path: of the file.
         content_hash: of what is in it; equal hashes run the same machine code.
         architectures: that the fatbin has code for, such as `sm_90`.
-        launches: of each kernel, by the name that the graph has for its function; some may be calls of a library of
-            NVIDIA's.
+        launches: of each kernel, by the name that the graph has for its function.
         image: the fatbin.
     """
 
@@ -419,7 +418,7 @@ class FatbinLibrary:
             with zipfile.ZipFile(path) as archive:
                 image, text = archive.read(_IMAGE), archive.read(_LAUNCHES)
             found = json.loads(text)
-            launches = {symbol: tuple(_launch(one) for one in listed) for symbol, listed in found["kernels"].items()}
+            launches = {symbol: tuple(map(Launch.from_json, listed)) for symbol, listed in found["kernels"].items()}
             architectures = tuple(found["architectures"])
         except FileNotFoundError:
             raise DamagedFileError(f"{path}: no such library of GPU kernels; lower the network again") from None
@@ -428,7 +427,3 @@ class FatbinLibrary:
                 f"{path}: damaged library of GPU kernels ({error}); remove it and lower the network again"
             ) from None
         return cls(path, hashlib.sha256(image + text).hexdigest()[:16], architectures, launches, image)
-
-
-def _launch(found: Mapping[str, Any]) -> Launch | VendorCall:
-    return VendorCall.from_json(found) if "algorithm" in found else Launch.from_json(found)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +12,15 @@ from tvm import tirx
 
 from autotm.kernels.compiler import KernelFacts, Request
 from autotm.kernels.cuda.device import CudaDevice
-from autotm.kernels.cuda.dispatch import VendorKernel, VendorProblem, cuda_kernel, vendor_problem
+from autotm.kernels.cuda.dispatch import cuda_kernel
 from autotm.kernels.cuda.source import ARCHITECTURES, CudaKernel, fatbin
 from autotm.kernels.library import FatbinLibrary, Launches
 from autotm.kernels.yardstick_kernels import co_runner_functions
 from autotm.lower.lowering import Alternative, Implementations, make_step, with_alternatives
 from autotm.model.files import save
-from autotm.model.graph import SCHEDULES_KEY, Graph, OpClass, ScheduleKind
-from autotm.model.launch import Convolution, Product, VendorAlgorithm
+from autotm.model.graph import SCHEDULES_KEY, Graph, OpClass
 from autotm.model.machine import Products
 from autotm.zoo import Network
-
-Offers = Callable[[Convolution | Product], Sequence[VendorAlgorithm]]
-"""Algorithms that libraries of NVIDIA's have for a contraction."""
-
-
-def no_offers(_: Convolution | Product) -> Sequence[VendorAlgorithm]:
-    """None: where no GPU is there to ask, or none of its libraries is installed."""
-    return ()
 
 
 @dataclass(frozen=True)
@@ -40,19 +31,16 @@ class CudaStep:
         graph: the step as data; workspaces of kernels are those of their GPU implementations.
         kernels: by symbol, those of the graph's kernels and of their alternatives.
         functions: the unscheduled function of each kernel symbol, without alternatives.
-        vendor_kernels: by symbol, alternatives that call libraries of NVIDIA's.
     """
 
     graph: Graph
     kernels: Mapping[str, CudaKernel]
     functions: Mapping[str, tirx.PrimFunc]
-    vendor_kernels: Mapping[str, VendorKernel] = field(default_factory=dict)
 
     @property
     def launches(self) -> Launches:
         """Of every kernel, by symbol."""
-        own: Launches = {symbol: kernel.launches for symbol, kernel in self.kernels.items()}
-        return {**own, **{symbol: kernel.launches for symbol, kernel in self.vendor_kernels.items()}}
+        return {symbol: kernel.launches for symbol, kernel in self.kernels.items()}
 
 
 def cuda_step(
@@ -61,12 +49,10 @@ def cuda_step(
     device: CudaDevice,
     implementations: Implementations = "default",
     products: Products = "float32",
-    offers: Offers = no_offers,
 ) -> CudaStep:
     """The step with kernels for a device; with `all`, a plan may choose among all ways to compute a kernel.
 
-    `offers` are then ways too. Where `products` are not float32, contractions round their factors where that is faster
-    by estimate.
+    Where `products` are not float32, contractions round their factors where that is faster by estimate.
 
     Raises:
         AutotmError: an operator has no gradient or no kernel.
@@ -75,8 +61,8 @@ def cuda_step(
     made = make_step(network, scale, tvm.target.Target("llvm"), maker.make, "default")
     graph = made.graph
     if implementations == "all":
-        graph = with_alternatives(graph, _alternatives(made.functions, made.kernels, maker, offers))
-    return CudaStep(graph, maker.kernels, made.functions, maker.vendor_kernels)
+        graph = with_alternatives(graph, _alternatives(made.functions, made.kernels, maker))
+    return CudaStep(graph, maker.kernels, made.functions)
 
 
 def lower_for_gpu(
@@ -89,20 +75,18 @@ def lower_for_gpu(
     objects: Path | None = None,
     implementations: Implementations = "default",
     products: Products = "float32",
-    offers: Offers = no_offers,
 ) -> Graph:
     """Write the library of GPU kernels (`FatbinLibrary`), then the graph, of one step; both whole or not at all.
 
-    `objects` is a folder that keeps machine code for the next call; `offers` as for `cuda_step`.
+    `objects` is a folder that keeps machine code for the next call.
 
     Raises:
         AutotmError: an operator has no gradient or no kernel, or there is no nvcc.
     """
-    step = cuda_step(network, scale, device, implementations, products, offers)
+    step = cuda_step(network, scale, device, implementations, products)
     made = fatbin(step.kernels.values(), folder=objects)
     FatbinLibrary.save(library_path, made.image, ARCHITECTURES, step.launches)
     kinds = {symbol: kernel.kind for symbol, kernel in step.kernels.items()}
-    kinds |= dict.fromkeys(step.vendor_kernels, ScheduleKind.VENDOR)
     save(graph_path, "graph", step.graph, {**provenance, SCHEDULES_KEY: dict(sorted(kinds.items()))})
     return step.graph
 
@@ -129,7 +113,6 @@ class _Maker:
     device: CudaDevice
     products: Products
     kernels: dict[str, CudaKernel] = field(default_factory=dict)
-    vendor_kernels: dict[str, VendorKernel] = field(default_factory=dict)
 
     def make(self, requests: Sequence[Request]) -> list[KernelFacts]:
         return [self._one(request) for request in requests]
@@ -148,34 +131,13 @@ class _Maker:
             kind=kernel.kind,
         )
 
-    def offered(self, own: KernelFacts, func: tirx.PrimFunc, offers: Offers) -> list[Alternative]:
-        """A kernel by each algorithm that libraries offer for it."""
-        found = vendor_problem(func, self.device)
-        return [] if found is None else [self._by(own, found, one) for one in offers(found.problem)]
-
-    def _by(self, own: KernelFacts, found: VendorProblem, algorithm: VendorAlgorithm) -> Alternative:
-        kernel = found.kernel(algorithm)
-        self.vendor_kernels[kernel.symbol] = kernel
-        self.kernels |= {beside.symbol: beside for beside in kernel.own}
-        made = replace(
-            own,
-            symbol=kernel.symbol,
-            identity=kernel.identity,
-            workspaces=kernel.workspaces,
-            others=(),
-            kind=ScheduleKind.VENDOR,
-        )
-        return Alternative(algorithm.name, made)
-
 
 def _alternatives(
-    functions: Mapping[str, tirx.PrimFunc], kernels: Iterable[KernelFacts], maker: _Maker, offers: Offers
+    functions: Mapping[str, tirx.PrimFunc], kernels: Iterable[KernelFacts], maker: _Maker
 ) -> dict[str, tuple[Alternative, ...]]:
     """Every other way to compute each kernel: which one is fastest, and what that costs, only a profile can tell."""
     found = {}
     for item in kernels:
-        func = functions[item.symbol]
-        made = maker.make([Request(func, name) for name in item.others])
-        own = [Alternative(name, facts) for name, facts in zip(item.others, made, strict=True)]
-        found[item.symbol] = (*own, *maker.offered(item, func, offers))
+        made = maker.make([Request(functions[item.symbol], name) for name in item.others])
+        found[item.symbol] = tuple(map(Alternative, item.others, made))
     return found

@@ -190,7 +190,7 @@ class ProfileConfig(Strict):
     implementations: Literal["default", "all"] = Field(
         "all",
         description="all: kernels that take much workspace are compiled and timed in a lean form too, for plans to "
-        "choose; on a GPU every way to compute a kernel, those of cuDNN and cuBLAS too; default: one form each",
+        "choose; on a GPU every way to compute a kernel; default: one form each",
     )
     configurations: Literal["additive", "full"] = Field(
         "additive",

@@ -432,8 +432,6 @@ class ScheduleKind(StrEnum):
     """Code written for its operator."""
     GENERAL = "general"
     """The rules for maps and reductions of any shape."""
-    VENDOR = "vendor"
-    """None of ours: an algorithm of a library of the GPU's maker."""
     FRAMEWORK = "framework"
     """None of ours: an operator of PyTorch."""
     AS_WRITTEN = "as written"

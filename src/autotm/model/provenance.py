@@ -154,8 +154,6 @@ class Provenance(_Always, total=False):
         options_hash, library_hash: of a profile: of how kernels were timed, and of their machine code.
         context: of a profile: hash of what all its timings share.
         gpu: of what was measured on one: its name.
-        vendor_libraries: of a graph and a profile of a GPU: versions of NVIDIA's libraries that were asked for their
-            algorithms.
         options: how it was solved, run or timed, as in the config.
         gpu_driver: of a record from one: version of NVIDIA's driver.
         plan_file: of a program: the plan that it was made from.
@@ -177,7 +175,6 @@ class Provenance(_Always, total=False):
     library_hash: str
     context: str
     gpu: str
-    vendor_libraries: dict[str, str]
     options: dict[str, Any]
     gpu_driver: str
     plan_file: str

@@ -84,11 +84,10 @@ def gpu_step(
 ) -> StepFiles:
     """Compile the step; take the plan and program of it that are there, or else everything in device memory.
 
-    Its kernels are autotm's own: libraries of NVIDIA's tell their algorithms on a GPU only, and none is in a bundle.
     The graph goes to the study's results too, so that what a GPU measures of it can be solved there.
 
     Raises:
-        BadInputError: no such GPU is known, or the study's graph has kernels of NVIDIA's libraries.
+        BadInputError: no such GPU is known.
         AutotmError: an operator has no gradient or no kernel, or there is no nvcc.
     """
     from autotm import zoo
@@ -100,7 +99,6 @@ def gpu_step(
     from autotm.runtime.verify import all_fast_program
 
     device = device_named(gpu)
-    _require_own_kernels(paths.graph)
     built = zoo.with_values_stored(zoo.build_from(network, context.seed), paths.values)
     step = cuda_step(built, paths.scale, device, timing.implementations, context.machine.products)
     made = fatbin(step.kernels.values(), ARCHITECTURES, paths.objects)
@@ -130,20 +128,6 @@ def _planned(paths: Paths, graph: Graph, optimizer: str, limit: Limit) -> Plan |
         return None
     plan = load(paths.plan(optimizer, limit), "plan", Plan)
     return plan if plan.graph_hash == hash_of(graph) else None
-
-
-def _require_own_kernels(path: Path) -> None:
-    """Refuse to write over a graph that libraries offered algorithms for: its profile and plans would be lost."""
-    from autotm.kernels.vendor import VENDORS
-
-    if not path.exists():
-        return
-    names = {other.name for kernel in load(path, "graph", Graph).kernels for other in kernel.alternatives}
-    if found := sorted(name for name in names if name.partition(" ")[0] in VENDORS):
-        raise BadInputError(
-            f"{path}: was lowered on a GPU and offers '{found[0]}', which no bundle has: make the bundle for a machine "
-            "file of another name, or profile with implementations: default first"
-        )
 
 
 MOST_BYTES = 30_000_000

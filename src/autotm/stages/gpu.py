@@ -68,31 +68,19 @@ def compile_and_profile_on_gpu(
 ) -> tuple[Graph, Profile]:
     """Write graph and library of a training step for the GPU, and time its kernels on it, each alone.
 
-    With all implementations, those are asked for that NVIDIA's libraries have, where they are installed.
-
     Raises:
-        AutotmError: there is no such GPU, it is refused, there is no nvcc, an operator has no kernel, or a library of
-            NVIDIA's is installed and does not work.
+        AutotmError: there is no such GPU, it is refused, there is no nvcc, or an operator has no kernel.
     """
     from autotm.kernels.cuda.device import device_like
     from autotm.kernels.library import FatbinLibrary
-    from autotm.kernels.vendor import Vendors
     from autotm.lower.cuda import lower_for_gpu
-    from autotm.memory.gpu.opening import open_device
     from autotm.runtime.streams.run import profile_on_gpu
 
     facts = _facts(machine)
     device = device_like(facts.name, facts.capability)
     named = {**came_from, "gpu": facts.name}
     ways = config.implementations, machine.products
-    if config.implementations == "default":
-        step = lower_for_gpu(network, scale, device, graph, library, came_from, objects, *ways)
-    else:
-        vendors = Vendors()
-        # Libraries tell what they have for a GPU only while it is the current one.
-        with open_device(machine, 0, 0):
-            named |= {"vendor_libraries": vendors.installed()}
-            step = lower_for_gpu(network, scale, device, graph, library, named, objects, *ways, offers=vendors.offers)
+    step = lower_for_gpu(network, scale, device, graph, library, came_from, objects, *ways)
     return step, profile_on_gpu(step, FatbinLibrary.load(library), machine, config.min_repeats, named)
 
 

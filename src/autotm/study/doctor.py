@@ -15,7 +15,6 @@ from pathlib import Path
 
 import yaml
 
-from autotm.kernels.vendor import VENDORS, VendorMissingError
 from autotm.memory.gpu.facts import GpuFacts, gpu_facts
 from autotm.memory.gpu.opening import PAPER_BYTES, GpuRefusedError, measured_context, require_gpu
 from autotm.memory.linux.pools import DaxPool, NodePool, refusal
@@ -216,7 +215,7 @@ class _Search:
         return SlowMemory(what, found, None if why_not else tier, why_not, other_fast_nodes=others)
 
 
-# GPUs, as their driver describes them, whether a machine of kind cuda could use them, and NVIDIA's libraries.
+# GPUs, as their driver describes them, whether a machine of kind cuda could use them.
 
 
 def gpu_findings(
@@ -245,25 +244,6 @@ def gpu_findings(
             yield Finding(
                 f"{what}'s processes", pids, Use.CARE, "runs are refused beside others: end them (nvidia-smi)"
             )
-
-
-def vendor_findings(gpus: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield a finding for each library whose algorithms plans may choose, where a GPU is usable.
-
-    Args:
-        gpus: what was found of GPUs; the last usable one is current.
-    """
-    if not any(found.use is Use.USABLE for found in gpus):
-        return
-    for name, opened in VENDORS.items():
-        try:
-            version = opened().version
-        except VendorMissingError as error:
-            yield Finding(name, "not installed", Use.UNUSED, str(error))
-        except AutotmError as error:
-            yield Finding(name, "cannot be used", Use.UNUSED, str(error))
-        else:
-            yield Finding(name, version, Use.USABLE, "its algorithms beside our own (profile: implementations: all)")
 
 
 def _gpu(what: str, facts: GpuFacts, measured: Callable[[GpuFacts], tuple[int, int]]) -> Finding:
@@ -305,15 +285,14 @@ def findings(results: Path, root: Path = Path("/"), probe: Probe = probe_here) -
         root: where /sys, /proc and /dev are; tests look at machines that are not there.
         probe: tries a memory out.
     """
-    memories, gpus = SystemMemory(root), list(gpu_findings(root))
+    memories = SystemMemory(root)
     return [
         *_cores(root),
         *_memory(memories, fast_nodes(root), found_slow(root, probe)),
         *_policies(memories),
         *_settings(memories),
         *_compilers(),
-        *gpus,
-        *vendor_findings(gpus),
+        *gpu_findings(root),
         *_extras(),
         _disk(results),
     ]

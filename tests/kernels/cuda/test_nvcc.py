@@ -110,7 +110,7 @@ def test_same_code_every_time(steps):
 
 
 def test_a_launch_is_json():
-    launch = Launch("sum_0", (0, 2), (7, 1, 1), (256, 1, 1), 1024)
+    launch = Launch("sum_0", (0, 2), (7, 1, 1), (256, 1, 1))
     assert Launch.from_json(launch.to_json()) == launch
 
 

@@ -50,7 +50,7 @@ def run(step: CudaStep, functions: dict[str, Callable[..., None]], program: Prog
     played = PlayedRuntime(order=order)
     size_bytes = device_bytes(step.graph, step.graph, program)
     with CudaDevice(0, size_bytes, program.slow_bytes, runtime=Runtime(played)) as device:
-        code = CudaCode.load(b"fatbin", 0, PlayedDriver(played, functions))
+        code = CudaCode.load(b"fatbin", PlayedDriver(played, functions))
         arguments = DeviceArguments.of(step.graph, step.graph, program, device)
         arguments.fill(1)
         executor = prepare_streams(step.graph, LaunchedKernels(code, step.launches, device), program, arguments)

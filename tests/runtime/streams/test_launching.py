@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from planned_streams import STEPS, Planned, functions_of, launches_of
 from played_cudart import PlayedDriver, PlayedRuntime
@@ -25,7 +24,7 @@ def test_planned_equals_plain_through_cudas_calls(planned: Planned, optimizer: s
     for seed in range(5):
         played = PlayedRuntime(order=Delays(seed))
         with CudaDevice(0, size_bytes, program.slow_bytes, runtime=Runtime(played)) as device:
-            code = CudaCode.load(b"fatbin", 0, PlayedDriver(played, functions_of(planned, played)))
+            code = CudaCode.load(b"fatbin", PlayedDriver(played, functions_of(planned, played)))
             kernels = LaunchedKernels(code, launches_of(planned), device)
             arguments = DeviceArguments.of(planned.graph, planned.graph, program, device)
             arguments.fill(1)
@@ -49,16 +48,15 @@ def test_launches_in_order_each_with_its_operands() -> None:
         {name: lambda extents, at, name=name: seen.append((name, *extents, *at)) for name in ("one", "two")},
     )
     with CudaDevice(0, 1024, 64, runtime=Runtime(played)) as device:
-        code = CudaCode.load(b"fatbin", 0, driver)
+        code = CudaCode.load(b"fatbin", driver)
         one = Launch("one", (1,), (2, 1, 1), (32, 1, 1))
-        two = Launch("two", (0, 1), (1, 1, 1), (64, 1, 1), shared_bytes=100 << 10)
+        two = Launch("two", (0, 1), (1, 1, 1), (64, 1, 1))
         kernels = LaunchedKernels(code, {"kernel": (one, two)}, device)
         views = [device.device_pool.view(offset, (4,), "float32") for offset in (0, 64)]
         kernels.bind("kernel", views)()
         device.synchronize()
         first, second = (view.address for view in views)
         assert seen == [("one", 2, 1, 1, 32, 1, 1, second), ("two", 1, 1, 1, 64, 1, 1, first, second)]
-        assert driver.shared == {2: 100 << 10}
         with pytest.raises(BadInputError, match="no launches of kernel 'other'"):
             kernels.bind("other", views)
         with pytest.raises(AutotmError, match=r"cuLibraryGetKernel: CUDA_ERROR_NOT_FOUND: .*another graph"):
@@ -69,12 +67,9 @@ def test_launches_in_order_each_with_its_operands() -> None:
 
 def test_what_is_no_fatbin_is_refused() -> None:
     with pytest.raises(AutotmError, match=r"CUDA_ERROR_INVALID_IMAGE: the file of kernels is damaged"):
-        CudaCode.load(b"", 0, PlayedDriver(PlayedRuntime(), {}))
+        CudaCode.load(b"", PlayedDriver(PlayedRuntime(), {}))
 
 
 def test_the_played_driver_has_nvidias_names() -> None:
     driver = pytest.importorskip("cuda.bindings.driver")
     assert [name for name in vars(PlayedDriver) if name.startswith(("cu", "CU")) and not hasattr(driver, name)] == []
-    assert (
-        np.iinfo(np.int32).max > int(driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) == 8
-    )

@@ -93,7 +93,7 @@ class CudaKernel(Facts):
     @property
     def identity(self) -> str:
         """Hash of its code and launches."""
-        named = [(launch.arguments, launch.grid, launch.block, launch.shared_bytes) for launch in self.launches]
+        named = [(launch.arguments, launch.grid, launch.block) for launch in self.launches]
         text = functions_in(self.source) + self.source.replace(self.symbol, "")
         return hashlib.sha256(f"{text}\n{named}\n{self.operands}".encode()).hexdigest()
 

@@ -211,9 +211,6 @@ class CudaDevice:
 
 
 # Machine code on a GPU: a fatbin that the driver loads, and launches of its functions.
-
-_SHARED_WITHOUT_ASKING = 48 << 10
-"""Dynamic shared memory of a block that needs no attribute (CUDA's programming guide, "Shared memory")."""
 _REMEDIES = {
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernels are built for other GPUs: compile them again for this one's sm",
     "CUDA_ERROR_INVALID_IMAGE": "the file of kernels is damaged: make it again",
@@ -228,20 +225,17 @@ class CudaCode:
 
     Attributes:
         driver: the module `cuda.bindings.driver`.
-        device: that it is loaded on, as the driver numbers it.
     """
 
     driver: Any
-    device: int
     _library: Any = field(repr=False)
 
     @classmethod
-    def load(cls, image: bytes, device: int, driver: Any = None) -> CudaCode:
+    def load(cls, image: bytes, driver: Any = None) -> CudaCode:
         """Have the driver load a fatbin; the device's context must be there.
 
         Args:
             image: its bytes.
-            device: CUDA's number of the GPU.
             driver: the module `cuda.bindings.driver`; None loads it.
 
         Raises:
@@ -249,7 +243,7 @@ class CudaCode:
         """
         module = importlib.import_module("cuda.bindings.driver") if driver is None else driver
         library = _called(module, "cuLibraryLoadData", image, [], [], 0, [], [], 0)
-        return cls(module, device, library)
+        return cls(module, library)
 
     def bound(self, launches: Sequence[Launch], addresses: Sequence[int], stream: CudaStream) -> Call:
         """The launches of a kernel on operands at these addresses, as one call that returns when all are queued.
@@ -260,7 +254,7 @@ class CudaCode:
             stream: to launch on.
 
         Raises:
-            AutotmError: the code has no such function, or the GPU has too little shared memory for it.
+            AutotmError: the code has no such function.
         """
         calls = [self._launch(launch, [addresses[place] for place in launch.arguments], stream) for launch in launches]
 
@@ -275,19 +269,13 @@ class CudaCode:
         _called(self.driver, "cuLibraryUnload", self._library)
 
     def _launch(self, launch: Launch, addresses: Sequence[int], stream: CudaStream) -> Call:
-        kernel = self._kernel(launch.function)
-        if launch.shared_bytes > _SHARED_WITHOUT_ASKING:
-            attribute = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _called(self.driver, "cuKernelSetAttribute", attribute, launch.shared_bytes, kernel, self.device)
+        kernel = _called(self.driver, "cuLibraryGetKernel", self._library, launch.function.encode())
         function = self.driver.CUfunction(int(kernel))
         parameters = tuple(addresses), (ctypes.c_void_p,) * len(addresses)
         return functools.partial(
-            _called, self.driver, "cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared_bytes,
-            stream.handle, parameters, 0,
+            _called, self.driver, "cuLaunchKernel", function, *launch.grid, *launch.block, 0, stream.handle,
+            parameters, 0,
         )  # fmt: skip
-
-    def _kernel(self, name: str) -> Any:
-        return _called(self.driver, "cuLibraryGetKernel", self._library, name.encode())
 
 
 def _called(driver: Any, function: str, *arguments: Any) -> Any:

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from autotm.kernels.library import FatbinLibrary, Launches
-from autotm.kernels.vendor import Vendors
 from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
 from autotm.memory.gpu.cuda_memory import DeviceArray
 from autotm.memory.gpu.interface import Device, Event, Span, Stream
 from autotm.memory.pool import POISON_BYTE
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Graph, Tier
-from autotm.model.launch import Launch, VendorCall
 from autotm.model.program import Program
 from autotm.model.timeline import Lane, TimedOperation, Timeline
 from autotm.runtime.streams.schedule import Bytes, DeviceArguments, Operation, Schedule, operations, schedule
@@ -31,13 +29,11 @@ class LaunchedKernels:
         code: loaded on the device.
         launches: of each kernel.
         device: to launch on.
-        vendors: NVIDIA's libraries, opened by the first kernel that calls one.
     """
 
     code: CudaCode
     launches: Launches
     device: CudaDevice
-    vendors: Vendors = field(default_factory=Vendors)
 
     @classmethod
     def on(cls, device: CudaDevice, library: FatbinLibrary) -> LaunchedKernels:
@@ -46,31 +42,18 @@ class LaunchedKernels:
         Raises:
             AutotmError: the driver refuses them.
         """
-        return cls(CudaCode.load(library.image, device.index), library.launches, device)
+        return cls(CudaCode.load(library.image), library.launches, device)
 
     def bind(self, symbol: str, views: Sequence[DeviceArray]) -> Call:
         """The kernel on views of the device's pool, inputs, outputs, then workspaces; returns when it is launched.
 
         Raises:
             BadInputError: there is no such kernel.
-            AutotmError: the code lacks a function of it, or it calls a library of NVIDIA's that is missing or another.
+            AutotmError: the code lacks a function of it.
         """
         if symbol not in self.launches:
             raise BadInputError(f"no launches of kernel '{symbol}': they belong to another graph; make both again")
-        addresses = [view.address for view in views]
-        calls = [self._bound(one, addresses) for one in self.launches[symbol]]
-
-        def call() -> None:
-            for each in calls:
-                each()
-
-        return calls[0] if len(calls) == 1 else call
-
-    def _bound(self, launch: Launch | VendorCall, addresses: Sequence[int]) -> Call:
-        stream = self.device.compute
-        if isinstance(launch, VendorCall):
-            return self.vendors.bound(launch, addresses, stream.handle)
-        return self.code.bound([launch], addresses, stream)
+        return self.code.bound(self.launches[symbol], [view.address for view in views], self.device.compute)
 
 
 Call = Callable[[], None]
