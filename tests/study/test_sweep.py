@@ -70,7 +70,8 @@ def swept() -> SweepResult[str]:
     case = training_step_case(layers=4, branches=3)
     limits = [Limit.parse(text) for text in ("4:1", "0:1", "1:0")]
     found = place_each(case.graph, case.profile, case.links, "synchronous", limits, SolveOptions())
-    points = [SweepPoint(plan, program_of(case.graph, plan)) for plan in found if not isinstance(plan, Refusal)]
+    kept = [one for one in found if not isinstance(one, Refusal)]
+    points = [SweepPoint(plan, program_of(case.graph, plan, layout)) for plan, layout in kept]
     refused = [Refusal(Limit.parse("5B"), 64, "no synchronous placement keeps limit 5B")]
     source = {**PROVENANCE, "machine": "desk-2t", "threads": 2, "seed": 20, "tier_reality": "emulated"}
     table = sweep_table(case.graph, case.profile, "synchronous", points, refused, source)

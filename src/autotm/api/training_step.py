@@ -298,8 +298,8 @@ class TrainingStep:
             InfeasibleLimitError: no placement fits; names the smallest limit that one does.
         """
         options = self._solve_options(optimizer, solver)
-        (placed,) = place(self.graph, self.profile, self.links, optimizer, [Limit.parse(limit)], options)
-        return Placement(self, placed, program_of(self.graph, placed))
+        ((plan, layout),) = place(self.graph, self.profile, self.links, optimizer, [Limit.parse(limit)], options)
+        return Placement(self, plan, program_of(self.graph, plan, layout))
 
     def sweep(
         self,
@@ -337,7 +337,8 @@ class TrainingStep:
         asked = None if limits is None else list(dict.fromkeys(map(Limit.parse, limits)))
         found = list(place_each(self.graph, self.profile, self.links, optimizer, asked, options))
         refused = [one for one in found if isinstance(one, Refusal)]
-        placed = [Placement(self, one, program_of(self.graph, one)) for one in found if isinstance(one, Plan)]
+        kept = [one for one in found if not isinstance(one, Refusal)]
+        placed = [Placement(self, plan, program_of(self.graph, plan, layout)) for plan, layout in kept]
         how = dict(run) if isinstance(run, Mapping) else {}
         points = [SweepPoint(one.plan, one.program, one.run(**how) if run is not False else None) for one in placed]
         source = provenance(self.context.machine, self.context.seed)

@@ -19,7 +19,7 @@ from autotm.model.links import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import Plan, Refusal, Status
 from autotm.model.profile import Profile
-from autotm.model.program import Program
+from autotm.model.program import Layout, Program
 from autotm.model.provenance import provenance
 from autotm.stages.context import Context, PlacementInputs
 from autotm.study.setup import CACHED
@@ -55,24 +55,24 @@ def sweep_stage(
     step, times, copies = read_given(context, given)
     require_writable(*plans.values())
     found = place(step, times, copies, optimizer, list(plans), options_of(context, config))
-    for path, placed in zip(plans.values(), found, strict=True):
+    for path, (placed, _) in zip(plans.values(), found, strict=True):
         save(path, "plan", placed, came_from)
         tell_outcome(placed, config)
 
 
 def place(
     step: Graph, times: Profile, copies: Links, optimizer: str, limits: Sequence[Limit], options: SolveOptions
-) -> Iterator[Plan]:
-    """Plans for the limits, each with offsets that keep its limit and accepted by the independent checker.
+) -> Iterator[tuple[Plan, Layout]]:
+    """Plans for the limits and their layouts, which keep them; the independent checker has accepted each plan.
 
     Raises:
         as `sweep_and_pack`; IllegalPlanError, which would be a fault of ours.
     """
     from autotm.solve.placing import sweep_and_pack  # messages and help must not wait for the solver
 
-    for placed, _ in sweep_and_pack(step, times, copies, optimizer, limits, options):
+    for placed, layout in sweep_and_pack(step, times, copies, optimizer, limits, options):
         check_plan(step, times, copies, placed, fast_operands_only=options.fast_operands_only)
-        yield placed
+        yield placed, layout
 
 
 def place_each(
@@ -82,7 +82,7 @@ def place_each(
     optimizer: str,
     limits: Sequence[Limit] | None,
     options: SolveOptions,
-) -> Iterator[Plan | Refusal]:
+) -> Iterator[tuple[Plan, Layout] | Refusal]:
     """As `place`, but a limit that no placement can keep gives the reason, first of all, and the others are placed.
 
     Without `limits`: `SERIES`, from all fast down, as far as it can be kept; where that is not to the end, the smallest
@@ -100,9 +100,9 @@ def place_each(
             yield Refusal(limit, error.smallest_bytes, str(error))
     while sizes:
         try:
-            for plan in place(step, times, copies, optimizer, list(sizes), options):
+            for plan, layout in place(step, times, copies, optimizer, list(sizes), options):
                 del sizes[plan.limit]
-                yield plan
+                yield plan, layout
         except InfeasibleLimitError as error:
             smallest = error.smallest_bytes
             short = [limit for limit, size in sizes.items() if smallest is None or size < smallest]
@@ -234,8 +234,8 @@ def compile_stage(context: Context, given: PlacementInputs, *, plan: Path, progr
     )
 
 
-def program_of(step: Graph, plan: Plan) -> Program:
-    """A checked plan with the steps that run it, which are checked too.
+def program_of(step: Graph, plan: Plan, layout: Layout | None = None) -> Program:
+    """A checked plan with the steps that run it, which are checked too; `layout` is the plan's, if it is at hand.
 
     Raises:
         IllegalPlanError: as `check_program`; a fault of ours.
@@ -243,7 +243,7 @@ def program_of(step: Graph, plan: Plan) -> Program:
     from autotm.layout.compile import compile_program
     from autotm.layout.packing import pack
 
-    compiled = compile_program(step, plan, pack(step, plan))
+    compiled = compile_program(step, plan, layout or pack(step, plan))
     check_program(step, plan, compiled)
     return compiled
 

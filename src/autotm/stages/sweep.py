@@ -83,13 +83,14 @@ def sweep_of_study(
             log.warning("limit %s: %s", found.limit, found.why)
             refused.append(found)
             continue
-        tell_outcome(found, config)
-        limit = found.limit
-        plan, program = paths.plan(optimizer, limit), program_of(step, found)
-        save(plan, "plan", found, came_from)
+        placed, layout = found
+        tell_outcome(placed, config)
+        limit = placed.limit
+        plan, program = paths.plan(optimizer, limit), program_of(step, placed, layout)
+        save(plan, "plan", placed, came_from)
         save(paths.program(optimizer, limit), "program", program, {**came_from, "plan_file": str(plan)})
         plans.append(plan)
-        points.append((found, program))
+        points.append((placed, program))
     records = _records(study, context, network, [plan for plan, _ in points]) if runs else [None] * len(points)
     made = [SweepPoint(*point, record) for point, record in zip(points, records, strict=True)]
     return SweepResult(sweep_table(step, times, optimizer, made, refused, came_from), tuple(plans))
