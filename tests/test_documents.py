@@ -12,7 +12,9 @@ from PIL import Image
 
 import autotm
 from autotm.cli.main import SECTIONS
-from autotm.model.config import parse_study, read_yaml
+from autotm.model.config import StudyConfig
+from autotm.model.errors import validated
+from autotm.model.files import read_yaml
 from autotm.model.machine import MachineFile
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +45,7 @@ def test_figures_are_targets(document: Path) -> None:
     names = re.findall(r'^\+?    "([a-z0-9_]+)": \(', rules + shown, re.MULTILINE)
     targets = {f"{name}.{kind}" for name in names for kind in ("pdf", "csv")}
     targets |= set(re.findall(r'"\{folder\}/([a-z0-9_]+\.(?:pdf|csv))"', rules))
-    study = parse_study(read_yaml(ROOT / "config" / "config.yaml", "study"), "config.yaml")  # type: ignore[arg-type]
+    study = validated(StudyConfig, read_yaml(ROOT / "config" / "config.yaml", "study"), "config.yaml")
     folders = {f"{name}/" for name in study.workloads} | {"", "NAME/"}
     for folder, name in re.findall(r"figures/([A-Za-z_]+/)?([a-z0-9_]+\.(?:pdf|csv))", shown):
         assert folder in folders

@@ -50,7 +50,7 @@ def test_faults_are_named(devices_dir: Path, old: str, new: str, parts: list[str
 
 
 def test_unknown_device_names_the_nearest(devices_dir: Path) -> None:
-    with pytest.raises(BadInputError, match=r"unknown device 'plane'; did you mean 'plain'\?"):
+    with pytest.raises(BadInputError, match=r"no such device file; did you mean 'plain'\?"):
         load_device(devices_dir, "plane")
 
 

@@ -16,7 +16,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from workplace import ROOT
 
-from autotm.model.config import StudyConfig, load_scale, parse_study
+from autotm.model.config import StudyConfig, load_scale
+from autotm.model.errors import validated
 from autotm.model.limit import Limit
 
 ENVS = sorted((ROOT / "envs").glob("*.yaml"))
@@ -145,7 +146,7 @@ def test_every_key_of_the_study_is_described() -> None:
 
 def test_the_shipped_study_writes_every_default_out() -> None:
     raw = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
-    written = parse_study(raw, "config.yaml").model_dump(mode="json")
+    written = validated(StudyConfig, raw, "config.yaml").model_dump(mode="json")
     of_paper = raw["figures"]["fig12"]["paper"]
     of_paper["limit"] = str(Limit.parse(of_paper["limit"]))
     assert written == raw

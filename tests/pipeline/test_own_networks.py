@@ -11,8 +11,8 @@ import yaml
 from workplace import TARGET, Workplace, make_workplace
 
 from autotm.cli.main import main
-from autotm.model.config import parse_study
-from autotm.model.errors import BadInputError
+from autotm.model.config import StudyConfig
+from autotm.model.errors import BadInputError, validated
 from autotm.model.files import load_with_provenance, save
 from autotm.model.graph import Graph
 from autotm.study.setup import load_study, network_source
@@ -70,7 +70,7 @@ def test_it_can_be_modelled_from_small_batches(ran: Workplace) -> None:
     planned = ran.snakemake(RECORD.replace("tiny", "tiny-modelled").replace("record", "program"), "--dry-run").stdout
     batches = [f"Compiling the training step of my_mlp (tiny-batch-{batch})" in planned for batch in (2, 4, 8)]
     assert batches == [True] * 3
-    config = parse_study(yaml.safe_load(ran.config_file.read_text(encoding="utf-8")), "config.yaml")
+    config = validated(StudyConfig, yaml.safe_load(ran.config_file.read_text(encoding="utf-8")), "config.yaml")
     source = network_source(ran.folder / "config", config, "tiny-batch-4", "my_mlp")
     assert source.sizes == {"batch": 4, "width": 64}
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from autotm import zoo
 from autotm.api.training_step import Placement, TrainingStep
 from autotm.kernels.library import KernelLibrary
-from autotm.model.config import ProfileConfig, SolveConfig, checked_options
-from autotm.model.errors import BadInputError, unknown_name
+from autotm.model.config import ProfileConfig, SolveConfig
+from autotm.model.errors import BadInputError, unknown_name, validated
 from autotm.model.files import cache_folder, load_with_provenance
 from autotm.model.limit import Counts, counting
 from autotm.model.links import Links
@@ -152,7 +152,7 @@ def prepare(
     if scheduled:
         built = _with_scheduled_rates(built)
     paths = MachinePaths(_results_folder(results), on)
-    timing = checked_options(ProfileConfig, profile or {}, "profile option")
+    timing = validated(ProfileConfig, dict(profile or {}), "profile option")
     links = _links(context, paths.links, timing.patience_s)
     came_from = provenance(on, seed, sizes=dict(sizes or {}))
     with tempfile.TemporaryDirectory(prefix="autotm-") as made:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.kernels.library import KernelLibrary
-from autotm.model.config import RunConfig, SolveConfig, checked_options
-from autotm.model.errors import BadInputError
+from autotm.model.config import RunConfig, SolveConfig
+from autotm.model.errors import BadInputError, validated
 from autotm.model.graph import Graph, Role
 from autotm.model.limit import Limit
 from autotm.model.links import Links
@@ -79,7 +79,7 @@ class Placement:
             VerificationError: the step computes something else than the plain step.
             AutotmError: kernels run on fewer threads than the machine asks for.
         """
-        step, config = self.training_step, checked_options(RunConfig, options, "run option")
+        step, config = self.training_step, validated(RunConfig, options, "run option")
         return run(
             step.lowered,
             step.library,
@@ -346,6 +346,6 @@ class TrainingStep:
 
     def _solve_options(self, optimizer: str, solver: Mapping[str, Any]) -> SolveOptions:
         require_optimizer(optimizer)
-        config = checked_options(SolveConfig, solver, "solver option")
+        config = validated(SolveConfig, dict(solver), "solver option")
         fast_only = self.context.machine.fast_operands_only
         return SolveOptions(**config.model_dump(), seed=self.context.seed, fast_operands_only=fast_only)

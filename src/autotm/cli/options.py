@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from autotm.model.config import read_yaml
+from autotm.model.files import read_yaml
 from autotm.model.limit import Counts, Limit
 from autotm.model.paths import Paths
 from autotm.model.slurm import keep_to_allocation

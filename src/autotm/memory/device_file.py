@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from autotm.model.errors import BadInputError, explain, unknown_name
+from autotm.model.errors import BadInputError, validated
+from autotm.model.files import read_yaml
 from autotm.model.graph import OpClass
 
 # What one kind of slow memory costs: the constants that emulated waits are computed from.
@@ -216,16 +216,6 @@ def load_device(devices_dir: Path, name: str) -> Device:
 
 def _contents(devices_dir: Path, name: str) -> DeviceFile | PublishedDevice:
     path = devices_dir / f"{name}.yaml"
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        known = [file.stem for file in devices_dir.glob("*.yaml")]
-        raise BadInputError(f"{path}: {unknown_name('device', name, known)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: not valid YAML: {error}") from None
+    document = read_yaml(path, "device")
     is_published = isinstance(document, dict) and "hidden_as" in document
-    model = PublishedDevice if is_published else DeviceFile
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        raise BadInputError(explain(path, error, model)) from None
+    return validated(PublishedDevice if is_published else DeviceFile, document, path)

@@ -1,4 +1,4 @@
-"""The study as a person writes it, checked before anything runs; and options given as keywords, checked alike.
+"""The study as a person writes it, checked before anything runs.
 
 Its files are `config/config.yaml` and `config/scales/*.yaml`.
 """
@@ -11,20 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from autotm.model.cores import PATIENCE_S
-from autotm.model.errors import BadInputError, explain, no_such_file
-from autotm.model.files import parsed_yaml
+from autotm.model.errors import validated
+from autotm.model.files import read_yaml
 from autotm.model.limit import ALL_FAST, Limit
 
 # Values that several parts of the study's config take, and how strictly all of it is read.
@@ -377,32 +375,6 @@ class StudyConfig(Strict):
     style: StyleConfig = StyleConfig()
 
 
-def parse_study(raw: Mapping[str, Any], source: object) -> StudyConfig:
-    """Check a study that was read from `source`.
-
-    Raises:
-        BadInputError: names source, key, value and what is allowed.
-    """
-    try:
-        return StudyConfig.model_validate(dict(raw))
-    except ValidationError as error:
-        raise BadInputError(explain(source, error, StudyConfig)) from None
-
-
-def read_yaml(path: Path, kind: str) -> object:
-    """The contents of a YAML file that a person wrote.
-
-    Raises:
-        BadInputError: no such file, or not YAML.
-    """
-    try:
-        return parsed_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise no_such_file(kind, path) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-
-
 # How large each network is: `config/scales/*.yaml`, checked, and the scales that are made from them.
 
 MODELLED = "-modelled"
@@ -445,10 +417,7 @@ def load_scale(path: Path) -> ScaleFile:
     Raises:
         BadInputError: no such file, not YAML, an unknown key or a bad value.
     """
-    try:
-        return ScaleFile.model_validate(read_yaml(path, "scale"))
-    except ValidationError as error:
-        raise BadInputError(explain(path, error, ScaleFile)) from None
+    return validated(ScaleFile, read_yaml(path, "scale"), path)
 
 
 def sizes_at(name: str, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -481,20 +450,3 @@ def scale_named(folder: Path, name: str) -> ScaleFile:
         memory_mb=max(4000, math.ceil(base.memory_mb * share)),
         minutes=max(60, math.ceil(base.minutes * share)),
     )
-
-
-# Options given as keywords, checked like those of the config.
-
-Options = TypeVar("Options", bound=BaseModel)
-
-
-def checked_options(kind: type[Options], given: Mapping[str, Any], what: str) -> Options:
-    """The options of that kind, with what is given.
-
-    Raises:
-        BadInputError: no such option, or not such a value; `what` names them.
-    """
-    try:
-        return kind.model_validate(dict(given))
-    except ValidationError as error:
-        raise BadInputError(explain(what, error, kind)) from None

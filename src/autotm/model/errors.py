@@ -6,9 +6,9 @@ And one-line explanations of what is wrong in a file that a person wrote.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -80,95 +80,63 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 # What is wrong in a file that a person wrote, in one line: file, key, value, what is allowed.
 
+Model = TypeVar("Model", bound=BaseModel)
 
-def explain(source: object, error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """The first fault of `error`; `model`, the type that was validated, lets unknown keys get their nearest name.
+
+def validated(model: type[Model], value: object, source: object) -> Model:
+    """What a person wrote, as `model` has it.
+
+    Raises:
+        BadInputError: an unknown key or a bad value; `source` names what was written.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise BadInputError(f"{source}: {_explain(error, model)}") from None
+
+
+def _explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first fault of `error`; unknown keys get their nearest name.
 
     A misspelt required key is two faults, missing and unknown: the unknown one comes first, it shows the mistake.
     """
     faults: list[Any] = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    key, known = _locate(faults[0]["loc"], model)
-    if faults[0]["type"] == "union_tag_invalid":
-        said = faults[0]["ctx"]
-        tags = said["expected_tags"].replace("'", "").split(", ")
-        return f"{source}: {key}.kind: '{said['tag']}' is not allowed{_nearest_key(said['tag'], tags)}"
-    if faults[0]["type"] == "union_tag_not_found":
-        return f"{source}: key '{key}.kind' is missing"
-    if faults[0]["type"] == "extra_forbidden":
-        return f"{source}: unknown key '{key}'{_nearest_key(str(faults[0]['loc'][-1]), known)}"
-    if faults[0]["type"] == "missing":
-        return f"{source}: key '{key}' is missing"
-    same_key = [fault for fault in faults if _locate(fault["loc"], model)[0] == key]
-    allowed = " or ".join(dict.fromkeys(_lower_first(fault["msg"]) for fault in same_key))
-    return f"{source}: {key}: {faults[0].get('input')!r} is not allowed: {allowed}"
+    first = faults[0]
+    key, known = _locate(first["loc"], model)
+    match first["type"]:
+        case "union_tag_invalid":
+            tag, tags = first["ctx"]["tag"], first["ctx"]["expected_tags"].replace("'", "").split(", ")
+            return f"{key}.kind: '{tag}' is not allowed{_nearest(tag, tags)}"
+        case "union_tag_not_found":
+            return f"key '{key}.kind' is missing"
+        case "extra_forbidden":
+            return f"unknown key '{key}'{_nearest(str(first['loc'][-1]), known) if known else ''}"
+        case "missing":
+            return f"key '{key}' is missing"
+    of_key = [fault["msg"] for fault in faults if _locate(fault["loc"], model)[0] == key]
+    messages = [said.removeprefix("Value error, ").replace("Input should", "it should") for said in of_key]
+    allowed = " or ".join(dict.fromkeys(said[:1].lower() + said[1:] for said in messages))
+    return f"{key}: {first.get('input')!r} is not allowed: {allowed}"
 
 
-def _lower_first(message: str) -> str:
-    message = message.removeprefix("Value error, ").replace("Input should", "it should")
-    return message[:1].lower() + message[1:]
-
-
-def _nearest_key(name: str, known: list[str]) -> str:
-    if not known:
-        return ""
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return f"{hint} (known: {', '.join(sorted(known))})"
-
-
-def _locate(location: tuple[int | str, ...], model: type[BaseModel] | None) -> tuple[str, list[str]]:
+def _locate(location: tuple[int | str, ...], model: type[BaseModel]) -> tuple[str, list[str]]:
     """The key as a person writes it, without pydantic's names of union members, and the keys known beside it."""
     parts: list[str] = []
     known: list[str] = []
     current: Any = model
-    for depth, part in enumerate(location):
-        chosen = _chosen(current, part)
-        if chosen is not None:
-            current = chosen
-            continue
-        fields = _fields(current)
-        if fields is None:
-            if isinstance(part, int) or current is None or _is_mapping(current):
-                parts.append(str(part))
-                current = _item_type(current)
-            continue
-        known = list(fields)
-        parts.append(str(part))
-        current = fields[part].annotation if part in fields else None
-        if current is None and depth < len(location) - 1:
-            parts.extend(str(rest) for rest in location[depth + 1 :])
-            break
+    for part in location:
+        members = () if get_origin(current) in {dict, list, tuple} else get_args(current)
+        models = [one for one in (current, *members) if isinstance(one, type) and issubclass(one, BaseModel)]
+        # Pydantic puts the tag of a union's member where no key is.
+        tagged = [one for one in models if (part,) in (get_args(key.annotation) for key in one.model_fields.values())]
+        if len(models) > 1 and tagged:
+            current = tagged[0]
+        elif models:
+            fields = models[0].model_fields
+            known = list(fields)
+            parts.append(str(part))
+            current = fields[part].annotation if part in fields else None
+        elif isinstance(part, int) or current is None or get_origin(current) is dict:
+            parts.append(str(part))
+            current = get_args(current)[-1] if get_args(current) else None
     return ".".join(parts), known
-
-
-def _chosen(annotation: Any, tag: int | str) -> Any:
-    """The member of a union of models that `tag` names, which pydantic puts where no key is; None where it is a key."""
-    models = [one for one in _members(annotation) if isinstance(one, type) and issubclass(one, BaseModel)]
-    if len(models) > 1:
-        for model in models:
-            kinds = (field.annotation for field in model.model_fields.values())
-            if any(get_origin(kind) is Literal and get_args(kind) == (tag,) for kind in kinds):
-                return model
-    return None
-
-
-def _fields(annotation: Any) -> Any:
-    for candidate in _members(annotation):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate.model_fields
-    return None
-
-
-def _members(annotation: Any) -> Iterator[Any]:
-    yield annotation
-    if not _is_mapping(annotation) and getattr(annotation, "__origin__", None) not in {list, tuple}:
-        yield from get_args(annotation)
-
-
-def _is_mapping(annotation: Any) -> bool:
-    return getattr(annotation, "__origin__", None) is dict
-
-
-def _item_type(annotation: Any) -> Any:
-    arguments = get_args(annotation)
-    return arguments[-1] if arguments else None

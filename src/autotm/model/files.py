@@ -23,7 +23,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from autotm.model.errors import DamagedFileError, FileVersionError, made_by_another
+from autotm.model.errors import BadInputError, DamagedFileError, FileVersionError, made_by_another, no_such_file
 
 SCHEMA_VERSION = 1
 _RAISED = {"links": 3, "plan": 5, "reference": 3}
@@ -220,13 +220,18 @@ def load_with_provenance(path: Path, kind: str, value_type: type[T]) -> tuple[T,
 # YAML that a person wrote: Snakemake asks for the same few files once for each of hundreds of jobs.
 
 
-def parsed_yaml(text: str) -> Any:
-    """What a text says; each text is parsed once in a process.
+def read_yaml(path: Path, kind: str) -> Any:
+    """The contents of a YAML file that a person wrote.
 
     Raises:
-        yaml.YAMLError: it is no YAML.
+        BadInputError: no such file, or not YAML.
     """
-    return copy.deepcopy(_parsed(text))
+    try:
+        return copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise no_such_file(kind, path) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
 @lru_cache(maxsize=128)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from autotm.model.errors import BadInputError, explain, no_such_file
-from autotm.model.files import parsed_yaml
+from autotm.model.errors import validated
+from autotm.model.files import read_yaml
 
 
 class _Fact(BaseModel):
@@ -78,11 +77,4 @@ def load_gpu(devices_dir: Path, name: str) -> GpuFile:
         BadInputError: no such file, not YAML, an unknown key or a bad value.
     """
     path = devices_dir / "gpu" / f"{name}.yaml"
-    try:
-        return GpuFile.model_validate(parsed_yaml(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise no_such_file("GPU", path) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    except ValidationError as error:
-        raise BadInputError(explain(path, error, GpuFile)) from None
+    return validated(GpuFile, read_yaml(path, "GPU"), path)

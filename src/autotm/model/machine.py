@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autotm.model.cores import CoreChoice
-from autotm.model.errors import BadInputError, explain, no_such_file
-from autotm.model.files import parsed_yaml
+from autotm.model.errors import BadInputError, validated
+from autotm.model.files import read_yaml
 from autotm.model.limit import Limit
 from autotm.model.slurm import SlurmNode, allocation
 from autotm.model.system import SystemMemory
@@ -362,18 +361,7 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
     Raises:
         BadInputError: no such file, an unknown key, a bad value, or cores that this process may not use.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise no_such_file("machine", path) from None
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"{path}: not valid YAML: {error}") from None
-    try:
-        parsed = MachineFile.model_validate(parsed_yaml(text))
-    except yaml.YAMLError as error:
-        raise BadInputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    except ValidationError as error:
-        raise BadInputError(explain(path, error, MachineFile)) from None
+    parsed = validated(MachineFile, read_yaml(path, "machine"), path)
     if (parsed.slow_tier.kind == "modelled") != path.stem.startswith(MODELLED_MACHINE):
         raise BadInputError(
             f"{path}: a machine of kind modelled, and no other, has a name that begins with {MODELLED_MACHINE}, so "
@@ -401,7 +389,7 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
         cpus=cpus,
         target=parsed.target,
         slow_tier=parsed.slow_tier,
-        file_hash=hashlib.sha256(text.encode()).hexdigest()[:16],
+        file_hash=hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()[:16],
         memory_mode=parsed.memory_mode,
         cache_bytes=parsed.cache_bytes,
         spare_cpus=spare,

@@ -15,12 +15,11 @@ from autotm.model.config import (
     CaseStudyConfig,
     ScaleFile,
     StudyConfig,
-    parse_study,
-    read_yaml,
     scale_named,
     sizes_at,
 )
-from autotm.model.errors import AutotmError, BadInputError, unknown_name
+from autotm.model.errors import AutotmError, BadInputError, unknown_name, validated
+from autotm.model.files import read_yaml
 from autotm.model.gpu_file import load_gpu
 from autotm.model.limit import ALL_FAST, Limit
 from autotm.model.machine import (
@@ -253,7 +252,7 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     Raises:
         BadInputError: names file, key, value and what is allowed.
     """
-    config = parse_study(raw, source)
+    config = validated(StudyConfig, dict(raw), source)
     threads = None if config.threads == "auto" else config.threads
     machine = machine_named(config_dir, config.machine, threads, source)
     scale = scale_named(config_dir / "scales", config.scale)

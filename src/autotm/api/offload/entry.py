@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotm.model.config import SolveConfig, checked_options
-from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.config import SolveConfig
+from autotm.model.errors import AutotmError, BadInputError, validated
 from autotm.model.limit import Limit
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def offload(
         raise BadInputError(f"offload: optimizer '{optimizer}' does not move tensors; give {' or '.join(_OPTIMIZERS)}")
     if not kernel_s > 0:
         raise BadInputError(f"offload: kernel_s is {kernel_s}; give a positive number of seconds")
-    config = checked_options(SolveConfig, solver, "solver option")
+    config = validated(SolveConfig, dict(solver), "solver option")
     require_torch()
     from autotm.api.offload.build import build  # noqa: PLC0415 - imports PyTorch
 
