@@ -14,8 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from autotm.memory.device_file import load_device
-from autotm.memory.emulation import Emulation
+from autotm.memory.emulation import Emulation, load_device
 from autotm.model.errors import AutotmError
 from recorded_kernels import Recording, Table, read_table
 

@@ -28,9 +28,7 @@ import numpy.typing as npt
 import psutil
 
 from autotm.memory.calibration import Effort, copy_curves
-from autotm.memory.copies import CopyEngine, caller_on
-from autotm.memory.native.library import compiled, widest_store
-from autotm.memory.native.ways import CopyMethods, measured_ways
+from autotm.memory.copies import CopyEngine, CopyMethods, caller_on, compiled, measured_methods, widest_store
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.cores import Watch
 from autotm.model.errors import AutotmError
@@ -81,9 +79,9 @@ def main() -> int:
         f"\n{time.strftime('%Y-%m-%d')}, {source['cpu_model']}, {len(machine.cpus)} threads; a streaming store has",
         end=" ",
     )
-    print(f"{widest_store()} bytes; ways of the engine with all threads:")
+    print(f"{widest_store()} bytes; methods of the engine with all threads:")
     for tier in Tier:
-        _print_ways(tier, measured_ways(curves, tier, len(machine.cpus)))
+        _print_methods(tier, measured_methods(curves, tier, len(machine.cpus)))
     large = [row for row in rows if row[1] >= _FROM_BYTES]
     least = min(large, key=lambda row: row[-1])
     print(f"least engine / best from 1 MiB: {least[-1]:.2f} (to {least[0]}, {least[1]} bytes, {least[2]} threads)")
@@ -106,18 +104,18 @@ def _pool_bytes(pool_mib: int, rounds: int) -> int:
     return pool_mib << 20
 
 
-def _print_ways(tier: Tier, ways: CopyMethods) -> None:
-    for way, starts in itertools.groupby(ways.from_bytes, ways.way):
+def _print_methods(tier: Tier, methods: CopyMethods) -> None:
+    for method, starts in itertools.groupby(methods.from_bytes, methods.method):
         start = next(starts)
-        kind = f"streaming, {way.stores.ahead_bytes} bytes ahead" if way.stores.width_bytes else "memcpy"
-        print(f"  to {tier} from {start} bytes: {kind}, {way.threads} threads")
+        kind = f"streaming, {method.stores.ahead_bytes} bytes ahead" if method.stores.width_bytes else "memcpy"
+        print(f"  to {tier} from {start} bytes: {kind}, {method.threads} threads")
 
 
 def _rows(tiers: Tiers, cpus: Sequence[int], curves: Sequence[CopyCurve], rounds: int, watch: Watch) -> list[tuple]:
     print(("{:>6}{:>12}{:>9}" + "{:>11}" * 5).format(*COLUMNS[:-1], "/ best"), flush=True)
     counts = sorted({*(1 << power for power in range(len(cpus).bit_length())), len(cpus)})
     engines = [CopyEngine(tuple(cpus[:threads])) for threads in counts]
-    chosen = [{tier: measured_ways(curves, tier, threads) for tier in Tier} for threads in counts]
+    chosen = [{tier: measured_methods(curves, tier, threads) for tier in Tier} for threads in counts]
     loops = [_Loops(cpus[1:threads]) for threads in counts]
     copies = [
         way
@@ -164,10 +162,10 @@ def _rates(
     return [max(size_bytes / ns, 0.0) for ns in medians]
 
 
-def _timed(engine: CopyEngine, ways: Mapping[Tier, CopyMethods]) -> Copy:
+def _timed(engine: CopyEngine, methods: Mapping[Tier, CopyMethods]) -> Copy:
     def way(to: npt.NDArray[np.uint8], out_of: npt.NDArray[np.uint8], destination: Tier) -> int:
         start_ns = perf_counter_ns()
-        engine.copy(to, out_of, ways[destination].way(to.nbytes))
+        engine.copy(to, out_of, methods[destination].method(to.nbytes))
         return perf_counter_ns() - start_ns
 
     return way

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from autotm.kernels.library import KernelLibrary, measure_cores, pinned
-from autotm.memory.clock import quiet_interpreter
 from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.cores import quiet_interpreter
 from autotm.model.files import load
 from autotm.model.graph import Graph, all_fast
 from autotm.model.machine import Machine, load_machine

@@ -15,7 +15,7 @@ from typing import Any
 
 from fields import Field, MeaninglessError, fields_of, in_words, inner_types, paragraphs, unit_of
 
-from autotm.memory.device_file import DeviceFile, PublishedDevice
+from autotm.memory.emulation import DeviceFile, PublishedDevice
 from autotm.model.config import ScaleFile, StudyConfig
 from autotm.model.files import schema_version
 from autotm.model.gpu_file import GpuFile

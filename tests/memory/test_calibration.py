@@ -1,21 +1,109 @@
-"""Calibration: links measured through emulated copies, and the stretch that goes with them."""
+"""Calibration: medians known well enough, links through emulated copies, what copies and kernels cost each other."""
+
+from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from stand_in_clock import StandInClock
 
-from autotm.memory.calibration import Effort, calibrate_links, call_us, contention, ways_to_measure
-from autotm.memory.native.library import PLAIN
+from autotm.memory.calibration import (
+    Effort,
+    calibrate_links,
+    call_us,
+    contention,
+    copy_bytes_per_s,
+    half_interval,
+    medians_ns,
+    methods_to_measure,
+    sizes_in_time,
+)
+from autotm.memory.copies import PLAIN
 from autotm.model.cores import Watch
 from autotm.model.errors import BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import Contention
 from autotm.model.machine import EmulatedTier, Machine
+
+PATIENT = Watch(sorted(os.sched_getaffinity(0)), 1.0)
+
+
+def drawn(times_ns: list[int]) -> Callable[[], int]:
+    return itertools.cycle(times_ns).__next__
+
+
+def test_what_does_not_scatter_is_timed_less_often() -> None:
+    taken: dict[str, int] = {"still": 0, "loud": 0}
+
+    def counted(name: str, times_ns: list[int]) -> Callable[[], int]:
+        sample = drawn(times_ns)
+
+        def once() -> int:
+            taken[name] += 1
+            return sample()
+
+        return once
+
+    timed = {"still": counted("still", [1000, 1001]), "loud": counted("loud", [500, 1000, 1500])}
+    found = medians_ns(timed, Effort(least=5, most=12), PATIENT, "made-up times")
+    assert taken == {"still": 5, "loud": 12}
+    assert found == {"still": 1000, "loud": 1000}
+
+
+def test_points_that_take_long_are_timed_once() -> None:
+    """As on a machine that is a thousand times slower."""
+    effort = Effort(least=5, most=15, point_s=1.0)
+    assert not effort.is_enough([])
+    assert not effort.is_enough([400_000_000, 500_000_000])
+    taken: list[int] = []
+
+    def sample(point: int) -> int:
+        taken.append(point)
+        return 1_000_000_000
+
+    medians_ns({point: partial(sample, point) for point in range(5)}, effort, PATIENT, "long ones")
+    assert taken == [0, 1, 2, 3, 4]
+
+
+def test_an_interval_is_judged_by_what_it_is_a_share_of() -> None:
+    """Differences around nothing: what counts is how large they are beside the copy."""
+    differences = [-30.0, -10.0, 0.0, 10.0, 30.0]
+    assert Effort(share=0.02).is_known(differences, 2000.0, 0)
+    assert not Effort(share=0.02).is_known(differences, 1000.0, 0)
+
+
+@pytest.mark.parametrize(("count", "least"), [(5, 0.92), (9, 0.93), (15, 0.93), (31, 0.93)])
+def test_the_interval_holds_the_median(count: int, least: float) -> None:
+    """Whatever the distribution: it lies below the k-th smallest of n draws as often as fewer than k fall below it."""
+    rank = (count - 1 - round(2 * half_interval(range(count)))) // 2
+    missed = 2 * sum(math.comb(count, below) for below in range(rank + 1)) / 2**count
+    assert least <= 1 - missed < 0.999
+    skewed = np.random.default_rng(0).lognormal(0.0, 1.0, count)
+    ordered = np.sort(skewed)
+    assert 2 * half_interval(list(skewed)) == pytest.approx(ordered[count - 1 - rank] - ordered[rank])
+
+
+def test_sizes_end_where_they_take_too_long_but_two_remain() -> None:
+    sizes = (64, 4096, 1 << 20, 4 << 20)
+    asked: list[int] = []
+
+    def ns(size: int) -> int:
+        asked.append(size)
+        return size * 1000
+
+    assert sizes_in_time(sizes, ns, point_s=10.0) == sizes
+    asked.clear()
+    assert sizes_in_time(sizes, ns, point_s=0.5) == sizes[:3]
+    assert asked == [*sizes[:3]], "nothing larger is tried"
+    assert sizes_in_time(sizes, ns, point_s=1e-9) == sizes[:2]
+
 
 WATCH = Watch(sorted(os.sched_getaffinity(0)), 1.0)
 SIZES = (4096, 65536, 4 << 20)
@@ -28,7 +116,7 @@ Work = dict[OpClass, Callable[[], None]]
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInClock:
     """A clock by which memory takes no time: only what is emulated does, and what co-runners say that they take."""
-    modules = ("memory.clock", "memory.copies", "memory.kinds.emulated", "memory.calibration")
+    modules = ("memory.emulation", "memory.copies", "memory.kinds.emulated", "memory.calibration")
     return StandInClock(tick_ns=1, call_ns=5000).put_into(monkeypatch, *modules)
 
 
@@ -58,8 +146,8 @@ def test_links_hold_what_the_device_takes_and_curves_what_memory_does(
         assert links.copy_us(tier, SIZES[-1]) == pytest.approx(link.points[-1][1] / 1e3)
     assert beside.beside_to_fast.keys() == beside.beside_to_slow.keys() == set(OpClass)
     assert {(one.destination, one.threads, one.streams, one.ahead_bytes) for one in links.curves} == {
-        (tier, way.threads, way.stores != PLAIN, way.stores.ahead_bytes)
-        for tier, way in itertools.product(Tier, ways_to_measure(machine.threads))
+        (tier, method.threads, method.stores != PLAIN, method.stores.ahead_bytes)
+        for tier, method in itertools.product(Tier, methods_to_measure(machine.threads))
     }
     for curve in links.curves:
         assert dict(curve.points) == pytest.approx(dict.fromkeys(SIZES, 0), abs=READINGS), "without the emulated wait"
@@ -150,3 +238,7 @@ def test_what_measures_nothing_is_refused(
 ) -> None:
     with pytest.raises(BadInputError, match=named):
         calibrate_links(machine, devices_dir, 1e12, {}, WATCH, sizes_bytes=sizes, effort=Effort(0, most))
+
+
+def test_the_rate_is_one_of_a_memory(machine: Machine) -> None:
+    assert 1e7 < copy_bytes_per_s(machine, Watch(machine.cpus, 0.0), 8 << 20) < 1e13

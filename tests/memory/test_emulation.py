@@ -1,15 +1,219 @@
-"""The emulation model: exact delays, additive over operands, stretched as the machine file says."""
+"""Emulated memory: device files and their faults, delays by the formulas of docs/emulation.md, exact waits."""
 
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
 from pathlib import Path
+from time import perf_counter_ns
 
 import pytest
+import yaml
+from stand_in_clock import StandInClock
 
-from autotm.memory.device_file import load_device
-from autotm.memory.emulation import Emulation, emulation_stretch, stretch_of
+from autotm.memory.emulation import (
+    _LAST_NS,
+    DeviceFile,
+    Emulation,
+    load_device,
+    measured_stretch,
+    stretch_of,
+    wait_until,
+)
 from autotm.model.errors import BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import Link, Links
-from autotm.model.machine import EmulatedTier
+from autotm.model.machine import EmulatedTier, Machine
+
+
+def _edited(devices_dir: Path, old: str, new: str) -> Path:
+    path = devices_dir / "plain.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    return devices_dir
+
+
+def test_shipped_device_has_every_op_class(repository: Path) -> None:
+    device = load_device(repository / "config" / "devices", "optane-dcpmm")
+    assert set(device.kernels) == set(OpClass)
+    assert device.moves.to_fast_bytes_per_s == 29e9
+    assert device.moves.to_slow_bytes_per_s == 12e9
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("first_touch_ns", "first_tuch_ns", ["first_tuch_ns", "did you mean 'first_touch_ns'?"]),
+        ("to_slow_bytes_per_s", "to_slow_byte_per_s", ["moves.to_slow_byte_per_s", "'to_slow_bytes_per_s'"]),
+        ("read_ns_per_byte: 0.5", "raed_ns_per_byte: 0.5", ["raed_ns_per_byte", "'read_ns_per_byte'"]),
+        ("first_touch_ns: 1000", "first_touch_ns: -3", ["first_touch_ns", "-3", "greater than or equal to 0"]),
+        ("to_fast_bytes_per_s: 1.0e+9", "to_fast_bytes_per_s: 0", ["moves.to_fast_bytes_per_s", "greater than 0"]),
+        ("to_fast_bytes_per_s: 1.0e+9", "to_fast_bytes_per_s: 1.0e9", ["to_fast_bytes_per_s", "'1.0e9'", "number"]),
+        ("write_ns_per_byte: 2.0", "write_ns_per_byte: .inf", ["write_ns_per_byte", "finite"]),
+        ("  matmul:", "  matmull:", ["matmull", "matmul"]),
+        ("  window_gradient: {read_ns_per_byte: 0.5, write_ns_per_byte: 2.0}\n", "", ["kernels lacks window_gradient"]),
+        ("source: none\n", "", ["source", "missing"]),
+        ("description: round numbers", "description: [", ["not valid YAML"]),
+    ],
+)
+def test_faults_are_named(devices_dir: Path, old: str, new: str, parts: list[str]) -> None:
+    with pytest.raises(BadInputError) as caught:
+        load_device(_edited(devices_dir, old, new), "plain")
+    message = str(caught.value)
+    assert "plain.yaml" in message
+    for part in parts:
+        assert part in message
+
+
+def test_unknown_device_names_the_nearest(devices_dir: Path) -> None:
+    with pytest.raises(BadInputError, match=r"no such device file; did you mean 'plain'\?"):
+        load_device(devices_dir, "plane")
+
+
+def test_empty_file_is_refused(devices_dir: Path) -> None:
+    (devices_dir / "void.yaml").write_text("", encoding="utf-8")
+    with pytest.raises(BadInputError, match=r"void\.yaml"):
+        load_device(devices_dir, "void")
+
+
+SHIPPED = ("cxl-x16", "cxl-x8", "ddr5-beside-hbm", "remote-socket")
+
+
+def _rates(**gb_per_s: float) -> dict[str, object]:
+    return {key: {"bytes_per_s": rate * 1e9, "source": "made up"} for key, rate in gb_per_s.items()}
+
+
+def _number(**number: float) -> dict[str, object]:
+    return {**number, "source": "made up"}
+
+
+@pytest.fixture
+def device(devices_dir: Path) -> DeviceFile:
+    """Slow memory with a lane for each direction; convolutions of `plain` show all of it, other kernels half."""
+    fast = _rates(read=100.0, read_twice_written=75.0, read_as_written=80.0) | {"idle": _number(latency_ns=100.0)}
+    slow = _rates(read=10.0, read_twice_written=15.0, read_as_written=16.0, written=8.0)
+    document = {
+        "description": "made up",
+        "hidden_as": "plain",
+        "contraction": _number(flop_per_s=2e12),
+        "copying_thread": _number(lines_in_flight=10),
+        "fast": fast,
+        "slow": slow | {"idle": _number(latency_ns=400.0)},
+    }
+    (devices_dir / "lanes.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    return load_device(devices_dir, "lanes")
+
+
+def test_kernels_pay_what_the_bus_takes_longer(device: DeviceFile) -> None:
+    cost = device.kernels[OpClass.CONV_FORWARD]
+    assert cost.read_ns_per_byte == pytest.approx(1 / 10 - 1 / 100)
+    assert cost.write_ns_per_byte == pytest.approx(2 / 16 - 2 / 80), "a plain store moves its line in and out"
+    half = device.kernels[OpClass.ELEMENTWISE]
+    assert half.read_ns_per_byte == pytest.approx(cost.read_ns_per_byte / 2), "as much hidden as the fitted device says"
+    assert half.write_ns_per_byte == pytest.approx(cost.write_ns_per_byte / 2)
+
+
+def test_a_kernel_that_reads_and_writes_pays_what_was_published_of_mixed_traffic(device: DeviceFile) -> None:
+    emulation = Emulation(device, 1.0)
+    size = 30_000_000
+    both = emulation.kernel_delay_ns(OpClass.CONV_FORWARD, (size,), (size,)) - 2 * device.latency_ns
+    assert both == pytest.approx(3 * size / 15 - 3 * size / 75, rel=1e-3)
+    alone = [emulation.kernel_delay_ns(OpClass.CONV_FORWARD, *bytes_of) for bytes_of in (((size,), ()), ((), (size,)))]
+    assert both < sum(alone)
+    assert device.mixed_overlap_fraction != 0
+
+
+def test_latency_is_waited_for_once_an_operand_and_once_a_move(device: DeviceFile) -> None:
+    emulation = Emulation(device, 2.0)
+    assert device.latency_ns == 300
+    assert emulation.kernel_delay_ns(OpClass.MATMUL, (0,), (0,)) == 0, "nothing is read, nothing is waited for"
+    one = emulation.kernel_delay_ns(OpClass.MATMUL, (4096,), ())
+    two = emulation.kernel_delay_ns(OpClass.MATMUL, (2048, 2048), ())
+    assert two - one == 600
+    assert emulation.move_ns(Tier.FAST, 1000) == (2 * (300 + 100))
+    assert emulation.move_ns(Tier.SLOW, 1000) == (2 * (300 + 125))
+
+
+def test_one_copying_thread_is_bound_by_the_lines_it_waits_for(device: DeviceFile) -> None:
+    beside = device.asynchronous_moves
+    assert beside.to_fast_bytes_per_s == beside.to_slow_bytes_per_s == 10 * 64 / 400e-9
+
+
+def test_a_slower_fast_memory_adds_nothing(devices_dir: Path, device: DeviceFile) -> None:
+    path = devices_dir / "lanes.yaml"
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    document["slow"] = document["fast"] | {"written": document["slow"]["written"]}
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    same = load_device(devices_dir, "lanes")
+    assert {(cost.read_ns_per_byte, cost.write_ns_per_byte) for cost in same.kernels.values()} == {(0.0, 0.0)}
+    assert same.latency_ns == same.mixed_overlap_fraction == 0
+    assert device.latency_ns > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"hidden_as": "plian"}, ["plian.yaml", "did you mean 'plain'?"]),
+        ({"hidden_as": "lanes"}, ["lanes.yaml: hidden_as: lanes was not fitted"]),
+        ({"slow": {}}, ["lanes.yaml", "slow.read", "missing"]),
+        ({"copying_thread": {"lines_in_flight": 12}}, ["copying_thread.source", "missing"]),
+        ({"copying_thread": {"lines_in_flight": 0, "source": "none"}}, ["lines_in_flight", "greater than 0"]),
+        ({"kernels": {}}, ["kernels"]),
+    ],
+)
+def test_faults_of_published_numbers_are_named(
+    devices_dir: Path, device: DeviceFile, change: dict[str, object], parts: list[str]
+) -> None:
+    assert device.latency_ns == 300
+    path = devices_dir / "lanes.yaml"
+    document = yaml.safe_load(path.read_text(encoding="utf-8")) | change
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    with pytest.raises(BadInputError) as caught:
+        load_device(devices_dir, "lanes")
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_published_number_names_where_it_is_from(repository: Path, name: str) -> None:
+    document = yaml.safe_load((repository / "config" / "devices" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+    def sources(part: object) -> list[str]:
+        if not isinstance(part, dict):
+            return []
+        return [part["source"]] if "source" in part else [each for value in part.values() for each in sources(value)]
+
+    found = sources(document)
+    assert len(found) == 11
+    for source in found:
+        assert any(
+            word in source
+            for word in ("arXiv", "github.com", "derived", "same", "as above", "as in", "optane-dcpmm", "Manual")
+        ), source
+
+
+def test_shipped_devices_lie_between_fast_memory_and_optane(repository: Path) -> None:
+    """What the papers agree on: an expander writes much faster than Optane, and a wider one is faster."""
+    devices = {name: load_device(repository / "config" / "devices", name) for name in (*SHIPPED, "optane-dcpmm")}
+
+    def step_ns(name: str) -> int:
+        reads_and_writes = (64_000_000,), (64_000_000,)
+        return Emulation(devices[name], 1.0).kernel_delay_ns(OpClass.NORMALIZATION, *reads_and_writes)
+
+    ordered = ["ddr5-beside-hbm", "cxl-x16", "remote-socket", "cxl-x8", "optane-dcpmm"]
+    assert sorted(devices, key=step_ns) == ordered
+    assert step_ns("optane-dcpmm") > 4 * step_ns("cxl-x8")
+
+
+def test_the_table_of_the_document_is_that_of_the_files(repository: Path) -> None:
+    text = (repository / "docs" / "emulation.md").read_text(encoding="utf-8")
+    for name in SHIPPED:
+        document = yaml.safe_load((repository / "config" / "devices" / f"{name}.yaml").read_text(encoding="utf-8"))
+        keys = ("read", "read_twice_written", "read_as_written", "written")
+        rates = " | ".join(f"{document['slow'][key]['bytes_per_s'] / 1e9:.1f}" for key in keys)
+        assert f"| `{name}` | {rates} |" in text, name
+
 
 BALANCED = EmulatedTier(kind="emulated", device="plain", share="balanced")
 WHOLE = EmulatedTier(kind="emulated", device="plain", share="whole")
@@ -55,23 +259,16 @@ def test_stretch_scales_delays_and_moves(devices_dir: Path) -> None:
     assert stretched.move_ns(Tier.SLOW, 1000) == 5000
 
 
-def test_this_machines_fast_memory_is_not_stretched(devices_dir: Path) -> None:
-    device = load_device(devices_dir, "plain")
-    assert Emulation(device, 2.5).fast_ns(1000) == 0, "not measured"
-    assert Emulation(device, 2.5, fast_bytes_per_s=2e9).fast_ns(1000) == 500
-
-
-def test_balanced_stretch_keeps_compute_to_memory_ratio(devices_dir: Path) -> None:
-    device = load_device(devices_dir, "plain")
-    assert emulation_stretch(device, BALANCED, 0.5e12) == 4
-    assert emulation_stretch(device, BALANCED, 8e12) == 0.25
-    assert emulation_stretch(device, WHOLE, 0.5e12) == 1
+def test_balanced_stretch_keeps_compute_to_memory_ratio(machine: Machine, devices_dir: Path) -> None:
+    assert measured_stretch(machine, devices_dir, 0.5e12) == 4
+    assert measured_stretch(machine, devices_dir, 8e12) == 0.25
+    assert measured_stretch(replace(machine, slow_tier=WHOLE), devices_dir, 0.5e12) == 1
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
-def test_impossible_rates_are_refused(devices_dir: Path, rate: float) -> None:
+def test_impossible_rates_are_refused(machine: Machine, devices_dir: Path, rate: float) -> None:
     with pytest.raises(BadInputError, match="contraction rate"):
-        emulation_stretch(load_device(devices_dir, "plain"), BALANCED, rate)
+        measured_stretch(machine, devices_dir, rate)
 
 
 def test_stretch_comes_from_calibration() -> None:
@@ -80,3 +277,40 @@ def test_stretch_comes_from_calibration() -> None:
     assert stretch_of(WHOLE, None) == 1
     with pytest.raises(BadInputError, match="rule calibrate"):
         stretch_of(BALANCED, None)
+
+
+TICK_NS, CALL_NS = 50, 1000
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInClock:
+    return StandInClock(TICK_NS, CALL_NS).put_into(monkeypatch, "memory.emulation")
+
+
+def test_never_returns_early() -> None:
+    for delay_ns in (1_000, 100_000, 3_000_000):
+        deadline = perf_counter_ns() + delay_ns
+        wait_until(deadline)
+        assert perf_counter_ns() >= deadline
+
+
+def test_returns_at_the_first_reading_past_its_deadline(stand_in: StandInClock) -> None:
+    for delay_ns in (10_020, 50_000, 3_000_001):
+        deadline = stand_in.now_ns + delay_ns
+        wait_until(deadline)
+        assert deadline <= stand_in.now_ns < deadline + TICK_NS
+
+
+def test_a_long_wait_lets_go_of_the_interpreter_until_its_last_stretch(stand_in: StandInClock) -> None:
+    """Copies beside kernels need it: a loop without a system call would keep it for 5 ms at a time."""
+    wait_until(1_000_000)
+    calls = [0, *stand_in.called_at_ns]
+    assert all(later - earlier <= CALL_NS + TICK_NS for earlier, later in itertools.pairwise(calls))
+    assert 1_000_000 - _LAST_NS - CALL_NS <= calls[-1] < 1_000_000
+    assert _LAST_NS <= 50_000
+
+
+def test_a_past_deadline_is_seen_at_the_first_look(stand_in: StandInClock) -> None:
+    stand_in.now_ns = 10**9
+    wait_until(5)
+    assert (len(stand_in.read_at_ns), stand_in.called_at_ns) == (2, [])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from autotm.memory.device_file import load_device
+from autotm.memory.emulation import load_device
 from autotm.model.graph import OpClass
 
 COLUMNS = [
@@ -105,7 +105,7 @@ def test_fit_writes_the_same_file_twice_and_check_sees_changes(
     assert fit(arguments) == 0
     assert device.read_bytes() == first != before
     assert fit([*arguments, "--check"]) == 0
-    assert load_device(device.parent, device.stem).constants.first_touch_ns > 0
+    assert load_device(device.parent, device.stem).first_touch_ns > 0
     assert "overall" in capsys.readouterr().out
 
 
@@ -113,7 +113,7 @@ def test_shipped_constants_are_those_of_the_documented_fit(repository: Path) -> 
     """The recording is not part of the project: a constant changed by hand differs from the fit that is documented."""
     rows = (line.strip("| ").split(" | ") for line in (repository / "docs" / "emulation.md").read_text().splitlines())
     fitted = {row[0]: (float(row[1]), float(row[2])) for row in rows if row[0] in set(OpClass) and len(row) == 8}
-    shipped = load_device(repository / "config" / "devices", "optane-dcpmm").constants.kernels
+    shipped = load_device(repository / "config" / "devices", "optane-dcpmm").kernels
     assert {str(name): (costs.read_ns_per_byte, costs.write_ns_per_byte) for name, costs in shipped.items()} == fitted
 
 

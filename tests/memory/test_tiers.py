@@ -1,18 +1,109 @@
-"""Opened tiers: pools of both sizes, copies that take the device's time, delays that pass through."""
+"""Pools and tiers: aligned views, bounds, poison; copies that take the device's time, delays that pass through."""
 
-import dataclasses
+from __future__ import annotations
+
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from stand_in_clock import StandInClock
 
+from autotm.memory.pool import POISON_BYTE, Pool
 from autotm.memory.tiers import open_tiers, tier_kinds
-from autotm.model.errors import BadInputError
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import OpClass, Tier
+from autotm.model.links import Link, Links, MachineRates
 from autotm.model.machine import EmulatedTier, Machine
+
+
+def test_views_are_aligned_and_share_memory() -> None:
+    pool = Pool(Tier.FAST, 1 << 16)
+    whole = pool.view(0, (1 << 14,), "float32")
+    for offset in range(0, 4096, 64):
+        part = pool.view(offset, (4, 4), "float32")
+        assert part.ctypes.data % 64 == 0
+        part[...] = offset
+        assert (whole[offset // 4 : offset // 4 + 16] == offset).all()
+        assert part.flags.c_contiguous
+
+
+def test_pool_starts_zeroed_in_whole_pages() -> None:
+    pool = Pool(Tier.SLOW, 3 * 4096 + 64)
+    everything = pool.view(0, (3 * 4096 + 64,), "uint8")
+    assert everything.ctypes.data % 4096 == 0
+    assert not everything.any()
+
+
+@pytest.mark.parametrize(("offset", "count"), [(0, 1025), (64, 1009), (-64, 1), (4096, 1), (1 << 40, 1)])
+def test_views_beyond_the_pool_are_refused(offset: int, count: int) -> None:
+    pool = Pool(Tier.FAST, 4096)
+    with pytest.raises(AutotmError, match="leave its 4096 bytes"):
+        pool.view(offset, (count,), "float32")
+
+
+def test_the_last_byte_of_a_pool_is_usable() -> None:
+    pool = Pool(Tier.FAST, 100)
+    assert pool.view(64, (36,), "uint8").size == 36
+    with pytest.raises(AutotmError, match=r"bytes \[64, 101\)"):
+        pool.view(64, (37,), "uint8")
+
+
+def test_misaligned_offsets_are_refused() -> None:
+    pool = Pool(Tier.FAST, 4096)
+    with pytest.raises(AutotmError, match="offset 32 is not a multiple of 64"):
+        pool.view(32, (1,), "float32")
+
+
+def test_scalars_booleans_and_empty_arrays() -> None:
+    pool = Pool(Tier.FAST, 128)
+    pool.view(64, (), "int64")[...] = 7
+    assert pool.view(64, (1,), "int64")[0] == 7
+    assert pool.view(0, (2, 3), "bool").dtype == np.bool_
+    assert pool.view(128, (0, 5), "float32").shape == (0, 5)
+
+
+def test_empty_pool_has_no_bytes() -> None:
+    pool = Pool(Tier.FAST, 0)
+    assert pool.view(0, (0,), "float32").size == 0
+    with pytest.raises(AutotmError, match="leave its 0 bytes"):
+        pool.view(0, (1,), "uint8")
+
+
+def test_poison_reads_as_nan_and_spares_its_neighbours() -> None:
+    pool = Pool(Tier.FAST, 4096)
+    values = pool.view(0, (1024,), "float32")
+    values[...] = 1
+    pool.poison(64, 128)
+    assert np.isnan(values[16:48]).all()
+    assert (values[:16] == 1).all()
+    assert (values[48:] == 1).all()
+    assert (pool.view(64, (128,), "uint8") == POISON_BYTE).all()
+
+
+def test_poison_beyond_the_pool_is_refused() -> None:
+    pool = Pool(Tier.FAST, 4096)
+    with pytest.raises(AutotmError, match="leave its 4096 bytes"):
+        pool.poison(4032, 65)
+
+
+@pytest.mark.parametrize("size_bytes", [-1, psutil.virtual_memory().total + (1 << 30)])
+def test_impossible_sizes_are_refused(size_bytes: int) -> None:
+    with pytest.raises(AutotmError, match="pmem pool"):
+        Pool(Tier.SLOW, size_bytes)
+
+
+def test_memory_outlives_close_while_a_view_lives() -> None:
+    pool = Pool(Tier.FAST, 4096)
+    view = pool.view(0, (1024,), "float32")
+    pool.close()
+    view[...] = 3
+    assert (view == 3).all()
+    with pytest.raises(AutotmError, match="leave its 0 bytes"):
+        pool.view(0, (1,), "uint8")
 
 
 def test_pools_have_their_sizes_and_tiers(machine: Machine, devices_dir: Path) -> None:
@@ -36,7 +127,7 @@ def test_moves_copy_in_both_directions(machine: Machine, devices_dir: Path, size
 
 def test_copies_beside_kernels_run_where_no_kernel_does(machine: Machine, devices_dir: Path) -> None:
     spare = machine.cpus[-1:]
-    leaving_one = dataclasses.replace(machine, spare_cpus=spare)
+    leaving_one = replace(machine, spare_cpus=spare)
     with open_tiers(leaving_one, None, 64, 64, devices_dir, stretch=0.01) as tiers:
         fast, slow = (tiers.pool(tier).view(0, (64,), "uint8") for tier in Tier)
         async_copy = tiers.async_copy(slow, fast, Tier.SLOW, 0)
@@ -55,9 +146,9 @@ def test_moves_take_the_devices_time(
     source = Tier.SLOW if destination is Tier.FAST else Tier.FAST
     with open_tiers(machine, None, 100_000, 100_000, devices_dir, stretch=20) as tiers:
         views = {tier: tiers.pool(tier).view(0, (100_000,), "uint8") for tier in Tier}
-        stand_in = StandInClock(tick_ns=10).put_into(monkeypatch, "memory.clock", "memory.kinds.emulated")
-        copied = tiers._copied
-        monkeypatch.setattr(tiers, "_copied", lambda *views: (copied(*views), stand_in.advance(500_000)))
+        stand_in = StandInClock(tick_ns=10).put_into(monkeypatch, "memory.emulation", "memory.kinds.emulated")
+        copied = tiers._engine.copy
+        monkeypatch.setattr(tiers._engine, "copy", lambda *views: (copied(*views), stand_in.advance(500_000)))
         tiers.copy(views[destination], views[source], destination)
     assert 0 <= stand_in.now_ns - stand_in.read_at_ns[0] - expected_ns < 10
 
@@ -65,6 +156,15 @@ def test_moves_take_the_devices_time(
 def test_kernel_delays_are_the_emulated_ones(machine: Machine, devices_dir: Path) -> None:
     with open_tiers(machine, None, 0, 0, devices_dir, stretch=3) as tiers:
         assert tiers.kernel_delay_ns(OpClass.ELEMENTWISE, (1000,), (1000,)) == 7500
+
+
+def test_a_caches_own_traffic_takes_the_time_of_this_machines_fast_memory(machine: Machine, devices_dir: Path) -> None:
+    """It is not stretched."""
+    links = Links(Link(Tier.FAST, ((1, 1), (2, 2))), Link(Tier.SLOW, ((1, 1), (2, 2))), 1e12, 2.5)
+    for rates, own_ns in ((None, 0), (MachineRates(1.0, 2e9), 500)):
+        with open_tiers(machine, replace(links, rates=rates), 0, 0, devices_dir) as tiers:
+            waited_ns = tiers.kernel_delay_ns(OpClass.MATMUL, (1000,), (1000,)) + own_ns
+            assert tiers.cache_delay_ns(OpClass.MATMUL, 1000, 1000, 1000) == waited_ns
 
 
 def test_balanced_tier_needs_calibration(machine: Machine, devices_dir: Path) -> None:

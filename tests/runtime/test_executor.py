@@ -62,7 +62,7 @@ def test_a_step_computes_the_step(library: KernelLibrary, slow: frozenset[str], 
             np.testing.assert_allclose(arguments.value("v"), values["v"], atol=1e-5)
 
 
-CLOCKED = ("memory.clock", "memory.copies", "memory.kinds.emulated", "runtime.executor")
+CLOCKED = ("memory.emulation", "memory.copies", "memory.kinds.emulated", "runtime.executor")
 STRETCHED = replace(small_step.links(), emulation_stretch=2000.0)
 
 

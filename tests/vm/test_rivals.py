@@ -46,7 +46,7 @@ def ran(optimizer: str, limit: str, machine: Machine, wide_library: KernelLibrar
     """The record of a run; None where it was refused, since the kernel let pages take more than the limit.
 
     Which of the two happens depends on the memory that other processes free meanwhile; both are right.
-    `tests/memory/linux/test_room.py` tests how the limit is enforced, without a kernel.
+    `tests/memory/linux/test_page_policy.py` tests how the limit is enforced, without a kernel.
     """
     plan, layout = solve_and_pack(GRAPH, PROFILE, LINKS, optimizer, Limit.parse(limit))
     program = compile_program(GRAPH, plan, layout)

@@ -7,26 +7,26 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from autotm.memory.copies import AsyncCopy, CopyEngine, caller_on
+from autotm.memory.copies import PLAIN, AsyncCopy, CopyEngine, CopyMethod, Stores, caller_on, widest_store
 from autotm.memory.emulation import measured_stretch
-from autotm.memory.native.library import PLAIN, Stores, Team, widest_store
-from autotm.memory.native.ways import CopyMethod
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.cores import Watch
 from autotm.model.errors import BadInputError
 from autotm.model.graph import ALIGNMENT_BYTES, OpClass, Tier
 from autotm.model.links import AsynchronousLinks, Contention, CopyCurve, Link, Links
 from autotm.model.machine import Machine
+
+log = logging.getLogger(__name__)
 
 # How often a time is taken until its median is known, and when that would take too long.
 
@@ -84,17 +84,15 @@ def medians_ns(timed: Mapping[Key, Callable[[], int]], effort: Effort, watch: Wa
     def one_round() -> dict[Key, int]:
         return {key: timed[key]() for key in missing}
 
-    def is_enough(found: Sequence[Mapping[Key, int]]) -> bool:
-        missing[:] = [key for key in timed if not effort.is_enough(samples_of(found, key))]
+    def samples(rounds: Sequence[Mapping[Key, int]], key: Key) -> list[int]:
+        return [one[key] for one in rounds if key in one]
+
+    def is_enough(rounds: Sequence[Mapping[Key, int]]) -> bool:
+        missing[:] = [key for key in timed if not effort.is_enough(samples(rounds, key))]
         return not missing
 
     rounds = watch.until(one_round, is_enough, what)
-    return {key: round(statistics.median(samples_of(rounds, key))) for key in timed}
-
-
-def samples_of(rounds: Iterable[Mapping[Key, int]], key: Key) -> list[int]:
-    """What rounds have of one point."""
-    return [found[key] for found in rounds if key in found]
+    return {key: round(statistics.median(samples(rounds, key))) for key in timed}
 
 
 def sizes_in_time(sizes_bytes: Sequence[int], longest_ns: Callable[[int], int], point_s: float) -> tuple[int, ...]:
@@ -123,21 +121,20 @@ def copy_bytes_per_s(machine: Machine, watch: Watch, size_bytes: int = _BYTES) -
     """
     source, destination = (np.ones(size_bytes, np.uint8) for _ in range(2))
     engine = CopyEngine(machine.cpus)
+
+    def copied_ns() -> int:
+        start_ns = perf_counter_ns()
+        engine.copy(destination, source)
+        return perf_counter_ns() - start_ns
+
     try:
         with caller_on(machine.cpus[0]):
-            seconds = watch.rounds(partial(_seconds, engine, destination, source), _ROUNDS, "copies in fast memory")
-        return 2 * size_bytes / min(seconds)
+            return 2e9 * size_bytes / min(watch.rounds(copied_ns, _ROUNDS, "copies in fast memory"))
     finally:
         engine.close()
 
 
-def _seconds(engine: CopyEngine, destination: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8]) -> float:
-    start = perf_counter()
-    engine.copy(destination, source)
-    return perf_counter() - start
-
-
-# Copies between the tiers by threads and kind of store, as the memory itself gives them: no emulated wait.
+# Copies between equal places of the two pools.
 
 STRIDE_BYTES = 67 << 20
 """Distance between the places of consecutive copies: far beyond the near caches, and no divisor of the pool."""
@@ -145,50 +142,72 @@ STRIDE_BYTES = 67 << 20
 AHEAD_BYTES = (0, 512, 4096)
 """How early copies may ask for lines: some processors do so themselves, and better; far memory wants more of them."""
 
+Array = npt.NDArray[np.uint8]
+
+
+def _views(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> tuple[Array, Array]:
+    """Destination and source of a copy."""
+    source = Tier.SLOW if destination is Tier.FAST else Tier.FAST
+    to_view, from_view = (tiers.pool(tier).view(offset, (size_bytes,), "uint8") for tier in (destination, source))
+    return to_view, from_view
+
+
+def _points(
+    timed_ns: Mapping[Key, tuple[Tier, Callable[[Array, Array], int]]],
+    tiers: Tiers,
+    sizes_bytes: Sequence[int],
+    effort: Effort,
+    watch: Watch,
+    what: str,
+) -> dict[Key, tuple[tuple[int, int], ...]]:
+    """Median nanoseconds by size, in pairs, of each kind of copy; what makes it takes the ends, in its tier the first.
+
+    Rounds go from large to small sizes, because the first copy after a large one starts with cold caches, which only a
+    small one would feel. Every copy uses another part of the pools: programs move tensors that other work has pushed
+    out of near caches. Of the sizes those are left out that follow one which takes too long.
+    """
+    copies = itertools.count()
+
+    def elapsed_ns(size: int, key: Key) -> int:
+        place = next(copies) * STRIDE_BYTES // size % (tiers.fast.size_bytes // size)
+        destination, copy_ns = timed_ns[key]
+        return copy_ns(*_views(tiers, place * size, size, destination))
+
+    sizes = sizes_in_time(sizes_bytes, lambda size: max(elapsed_ns(size, key) for key in timed_ns), effort.point_s)
+    timed = {(size, key): partial(elapsed_ns, size, key) for size in reversed(sizes) for key in timed_ns}
+    medians = medians_ns(timed, effort, watch, what)
+    return {key: tuple((size, medians[size, key]) for size in sizes) for key in timed_ns}
+
 
 def copy_curves(
     tiers: Tiers, cpus: Sequence[int], sizes_bytes: Sequence[int], effort: Effort, watch: Watch
 ) -> tuple[CopyCurve, ...]:
     """Median times of copies in both directions, by 1, 2, 4, ... and all threads, with plain and streaming stores.
 
-    The caller is on the first of `cpus`. Every copy uses other places in the pools. Of the sizes those are left out
-    that follow one which takes too long.
+    They are as the memory itself gives them: no emulated wait. The caller is on the first of `cpus`.
     """
-    team = Team(tuple(cpus[1:]))
-    places = itertools.count()
+    engine = CopyEngine(tuple(cpus))
 
-    def elapsed_ns(destination: Tier, way: CopyMethod, size_bytes: int) -> int:
-        source = Tier.SLOW if destination is Tier.FAST else Tier.FAST
-        place = next(places) * STRIDE_BYTES // size_bytes % (tiers.fast.size_bytes // size_bytes) * size_bytes
-        to, out_of = (
-            tiers.pool(tier).view(place, (size_bytes,), "uint8").ctypes.data for tier in (destination, source)
-        )
+    def copied_ns(method: CopyMethod, to_view: Array, from_view: Array) -> int:
         start_ns = perf_counter_ns()
-        team.copy(to, out_of, size_bytes, way.stores, way.threads)
+        engine.copy(to_view, from_view, method)
         return perf_counter_ns() - start_ns
 
-    curves = list(itertools.product(Tier, ways_to_measure(len(cpus))))
+    timed = {
+        (tier, method): (tier, partial(copied_ns, method))
+        for tier, method in itertools.product(Tier, methods_to_measure(len(cpus)))
+    }
     try:
-        sizes = sizes_in_time(
-            sizes_bytes, lambda size: max(elapsed_ns(*curve, size) for curve in curves), effort.point_s
-        )
-        timed = {(*curve, size): partial(elapsed_ns, *curve, size) for curve in curves for size in reversed(sizes)}
-        found = medians_ns(timed, effort, watch, "copies by threads and stores")
+        points = _points(timed, tiers, sizes_bytes, effort, watch, "copies by threads and stores")
     finally:
-        team.close()
+        engine.close()
     return tuple(
-        CopyCurve(
-            tier,
-            way.threads,
-            way.stores != PLAIN,
-            way.stores.ahead_bytes,
-            tuple((size, found[tier, way, size]) for size in sizes),
-        )
-        for tier, way in curves
+        CopyCurve(tier, method.threads, method.stores != PLAIN, method.stores.ahead_bytes, points[tier, method])
+        for tier, method in timed
     )
 
 
-def ways_to_measure(threads: int) -> list[CopyMethod]:
+def methods_to_measure(threads: int) -> list[CopyMethod]:
     """Those that a copy engine of so many threads can choose from."""
     counts = sorted({*(1 << power for power in range(threads.bit_length())), threads})
     streaming = [Stores(widest_store(), ahead) for ahead in AHEAD_BYTES] if widest_store() else []
@@ -208,7 +227,13 @@ def contention(
     cores. What the copy adds to the kernel is the median over those pairs of the difference; what the kernel adds to
     the copy is the median of the copies, less the copy alone; 0 where below.
     """
-    alone_ns = statistics.median(watch.until(partial(_alone_ns, async_copy), effort.is_enough, "asynchronous copies"))
+
+    def copy_alone_ns() -> int:
+        async_copy.start()
+        async_copy.wait()
+        return async_copy.ended_ns - async_copy.started_ns
+
+    alone_ns = statistics.median(watch.until(copy_alone_ns, effort.is_enough, "asynchronous copies"))
 
     def is_enough(pairs: Sequence[tuple[int, int, int]]) -> bool:
         added_ns = [with_ns - without_ns for _, with_ns, without_ns in pairs]
@@ -219,20 +244,14 @@ def contention(
     for op_class, co_runner in co_runners.items():
         co_runner()
         what = f"copies beside kernels ({op_class})"
-        pairs = watch.until(partial(_beside, async_copy, co_runner), is_enough, what)
+        pairs = watch.until(partial(_overlapped_ns, async_copy, co_runner), is_enough, what)
         to_kernels_ns = statistics.median(with_ns - without_ns for _, with_ns, without_ns in pairs)
         to_copy_ns = statistics.median(copy_ns for copy_ns, _, _ in pairs) - alone_ns
         found[op_class] = Contention(max(0.0, to_kernels_ns / alone_ns), max(0.0, to_copy_ns / alone_ns))
     return found
 
 
-def _alone_ns(async_copy: AsyncCopy) -> int:
-    async_copy.start()
-    async_copy.wait()
-    return async_copy.ended_ns - async_copy.started_ns
-
-
-def _beside(async_copy: AsyncCopy, co_runner: Callable[[], None]) -> tuple[int, int, int]:
+def _overlapped_ns(async_copy: AsyncCopy, co_runner: Callable[[], None]) -> tuple[int, int, int]:
     """Nanoseconds of the copy, of as many calls of `co_runner` as it takes, and of as many without it."""
     async_copy.start()
     start_ns = perf_counter_ns()
@@ -251,24 +270,21 @@ def _beside(async_copy: AsyncCopy, co_runner: Callable[[], None]) -> tuple[int, 
 
 def call_us(async_copy: AsyncCopy, effort: Effort, watch: Watch) -> float:
     """Median microseconds of the two calls that start a copy and, when it is complete, wait for it."""
-    found = watch.until(partial(_calls_ns, async_copy), effort.is_enough, "calls of copies beside kernels")
-    return statistics.median(found) / 1e3
 
+    def calls_ns() -> int:
+        first_ns = perf_counter_ns()
+        async_copy.start()
+        started_ns = perf_counter_ns()
+        while not async_copy.is_done:
+            time.sleep(0)
+        complete_ns = perf_counter_ns()
+        async_copy.wait()
+        return started_ns - first_ns + perf_counter_ns() - complete_ns
 
-def _calls_ns(async_copy: AsyncCopy) -> int:
-    first_ns = perf_counter_ns()
-    async_copy.start()
-    started_ns = perf_counter_ns()
-    while not async_copy.is_done:
-        time.sleep(0)
-    complete_ns = perf_counter_ns()
-    async_copy.wait()
-    return started_ns - first_ns + perf_counter_ns() - complete_ns
+    return statistics.median(watch.until(calls_ns, effort.is_enough, "calls of copies beside kernels")) / 1e3
 
 
 # Measuring the links between the tiers of a machine, through the same copies that programs use.
-
-log = logging.getLogger(__name__)
 
 LINK_SIZES_BYTES = (64, *(4096 * 4**power for power in range(8)))
 """The latency of a copy; then 4 KiB to 64 MiB, above which its bandwidth no longer changes."""
@@ -277,7 +293,6 @@ _POOL_BYTES = 128 << 20
 _CONTENTION_US = 15_000
 """Length of a copy beside kernels: several calls of a kernel that takes milliseconds. There are many op classes."""
 
-_DESTINATIONS = (Tier.FAST, Tier.SLOW)
 _USUAL_EFFORT = Effort()
 
 
@@ -292,7 +307,7 @@ def calibrate_links(
 ) -> Links:
     """Time copies in both directions, blocking and asynchronous, emulated wait included: the median of each size.
 
-    First the ways that a copy can be made are measured, so that all other copies go the fastest one, as programs' do.
+    First the methods of copies are measured, so that all other copies take the fastest one, as programs' do.
     What asynchronous copies and kernels take from each other is measured on `co_runners`, called in turn with and
     without a copy.
 
@@ -318,12 +333,28 @@ def calibrate_links(
     ):
         curves = copy_curves(tiers, machine.cpus, sizes_bytes, effort, watch)
         tiers.copy_as_measured(curves)
-        blocking = _links(partial(_timed_copy_ns, tiers), tiers, sizes_bytes, effort, watch, "copies")
-        flying = _links(partial(_timed_async_copy_ns, tiers), tiers, sizes_bytes, effort, watch, "asynchronous copies")
-        beside = [contention(_long_async_copy(tiers, link), co_runners, effort, watch) for link in flying]
-        short = _async_copy(tiers, 0, sizes_bytes[0], Tier.FAST)
-        (fast, slow), (beside_fast, beside_slow) = flying, beside
-        asynchronous = AsynchronousLinks(fast, slow, beside_fast, beside_slow, call_us(short, effort, watch))
+
+        def moved_ns(destination: Tier, to_view: Array, from_view: Array) -> int:
+            start_ns = perf_counter_ns()
+            tiers.copy(to_view, from_view, destination)
+            return perf_counter_ns() - start_ns
+
+        def asynchronously_moved_ns(destination: Tier, to_view: Array, from_view: Array) -> int:
+            async_copy = tiers.async_copy(to_view, from_view, destination, 0)
+            start_ns = perf_counter_ns()
+            async_copy.start()
+            async_copy.wait()
+            return perf_counter_ns() - start_ns
+
+        def links(copy_ns: Callable[[Tier, Array, Array], int], what: str) -> tuple[Link, Link]:
+            timed = {tier: (tier, partial(copy_ns, tier)) for tier in Tier}
+            points = _points(timed, tiers, sizes_bytes, effort, watch, what)
+            return Link(Tier.FAST, points[Tier.FAST]), Link(Tier.SLOW, points[Tier.SLOW])
+
+        blocking, alone = links(moved_ns, "copies"), links(asynchronously_moved_ns, "asynchronous copies")
+        overlap = [contention(_long_async_copy(tiers, link), co_runners, effort, watch) for link in alone]
+        short = tiers.async_copy(*_views(tiers, 0, sizes_bytes[0], Tier.FAST), Tier.FAST, 0)
+        asynchronous = AsynchronousLinks(*alone, *overlap, call_us(short, effort, watch))
         tiers.check()
     disturbed = tuple(dict.fromkeys(watch.disturbed))
     if disturbed:
@@ -344,65 +375,9 @@ def _check(sizes_bytes: Sequence[int], effort: Effort, co_runners: Mapping[OpCla
         raise BadInputError(f"calibration co-runners: give a kernel of each op class; {', '.join(missing)} is missing")
 
 
-def _links(
-    timed_ns: Callable[[int, int, Tier], int],
-    tiers: Tiers,
-    sizes_bytes: Sequence[int],
-    effort: Effort,
-    watch: Watch,
-    what: str,
-) -> tuple[Link, Link]:
-    """The links to fast and to slow memory.
-
-    Rounds go from large to small sizes, because the first copy after a large one starts with cold caches, which only a
-    small one would feel. Every copy uses another part of the pools: programs move tensors that other work has pushed
-    out of near caches.
-    """
-    copies = itertools.count()
-
-    def elapsed_ns(size: int, destination: Tier) -> int:
-        place = next(copies) * STRIDE_BYTES // size % (tiers.fast.size_bytes // size)
-        return timed_ns(place * size, size, destination)
-
-    sizes = sizes_in_time(sizes_bytes, lambda size: max(elapsed_ns(size, tier) for tier in Tier), effort.point_s)
-    timed = {(size, tier): partial(elapsed_ns, size, tier) for size in reversed(sizes) for tier in Tier}
-    found = medians_ns(timed, effort, watch, what)
-    to_fast, to_slow = (
-        Link(destination, tuple((size, found[size, destination]) for size in sizes)) for destination in _DESTINATIONS
-    )
-    return to_fast, to_slow
-
-
-def _timed_copy_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> int:
-    to_view, from_view = _views(tiers, offset, size_bytes, destination)
-    start_ns = perf_counter_ns()
-    tiers.copy(to_view, from_view, destination)
-    return perf_counter_ns() - start_ns
-
-
-def _timed_async_copy_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> int:
-    async_copy = _async_copy(tiers, offset, size_bytes, destination)
-    start_ns = perf_counter_ns()
-    async_copy.start()
-    async_copy.wait()
-    return perf_counter_ns() - start_ns
-
-
-def _views(
-    tiers: Tiers, offset: int, size_bytes: int, destination: Tier
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Destination and source of a copy between equal places of the two pools."""
-    source = Tier.SLOW if destination is Tier.FAST else Tier.FAST
-    to_view, from_view = (tiers.pool(tier).view(offset, (size_bytes,), "uint8") for tier in (destination, source))
-    return to_view, from_view
-
-
-def _async_copy(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> AsyncCopy:
-    return tiers.async_copy(*_views(tiers, offset, size_bytes, destination), destination, 0)
-
-
 def _long_async_copy(tiers: Tiers, link: Link) -> AsyncCopy:
     """A copy that takes about `_CONTENTION_US`, or as large as the pools."""
     largest, largest_ns = link.points[-1]
     wanted = int(largest * _CONTENTION_US * 1e3 / largest_ns) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
-    return _async_copy(tiers, 0, max(ALIGNMENT_BYTES, min(wanted, tiers.fast.size_bytes)), link.destination)
+    size_bytes = max(ALIGNMENT_BYTES, min(wanted, tiers.fast.size_bytes))
+    return tiers.async_copy(*_views(tiers, 0, size_bytes, link.destination), link.destination, 0)

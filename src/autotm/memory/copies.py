@@ -1,23 +1,260 @@
-"""Copies between pools: by all threads while a step waits, or beside kernels by one thread per direction."""
+"""Copies between pools: by all threads while a step waits, or beside kernels by one thread per direction.
+
+`copy.c` holds the machine code: plain and streaming stores, and a team of threads without the interpreter.
+"""
 
 from __future__ import annotations
 
+import bisect
 import ctypes
+import functools
+import hashlib
 import heapq
 import itertools
+import math
 import os
+import platform
+import statistics
+import subprocess
+import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 import numpy.typing as npt
 
-from autotm.memory.native.library import PLAIN, Stores, Team, copy_bytes
-from autotm.memory.native.ways import CopyMethod, usual_ways
 from autotm.model.errors import AutotmError
+from autotm.model.files import cache_folder, write_atomically
+from autotm.model.graph import Tier
+from autotm.model.links import CopyCurve
+from autotm.model.system import find_compiler
+
+# C sources -> shared libraries, compiled once on each computer and kept in the user's cache folder.
+
+_OPTIONS = ("-x", "c", "-std=gnu11", "-O3", "-shared", "-fPIC", "-pthread")
+"""No processor is named: what depends on it is chosen when it runs, because computers may share the folder."""
+
+
+def compiled(source: Path) -> ctypes.CDLL:
+    """The library that `source` makes, loaded; calls of its functions let go of the interpreter.
+
+    A bundle has it compiled beside the source. Elsewhere it is kept under a hash of all that it depends on, in
+    $XDG_CACHE_HOME/autotm or ~/.cache/autotm; where that cannot be written, it is compiled again for every process.
+
+    Raises:
+        AutotmError: it has to be compiled, and there is no C compiler, or the compiler fails.
+    """
+    if (shipped := source.with_suffix(".so")).exists():
+        return ctypes.CDLL(str(shipped))
+    text = source.read_bytes()
+    facts = f"{_OPTIONS}{platform.machine()}{platform.libc_ver()}".encode()
+    name = f"{source.stem}-{hashlib.sha256(text + facts).hexdigest()[:16]}.so"
+    kept = cache_folder() / name
+    try:
+        return ctypes.CDLL(str(kept))
+    except OSError:
+        pass  # It is not there yet, or was damaged.
+    try:
+        write_atomically(kept, lambda path: compile_library(source, path))
+        return ctypes.CDLL(str(kept))
+    except OSError:
+        with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+            path = Path(folder) / name
+            compile_library(source, path)
+            return ctypes.CDLL(str(path))
+
+
+def compile_library(source: Path, path: Path) -> None:
+    """Write the library that `source` makes.
+
+    Raises:
+        AutotmError: there is no C compiler, or it fails.
+    """
+    command = [find_compiler(), *_OPTIONS, "-o", str(path), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AutotmError(
+            f"compiling {source} failed; copies between memories need it. Is the C compiler whole (gcc and its "
+            f"headers: apt-get install gcc libc6-dev)?\n{done.stderr.strip()}"
+        )
+
+
+_USUAL_CACHE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """How a thread writes what it copies.
+
+    Attributes:
+        width_bytes: of each streaming store, `widest_store()` or narrower; 0 for the C library's memcpy.
+        ahead_bytes: how early streaming copies ask for lines of the source; 0 leaves that to the processor.
+    """
+
+    width_bytes: int
+    ahead_bytes: int = 0
+
+
+PLAIN = Stores(0)
+
+
+def copy_source() -> Path:
+    """What these functions are compiled from."""
+    return Path(__file__).with_name("copy.c")
+
+
+@functools.cache
+def _functions() -> ctypes.CDLL:
+    """The library with its signatures; not at import, because planning needs no copies and so no compiler."""
+    library = compiled(copy_source())
+    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    for name, result, arguments in (
+        ("autotm_widest_store", number, ()),
+        ("autotm_own_cache_bytes", ctypes.c_long, ()),
+        ("autotm_copy", None, (pointer, pointer, size, number, size)),
+        ("autotm_team", pointer, (ctypes.POINTER(number), number, ctypes.POINTER(number))),
+        ("autotm_team_copy", None, (pointer, number, pointer, pointer, size, number, size)),
+        ("autotm_team_end", None, (pointer,)),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+@functools.cache
+def widest_store() -> int:
+    """Bytes of a streaming store here: 64 with AVX-512, 32 with AVX2, 16 with SSE2; 0 where memcpy makes all copies."""
+    return int(_functions().autotm_widest_store())
+
+
+@functools.cache
+def streamed_bytes() -> int:
+    """From that size on a copy streams: half of a core's own (second-level) cache.
+
+    Source and destination no longer fit into it together, so plain stores would put out what is there, and read what
+    they overwrite, for data that does not stay either.
+    """
+    return int(_functions().autotm_own_cache_bytes() or _USUAL_CACHE_BYTES) // 2
+
+
+def copy_bytes(to: int, out_of: int, size_bytes: int, stores: Stores) -> None:
+    """Copy between addresses on the calling thread; the two places must not overlap."""
+    _functions().autotm_copy(to, out_of, size_bytes, stores.width_bytes, stores.ahead_bytes)
+
+
+# Number of threads and kind of store for a copy of each size: as measured, or from cache sizes.
+
+_PARALLEL_BYTES = 2 << 20
+"""Smaller copies stay on the calling thread, unless several are measured to be faster: waking them takes a good part of
+the time of such a copy, and more when they have slept for long."""
+
+_AS_FAST, _AS_FAST_OVERALL = 1.05, 1.01
+"""Methods that take at most so many times as long as the fastest count as equally fast: medians scatter by as much,
+means over sizes by less."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyMethod:
+    """How one copy is made.
+
+    Attributes:
+        threads: how many copy together, the caller among them.
+        stores: of each of them.
+    """
+
+    threads: int
+    stores: Stores
+
+
+@dataclass(frozen=True, slots=True)
+class CopyMethods:
+    """Methods of copies to one tier by size: `methods[i]` from `from_bytes[i]` on, which ascend from 0.
+
+    `alone` are the stores of a copy by a single thread.
+    """
+
+    from_bytes: tuple[int, ...]
+    methods: tuple[CopyMethod, ...]
+    alone: tuple[Stores, ...]
+
+    def method(self, size_bytes: int) -> CopyMethod:
+        """The method of a copy that the step waits for."""
+        return self.methods[bisect.bisect_right(self.from_bytes, size_bytes) - 1]
+
+    def stores_alone(self, size_bytes: int) -> Stores:
+        """The stores of a copy by one thread."""
+        return self.alone[bisect.bisect_right(self.from_bytes, size_bytes) - 1]
+
+
+def usual_methods(threads: int) -> CopyMethods:
+    """The methods that caches suggest where nothing was measured: streaming stores from `streamed_bytes()` on."""
+    from_bytes = sorted({0, streamed_bytes(), _PARALLEL_BYTES})
+    alone = tuple(Stores(widest_store()) if start >= streamed_bytes() else PLAIN for start in from_bytes)
+    methods = tuple(
+        CopyMethod(threads if start >= _PARALLEL_BYTES else 1, stores)
+        for start, stores in zip(from_bytes, alone, strict=True)
+    )
+    return CopyMethods(tuple(from_bytes), methods, alone)
+
+
+def measured_methods(curves: Sequence[CopyCurve], destination: Tier, threads: int) -> CopyMethods:
+    """The fastest of the measured methods at each size, by `threads` or fewer; between sizes, that of the nearer one.
+
+    At sizes below `streamed_bytes()` stores stay plain: such a copy stays in the caches for the kernel that reads it,
+    which its own time does not show. How early streaming copies ask for lines is chosen for all sizes together, since
+    it follows from the processor and the memory, and one size alone may have been disturbed. Of methods that are as
+    fast, large copies take the one with most threads: their cores stand still while a step waits, and where neighbours
+    leave more of the memory, several threads get more of it. Small ones, over before a thread has woken up, take that
+    with fewest. Then streaming stores. Without curves to that tier, `usual_methods`.
+    """
+    fitting = [curve for curve in curves if curve.destination is destination and curve.threads <= threads]
+    if not fitting:
+        return usual_methods(threads)
+    kept = []
+    for count in sorted({curve.threads for curve in fitting}):
+        kept += _with_one_prefetch([curve for curve in fitting if curve.threads == count])
+    sizes = [size for size, _ in fitting[0].points]
+    alone = [curve for curve in kept if curve.threads == 1]
+    halfway = (math.isqrt(one * other) for one, other in itertools.pairwise(sizes))
+    return CopyMethods(
+        (0, *halfway),
+        tuple(_fastest(kept, size) for size in sizes),
+        tuple(_fastest(alone, size).stores for size in sizes),
+    )
+
+
+def _with_one_prefetch(curves: Sequence[CopyCurve]) -> list[CopyCurve]:
+    """Of curves of so many threads: the plain one, and that streaming one whose copies are fastest over the sizes."""
+
+    def mean_log_ns(curve: CopyCurve) -> float:
+        # Over the sizes at which copies stream, or all where none is so large.
+        times_ns = [ns for size, ns in curve.points if size >= streamed_bytes()] or [ns for _, ns in curve.points]
+        return statistics.fmean(math.log(max(1, ns)) for ns in times_ns)
+
+    streaming = {curve: mean_log_ns(curve) for curve in curves if curve.streams}
+    least = min(streaming.values(), default=0.0)
+    as_fast = [curve for curve, mean in streaming.items() if mean <= least + math.log(_AS_FAST_OVERALL)]
+    plain = [curve for curve in curves if not curve.streams]
+    return plain + sorted(as_fast, key=lambda curve: curve.ahead_bytes)[:1]
+
+
+def _fastest(curves: Sequence[CopyCurve], size_bytes: int) -> CopyMethod:
+    is_large = size_bytes >= streamed_bytes()
+    allowed = [curve for curve in curves if is_large or not curve.streams]
+    times_ns = [dict(curve.points)[size_bytes] for curve in allowed]
+    as_fast = [curve for curve, ns in zip(allowed, times_ns, strict=True) if ns <= _AS_FAST * min(times_ns)]
+    first = min(
+        as_fast,
+        key=lambda curve: (-curve.threads if size_bytes >= _PARALLEL_BYTES else curve.threads, not curve.streams),
+    )
+    return CopyMethod(first.threads, Stores(widest_store(), first.ahead_bytes) if first.streams else PLAIN)
+
 
 # Copies between pools at the bandwidth of all threads: one cannot saturate memory.
 
@@ -26,35 +263,45 @@ class CopyEngine:
     """A team of one thread per core of `cpus`: the calling thread, which belongs on the first, and helpers.
 
     Helpers are held on the other cores. Created after the kernel threads, they would else inherit the one core that
-    their creator is held on, and all copy there.
+    their creator is held on, and all copy there. They sleep between copies, so kernels have the cores for themselves.
 
     Raises:
         AutotmError: no thread can run on one of the cores.
     """
 
     def __init__(self, cpus: tuple[int, ...]) -> None:
-        self._team = Team(cpus[1:]) if len(cpus) > 1 else None
-        self._usual = usual_ways(len(cpus))
+        helpers, error = cpus[1:], ctypes.c_int(0)
+        cores = (ctypes.c_int * len(helpers))(*helpers)
+        self._team = _functions().autotm_team(cores, len(helpers), ctypes.byref(error))
+        if not self._team:
+            raise AutotmError(
+                f"copy: no threads on cores {list(helpers)}: {os.strerror(error.value)}; this process may use "
+                f"{sorted(os.sched_getaffinity(0))}: change cpus in the machine file"
+            )
+        self._end = weakref.finalize(self, _functions().autotm_team_end, self._team)
+        self._usual = usual_methods(len(cpus))
 
-    def copy(self, destination: npt.NDArray[Any], source: npt.NDArray[Any], way: CopyMethod | None = None) -> None:
+    def copy(self, destination: npt.NDArray[Any], source: npt.NDArray[Any], method: CopyMethod | None = None) -> None:
         """Copy all bytes of `source` over `destination`; both contiguous, equally large, not overlapping.
 
-        `way` says how; by default as caches suggest.
+        By default the method is the one that caches suggest. Callers on several threads take turns.
 
         Raises:
             AutotmError: an array is not so, or the destination cannot be written.
         """
         to, out_of, size_bytes = ends("copy", destination, source)
-        way = way or self._usual.way(size_bytes)
-        if self._team is None or way.threads == 1:
-            copy_bytes(to, out_of, size_bytes, way.stores)
+        method = method or self._usual.method(size_bytes)
+        if method.threads == 1:
+            copy_bytes(to, out_of, size_bytes, method.stores)
         else:
-            self._team.copy(to, out_of, size_bytes, way.stores, way.threads)
+            stores = method.stores
+            _functions().autotm_team_copy(
+                self._team, method.threads - 1, to, out_of, size_bytes, stores.width_bytes, stores.ahead_bytes
+            )
 
     def close(self) -> None:
-        """End the helper threads."""
-        if self._team is not None:
-            self._team.close()
+        """End the helper threads; the engine copies no more."""
+        self._end()
 
 
 @contextmanager
@@ -103,14 +350,23 @@ CHUNK_BYTES = 256 << 10
 
 
 class AsyncCopy:
-    """One prepared copy: `start` returns at once, `wait` when the bytes are there. It may fly many times.
+    """One prepared copy: `start` returns at once, `wait` when the bytes are there. It may be started many times.
 
     Kernels may run in between; whoever starts it keeps them from the bytes of both ends.
+
+    Args:
+        engine: copies it.
+        destination, source: contiguous arrays of one size, not overlapping.
+        deadline: copies with a later one wait for this one.
+        stores: of the engine's thread.
 
     Attributes:
         deadline: its place among the copies under way.
         started_ns, begun_ns, ended_ns: `perf_counter_ns` when it was last handed over, begun and complete.
         error: what the engine's thread failed with.
+
+    Raises:
+        AutotmError: the sizes differ, the two overlap, an array is not contiguous, or the destination is read-only.
     """
 
     def __init__(
@@ -204,16 +460,6 @@ class AsyncCopyEngine:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def prepare(
-        self, destination: npt.NDArray[Any], source: npt.NDArray[Any], deadline: int, stores: Stores = PLAIN
-    ) -> AsyncCopy:
-        """A copy of all bytes of `source` over `destination`, to be complete before those with a later deadline.
-
-        Raises:
-            AutotmError: the sizes differ, the two overlap, an array is not contiguous, or the destination is read-only.
-        """
-        return AsyncCopy(self, destination, source, deadline, stores)
-
     def submit(self, async_copy: AsyncCopy) -> None:
         """Queue a copy; it holds one place at most, so the queue never outgrows what was prepared."""
         with self._changed:
@@ -238,7 +484,8 @@ class AsyncCopyEngine:
             except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for the copy
                 self._end(async_copy, error)
                 continue
-            _sleep_until(paced_ns)
+            if (left_ns := paced_ns - perf_counter_ns()) > 0:
+                time.sleep(left_ns / 1e9)  # Kernels may use the core meanwhile.
             if async_copy.is_copied:
                 self._end(async_copy, None)
 
@@ -254,10 +501,3 @@ class AsyncCopyEngine:
             self._queue = [entry for entry in self._queue if entry[2] is not async_copy]
             heapq.heapify(self._queue)
         async_copy.end(error)
-
-
-def _sleep_until(deadline_ns: int) -> None:
-    """Leave the core to others until then, unless it has passed."""
-    left_ns = deadline_ns - perf_counter_ns()
-    if left_ns > 0:
-        time.sleep(left_ns / 1e9)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy.typing as npt
 
-from autotm.memory import copies, kinds
-from autotm.memory.copies import AsyncCopy, CopyEngine
-from autotm.memory.native.ways import measured_ways, usual_ways
+from autotm.memory import kinds
+from autotm.memory.copies import AsyncCopy, AsyncCopyEngine, CopyEngine, measured_methods
 from autotm.memory.pool import Pool
 from autotm.model.cache import PagedTraffic
 from autotm.model.errors import BadInputError, unknown_name
@@ -25,24 +23,46 @@ from autotm.model.machine import Machine
 from autotm.model.program import Program
 
 
-class Tiers(ABC):
+class Tiers:
     """A fast and a slow pool with the engines that move tensors between them; a context manager that frees both.
 
-    `machine` says which cores copy while a step waits, and which beside kernels.
+    Both are memories of their own, real or stand-ins: kernels and copies take what they take, nothing is waited for.
+    A kind that emulates slow memory overrides that.
+
+    Args:
+        fast: the pool in fast memory.
+        slow: the pool in slow memory.
+        machine: says which cores copy while a step waits, and which beside kernels.
+        more_fast: makes more fast memory of a size, as the fast pool was made; by default a plain pool.
+
+    Attributes:
+        waits_are_known: whether slow operands cost nothing but the wait of `kernel_delay_ns`, known without timing.
+        waits_are_additive: whether the waits for a kernel's slow operands add up; elsewhere each configuration has a
+            wait of its own.
     """
 
-    def __init__(self, fast: Pool, slow: Pool, machine: Machine) -> None:
+    waits_are_known: ClassVar[bool] = False
+    waits_are_additive: bool = True
+
+    def __init__(
+        self,
+        fast: Pool,
+        slow: Pool,
+        machine: Machine,
+        more_fast: Callable[[int], Pool] | None = None,
+    ) -> None:
         self.fast = fast
         self.slow = slow
-        self._threads, self._copying_cpus = len(machine.cpus), machine.copying_cpus
+        self._machine = machine
+        self._more_fast = more_fast or functools.partial(Pool, Tier.FAST)
         self._engine = CopyEngine(machine.cpus)
-        self._ways = dict.fromkeys(Tier, usual_ways(self._threads))
-        self._async_copy_engines: dict[Tier, copies.AsyncCopyEngine] = {}
+        self.copy_as_measured(())
+        self._async_copy_engines: dict[Tier, AsyncCopyEngine] = {}
         self._beside: list[Pool] = []
 
     def copy_as_measured(self, curves: Sequence[CopyCurve]) -> None:
-        """Let copies from now on go the way that was fastest for their size; without curves, as caches suggest."""
-        self._ways = {tier: measured_ways(curves, tier, self._threads) for tier in Tier}
+        """Let copies from now on take the method that was fastest for their size; without curves, as caches suggest."""
+        self._methods = {tier: measured_methods(curves, tier, len(self._machine.cpus)) for tier in Tier}
 
     def beside(self, size_bytes: int) -> Pool:
         """More fast memory, for what no plan places; it lives as long as its views.
@@ -53,9 +73,6 @@ class Tiers(ABC):
         pool = self._more_fast(size_bytes)
         self._beside.append(pool)
         return pool
-
-    def _more_fast(self, size_bytes: int) -> Pool:
-        return Pool(Tier.FAST, size_bytes)
 
     @property
     def bound_pools(self) -> tuple[Pool, ...]:
@@ -75,17 +92,13 @@ class Tiers(ABC):
         """The pool that plays `tier`."""
         return self.fast if tier is Tier.FAST else self.slow
 
-    @abstractmethod
     def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
         """Blocking move: returns when the bytes of `source_view` are in `destination_view`, which is in `destination`.
 
         Raises:
             AutotmError: sizes differ, or a view is not contiguous.
         """
-
-    def _copied(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
-        """Copy as fast as the memory lets the machine's threads, without a wait."""
-        self._engine.copy(destination_view, source_view, self._ways[destination].way(source_view.nbytes))
+        self._engine.copy(destination_view, source_view, self._methods[destination].method(source_view.nbytes))
 
     def async_copy(
         self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier, deadline: int
@@ -99,24 +112,16 @@ class Tiers(ABC):
         """
         if destination not in self._async_copy_engines:
             pace_ns = functools.partial(self.asynchronous_move_ns, destination)
-            self._async_copy_engines[destination] = copies.AsyncCopyEngine(
-                f"autotm-to-{destination}", self._copying_cpus, pace_ns
-            )
-        stores = self._ways[destination].stores_alone(source_view.nbytes)
-        return self._async_copy_engines[destination].prepare(destination_view, source_view, deadline, stores)
+            name = f"autotm-to-{destination}"
+            self._async_copy_engines[destination] = AsyncCopyEngine(name, self._machine.copying_cpus, pace_ns)
+        stores = self._methods[destination].stores_alone(source_view.nbytes)
+        return AsyncCopy(self._async_copy_engines[destination], destination_view, source_view, deadline, stores)
 
     def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
         """Nanoseconds for which bytes on their way to `destination` occupy the engine at least; 0 for real memory."""
         del destination, size_bytes
         return 0
 
-    waits_are_known: ClassVar[bool] = False
-    """Whether slow operands cost nothing but the wait of `kernel_delay_ns`, which is known without timing."""
-
-    waits_are_additive: bool = True
-    """Whether the waits for a kernel's slow operands add up; elsewhere each configuration has a wait of its own."""
-
-    @abstractmethod
     def kernel_delay_ns(
         self, op_class: OpClass, slow_read_bytes: tuple[int, ...], slow_write_bytes: tuple[int, ...]
     ) -> int:
@@ -125,15 +130,23 @@ class Tiers(ABC):
         Depends on nothing but its arguments, so that executors compute it before they run. A workspace is written and
         read: it stands in both tuples.
         """
+        del op_class, slow_read_bytes, slow_write_bytes
+        return 0
 
     def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int, own_bytes: int) -> int:
         """Nanoseconds to wait after a kernel for what it misses in a cache of slow memory, and for the cache itself.
 
-        Bytes that are fetched and written back cost what slow operands do. `own_bytes` are what the cache reads and
-        writes in fast memory for itself: free, unless a kind says otherwise. 0 where the machine has such a cache.
+        Bytes that are fetched and written back cost what slow operands do; `own_bytes` are what the cache reads and
+        writes in fast memory for itself.
+
+        Raises:
+            BadInputError: real slow memory has no such cache.
         """
-        del own_bytes
-        return self.kernel_delay_ns(op_class, (fetched_bytes,), (written_bytes,))
+        del op_class, fetched_bytes, written_bytes, own_bytes
+        raise BadInputError(
+            f"memory-mode: fast memory as a cache cannot be run on slow memory of kind {self._machine.slow_tier.kind}, "
+            "which has none; choose another optimizer, or a machine whose slow memory is emulated"
+        )
 
     def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
         """Nanoseconds to wait after a kernel for operands in slow pages, and for pages that move meanwhile.

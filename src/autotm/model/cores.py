@@ -5,8 +5,10 @@ Topology: which hardware threads share a core, a socket, a memory node.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
@@ -357,3 +359,16 @@ def _stolen_ns(cpus: Sequence[int]) -> int:
     rows = (line.split() for line in lines if line.split(" ", 1)[0] in wanted)
     ticks = sum(int(fields[_STEAL_FIELD]) for fields in rows if len(fields) > _STEAL_FIELD)
     return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
+
+
+@contextmanager
+def quiet_interpreter() -> Iterator[None]:
+    """No garbage collection inside: it would interrupt kernels at random."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

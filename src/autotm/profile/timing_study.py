@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory.clock import quiet_interpreter
 from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.cores import quiet_interpreter
 from autotm.model.graph import Configuration, Graph
 from autotm.model.kernel_studies import ConfigurationTime, TimingMethod, TimingMethodCost, TimingStudy
 from autotm.model.links import Links

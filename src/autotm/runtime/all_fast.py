@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory.clock import quiet_interpreter
 from autotm.memory.tiers import open_tiers
-from autotm.model.cores import Watch
+from autotm.model.cores import Watch, quiet_interpreter
 from autotm.model.graph import Graph
 from autotm.model.machine import Machine
 from autotm.runtime.arguments import Arguments

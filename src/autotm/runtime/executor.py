@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotm.kernels.library import Array, KernelLibrary
-from autotm.memory.clock import wait_until
 from autotm.memory.copies import AsyncCopy
+from autotm.memory.emulation import wait_until
 from autotm.memory.tiers import Tiers
 from autotm.model.cache import amplified_bytes
 from autotm.model.graph import Graph, Kernel, Tier, slow_traffic

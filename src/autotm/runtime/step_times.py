@@ -12,8 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from autotm.memory.clock import quiet_interpreter
-from autotm.model.cores import PATIENCE_S, Round, Watch
+from autotm.model.cores import PATIENCE_S, Round, Watch, quiet_interpreter
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph
 from autotm.model.program import KernelStep, MoveStep, WaitMoveStep

@@ -279,7 +279,7 @@ def _step_files(
     folder: Path,
 ) -> dict[str, bytes]:
     """What is of the step, by path in the bundle; `folder` is for what is made on the way."""
-    from autotm.memory.native.library import compile_library, copy_source
+    from autotm.memory.copies import compile_library, copy_source
     from autotm.profile.host_commands import Settings
 
     machine = context.machine

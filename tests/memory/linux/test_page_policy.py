@@ -1,8 +1,9 @@
-"""Policies of Linux, really asked for, with the one node that every machine has; and switches on a made-up machine."""
+"""Pages that Linux places: policies asked for on the node that all machines have, filled nodes, searched room."""
 
 from __future__ import annotations
 
 import mmap
+import random
 import signal
 import subprocess
 import sys
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotm.memory.linux.page_policy import POLICIES, PagePolicy, apply_policy, balancing
-from autotm.memory.linux.system_calls import NOWHERE, pages_by_node
+from autotm.memory.linux.policy_tiers import Filler, Room, _runs
+from autotm.memory.linux.system_calls import NOWHERE, give_back, lock, pages_by_node, prefer
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import SWITCHES
 from autotm.model.system import SystemMemory
@@ -136,3 +140,159 @@ def test_a_switch_that_may_not_be_changed_leaves_the_others_as_they_were(tmp_pat
 def test_a_kernel_without_switches_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="needs a Linux of 6"), balancing(tmp_path):
         pass
+
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def filler() -> Filler:
+    """Eight MiB of node 0, which every machine has."""
+    found = Filler(0, SystemMemory())
+    try:
+        assert found.take(8 * MIB) == 8 * MIB
+    except AutotmError as error:
+        pytest.skip(f"NOT TESTED: filled nodes: {error}")
+    return found
+
+
+def test_what_is_given_back_is_no_longer_held(filler: Filler) -> None:
+    filler.check()
+    filler.leave(5 * MIB)
+    assert filler.size_bytes == 3 * MIB
+    filler.check()
+    filler.leave(100 * MIB)
+    assert filler.size_bytes == 0
+    filler.take(MIB)
+    filler.close()
+    assert filler.size_bytes == 0
+
+
+def test_pages_on_another_node_are_seen(filler: Filler) -> None:
+    filler._node = 1
+    with pytest.raises(AutotmError, match="memory node 1: 2048 pages that should fill it are elsewhere"):
+        filler.check()
+
+
+def test_a_limit_of_memory_ends_it_before_the_system_ends_the_process(
+    filler: Filler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SystemMemory, "limit_left_bytes", property(lambda _: 3 * MIB))
+    with pytest.raises(AutotmError, match=r"must be filled .* this container may take 0\.003 GB more"):
+        filler.fill()
+
+
+def test_locked_pages_stay_untouched_until_they_are_touched() -> None:
+    memory = np.frombuffer(mmap.mmap(-1, 16 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+    address = memory.ctypes.data
+    try:
+        lock(address, memory.size)
+        memory[:8192] = 1
+        assert pages_by_node(address, memory.size)[NOWHERE] == 14
+    except AutotmError as error:
+        pytest.skip(f"NOT TESTED: locked memory: {error}")
+    give_back(address, memory.size)
+    assert pages_by_node(address, memory.size) == {NOWHERE: 16}
+
+
+def test_a_thread_can_prefer_a_node() -> None:
+    try:
+        prefer(0)
+    except AutotmError as error:
+        pytest.skip(f"NOT TESTED: memory policies: {error}")
+    prefer(None)
+
+
+@pytest.mark.parametrize(("numbers", "runs"), [([], []), ([3], [(3, 3)]), ([1, 2, 5, 7, 8], [(1, 2), (5, 5), (7, 8)])])
+def test_runs_of_pages(numbers: list[int], runs: list[tuple[int, int]]) -> None:
+    assert _runs(np.array(numbers, np.int64)) == runs
+
+
+class Kernel:
+    """Fast memory of which a kernel keeps an amount back that changes each time pages are placed.
+
+    Args:
+        limit_bytes: of fast memory for pages.
+        wanted_bytes: what pages would take.
+        filled_bytes: what is taken by others, and can be given back.
+        kept: (least, most) bytes that the kernel keeps back; negative where others freed memory.
+        most_taken_bytes: what can ever be taken from pages.
+        seed: of what is kept.
+    """
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        wanted_bytes: int,
+        filled_bytes: int,
+        kept: tuple[int, int],
+        most_taken_bytes: int = 1 << 40,
+        seed: int = 0,
+    ) -> None:
+        self.limit_bytes, self.wanted_bytes, self.filled_bytes = limit_bytes, wanted_bytes, filled_bytes
+        self.kept, self.most_taken_bytes = kept, most_taken_bytes
+        self.room_bytes, self.random = limit_bytes, random.Random(seed)
+        self.fast_bytes = self.kept_bytes = 0
+
+    def touched(self) -> int:
+        self.kept_bytes = self.random.randint(*self.kept)
+        self.fast_bytes = min(self.wanted_bytes, max(0, self.room_bytes - self.kept_bytes))
+        left = self.limit_bytes - self.fast_bytes
+        return left if left < 0 else min(left, self.wanted_bytes - self.fast_bytes)
+
+    def give(self, size_bytes: int) -> int:
+        given = min(size_bytes, self.filled_bytes)
+        self.filled_bytes -= given
+        self.room_bytes += given
+        return given
+
+    def take(self, size_bytes: int) -> int:
+        taken = min(size_bytes, max(0, self.room_bytes - self.kept_bytes), self.most_taken_bytes)
+        self.most_taken_bytes -= taken
+        self.filled_bytes += taken
+        self.room_bytes -= taken
+        return taken
+
+    def searched(self, tolerated_bytes: int) -> Room:
+        room = Room(self.touched, self.give, self.take)
+        room.search(tolerated_bytes)
+        assert room.left_bytes >= -tolerated_bytes or self.most_taken_bytes == 0
+        return room
+
+
+@pytest.mark.parametrize("kept_mib", [-40, -3, 0, 1, 5, 12, 40, 300])
+def test_what_a_kernel_keeps_back_is_made_up_for(kept_mib: int) -> None:
+    kernel = Kernel(4 * MIB, 8 * MIB, 2000 * MIB, (kept_mib * MIB, kept_mib * MIB))
+    room = kernel.searched(MIB)
+    assert 3 * MIB <= kernel.fast_bytes <= 4 * MIB
+    assert 0 <= room.left_bytes <= MIB
+    assert room.placements < 24
+
+
+def test_memory_that_is_not_there_is_not_searched_for_ever() -> None:
+    kernel = Kernel(400 * MIB, 800 * MIB, 100 * MIB, (200 * MIB, 200 * MIB))
+    assert kernel.searched(4 * MIB).left_bytes == 100 * MIB
+    assert kernel.filled_bytes == 0
+
+
+def test_pages_that_nothing_is_taken_from_stay_beyond_the_limit() -> None:
+    kernel = Kernel(4 * MIB, 80 * MIB, 0, (-20 * MIB, -20 * MIB), most_taken_bytes=0)
+    assert kernel.searched(MIB).left_bytes == -20 * MIB
+
+
+@given(
+    st.integers(1, 64),
+    st.integers(1, 256),
+    st.integers(0, 2000),
+    st.tuples(st.integers(-32, 64), st.integers(0, 32)),
+    st.integers(0, 1 << 30),
+)
+def test_any_kernel_ends_within_the_limit(
+    limit: int, wanted: int, filled: int, kept: tuple[int, int], seed: int
+) -> None:
+    least = kept[0] * MIB
+    kernel = Kernel(limit * MIB, wanted * MIB, filled * MIB, (least, least + kept[1] * MIB), seed=seed)
+    room = kernel.searched(max(limit * MIB // 100, MIB))
+    assert room.left_bytes >= 0
+    assert kernel.fast_bytes <= kernel.limit_bytes
+    assert room.placements < 80

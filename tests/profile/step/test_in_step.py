@@ -10,8 +10,7 @@ import pytest
 import small_step
 
 from autotm.kernels.library import KernelLibrary
-from autotm.memory.device_file import load_device
-from autotm.memory.emulation import Emulation
+from autotm.memory.emulation import Emulation, load_device
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation, all_fast, configuration, slow_traffic
 from autotm.model.machine import EmulatedTier
 from autotm.model.profile import Profile

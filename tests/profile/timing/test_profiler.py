@@ -53,7 +53,7 @@ def test_the_profile_has_what_plans_may_ask_of_it(library: KernelLibrary, tmp_pa
 def test_the_emulated_wait_is_part_of_the_time(
     library: KernelLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    StandInClock(tick_ns=10).put_into(monkeypatch, "profile.kernel_timing", "memory.clock")
+    StandInClock(tick_ns=10).put_into(monkeypatch, "profile.kernel_timing", "memory.emulation")
     slow_device = replace(small_step.links(), emulation_stretch=1000.0)
     graph = small_step.graph()
     with KernelStore(tmp_path / "kernels.sqlite") as store:

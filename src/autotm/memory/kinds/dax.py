@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from autotm.memory.linux.policy_tiers import RealTiers
-from autotm.memory.linux.pools import DaxPool, NodePool, check_capacity, check_demotion, check_nodes, dax_bytes
+from autotm.memory.linux.pools import DaxPool, NodePool, check_capacity, check_nodes, dax_bytes, demotion
 from autotm.memory.pool import Pool
+from autotm.memory.tiers import Tiers
+from autotm.model.errors import BadInputError
 from autotm.model.graph import Tier
 from autotm.model.links import Links
 from autotm.model.machine import DaxTier, Machine
@@ -17,14 +18,8 @@ log = logging.getLogger(__name__)
 
 
 def open_kind(
-    machine: Machine,
-    links: Links | None,
-    fast_bytes: int,
-    slow_bytes: int,
-    devices_dir: Path,
-    *,
-    stretch: float | None,
-) -> RealTiers:
+    machine: Machine, links: Links | None, fast_bytes: int, slow_bytes: int, devices_dir: Path, *, stretch: float | None
+) -> Tiers:
     """As `open_tiers`."""
     del links, devices_dir, stretch
     tier, system = machine.slow_tier, SystemMemory()
@@ -32,8 +27,8 @@ def open_kind(
     file, path = f"config/machines/{machine.name}.yaml", Path(tier.path)
     if tier.fast_nodes is not None:
         check_nodes(system, f"{file}: slow_tier.fast_nodes", tier.fast_nodes)
-    else:
-        check_demotion(system, f"{file}: slow_tier")
+    elif reason := demotion(system):
+        raise BadInputError(f"{file}: slow_tier: {reason}")
     check_capacity(file, tier, dax_bytes(path, system), slow_bytes)
 
     def more_fast(size_bytes: int) -> Pool:
@@ -45,4 +40,4 @@ def open_kind(
     slow = DaxPool(path, slow_bytes, stand_in=tier.stand_in, system=system)
     if slow_bytes and tier.stand_in:
         log.warning("%s: a stand-in for slow memory: times say nothing about slow memory", path)
-    return RealTiers(more_fast, fast, slow, machine)
+    return Tiers(fast, slow, machine, more_fast)

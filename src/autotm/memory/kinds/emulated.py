@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from autotm.memory.clock import wait_until
-from autotm.memory.device_file import load_device
-from autotm.memory.emulation import Emulation, stretch_of
+from autotm.memory.emulation import Emulation, load_device, stretch_of, wait_until
 from autotm.memory.pool import Pool, require_available
 from autotm.memory.tiers import Tiers
 from autotm.model.cache import PagedTraffic
@@ -27,13 +25,12 @@ class EmulatedTiers(Tiers):
     def __init__(self, fast: Pool, slow: Pool, machine: Machine, emulation: Emulation) -> None:
         super().__init__(fast, slow, machine)
         self.emulation = emulation
-        self.waits_are_additive = emulation.is_additive
-        self._memory_mode = machine.memory_mode
+        self.waits_are_additive = emulation.device.mixed_overlap_fraction == 0
 
     def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
         """Copy, then wait up to the time that the device would have taken for the same bytes."""
         start_ns = perf_counter_ns()
-        self._copied(destination_view, source_view, destination)
+        super().copy(destination_view, source_view, destination)
         wait_until(start_ns + self.emulation.move_ns(destination, source_view.nbytes))
 
     def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
@@ -48,27 +45,21 @@ class EmulatedTiers(Tiers):
 
     def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int, own_bytes: int) -> int:
         """The emulated cost of misses; none where the machine's own memory has missed already."""
-        if self._memory_mode:
+        if self._machine.memory_mode:
             return 0
-        missed_ns = super().cache_delay_ns(op_class, fetched_bytes, written_bytes, own_bytes)
-        return missed_ns + self.emulation.fast_ns(own_bytes)
+        rate = self.emulation.fast_bytes_per_s
+        own_ns = 0 if rate is None else round(own_bytes / rate * 1e9)
+        return self.kernel_delay_ns(op_class, (fetched_bytes,), (written_bytes,)) + own_ns
 
     def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
         """The emulated cost of what is in slow pages, and of copying those that move."""
-        moved_ns = self.emulation.move_ns(Tier.FAST, traffic.promoted) + self.emulation.move_ns(
-            Tier.SLOW, traffic.demoted
-        )
-        return self.kernel_delay_ns(op_class, (traffic.slow_read,), (traffic.slow_written,)) + moved_ns
+        promoted_ns = self.emulation.move_ns(Tier.FAST, traffic.promoted)
+        demoted_ns = self.emulation.move_ns(Tier.SLOW, traffic.demoted)
+        return self.kernel_delay_ns(op_class, (traffic.slow_read,), (traffic.slow_written,)) + promoted_ns + demoted_ns
 
 
 def open_kind(
-    machine: Machine,
-    links: Links | None,
-    fast_bytes: int,
-    slow_bytes: int,
-    devices_dir: Path,
-    *,
-    stretch: float | None,
+    machine: Machine, links: Links | None, fast_bytes: int, slow_bytes: int, devices_dir: Path, *, stretch: float | None
 ) -> EmulatedTiers:
     """As `open_tiers`."""
     tier = machine.slow_tier
@@ -77,6 +68,4 @@ def open_kind(
     fast_bytes_per_s = links.rates.copy_bytes_per_s if links and links.rates else None
     emulation = Emulation(device, stretch_of(tier, links) if stretch is None else stretch, fast_bytes_per_s)
     require_available(fast_bytes + slow_bytes)
-    fast = Pool(Tier.FAST, fast_bytes)
-    slow = Pool(Tier.SLOW, slow_bytes)
-    return EmulatedTiers(fast, slow, machine, emulation)
+    return EmulatedTiers(Pool(Tier.FAST, fast_bytes), Pool(Tier.SLOW, slow_bytes), machine, emulation)

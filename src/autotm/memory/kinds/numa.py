@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from autotm.memory.linux.page_policy import POLICIES, PagePolicy, PolicyPool
-from autotm.memory.linux.policy_tiers import BoundTiers, PolicyTiers, RealTiers
+from autotm.memory.linux.policy_tiers import BoundTiers, PolicyTiers
 from autotm.memory.linux.pools import NodePool, check_capacity, check_nodes
+from autotm.memory.tiers import Tiers
 from autotm.model.graph import Tier
 from autotm.model.links import Links
 from autotm.model.machine import Machine, NumaTier, require_runnable
@@ -22,26 +24,19 @@ log = logging.getLogger(__name__)
 
 
 def open_kind(
-    machine: Machine,
-    links: Links | None,
-    fast_bytes: int,
-    slow_bytes: int,
-    devices_dir: Path,
-    *,
-    stretch: float | None,
-) -> RealTiers:
+    machine: Machine, links: Links | None, fast_bytes: int, slow_bytes: int, devices_dir: Path, *, stretch: float | None
+) -> Tiers:
     """As `open_tiers`."""
     del links, devices_dir, stretch
-    tier, system = _checked(machine, slow_bytes)
-    more_fast = functools.partial(_fast_pool, tier, system)
+    tier, system, more_fast = _checked(machine, slow_bytes)
     fast = more_fast(fast_bytes)
     slow = NodePool(Tier.SLOW, slow_bytes, tier.slow_nodes, tier.huge_pages, system)
     if slow_bytes:
         log.info("slow pool: pages by memory node: %s", slow.pages_by_node())
-    return RealTiers(more_fast, fast, slow, machine)
+    return Tiers(fast, slow, machine, more_fast)
 
 
-def open_paged(program: Program, machine: Machine) -> RealTiers:
+def open_paged(program: Program, machine: Machine) -> Tiers:
     """A pool of the program's size whose pages Linux places in both memories, by the policy of the optimizer's name.
 
     Raises:
@@ -50,28 +45,24 @@ def open_paged(program: Program, machine: Machine) -> RealTiers:
     """
     require_runnable(machine, program.optimizer)
     policy, size_bytes = POLICIES[program.optimizer], program.slow_bytes
-    # A ratio 0:n is a machine without slow memory.
-    has_limit = not program.limit.is_unlimited
-    tier, system = _checked(machine, max(0, size_bytes - program.dram_limit_bytes) if has_limit else 0)
-    more_fast = functools.partial(_fast_pool, tier, system)
-    if not has_limit:
-        return BoundTiers(more_fast, NodePool(Tier.SLOW, size_bytes, tier.fast_nodes, tier.huge_pages, system), machine)
+    if program.limit.is_unlimited:  # A ratio 0:n is a machine without slow memory.
+        tier, system, more_fast = _checked(machine, 0)
+        pool = NodePool(Tier.SLOW, size_bytes, tier.fast_nodes, tier.huge_pages, system)
+        return BoundTiers(more_fast(0), pool, machine, more_fast)
+    tier, system, more_fast = _checked(machine, max(0, size_bytes - program.dram_limit_bytes))
     every = (*tier.fast_nodes, *tier.slow_nodes)
     nodes = {PagePolicy.LOCAL: (), PagePolicy.PREFERRED: tier.fast_nodes[:1]}.get(policy, every)
-    pool = PolicyPool(size_bytes, policy, nodes, every, huge_pages=tier.huge_pages == "transparent", system=system)
-    limit_bytes = program.dram_limit_bytes
-    return PolicyTiers(more_fast, pool, machine, policy, tier.fast_nodes, tier.slow_nodes, limit_bytes, system)
+    paged = PolicyPool(size_bytes, policy, nodes, every, huge_pages=tier.huge_pages == "transparent", system=system)
+    return PolicyTiers(paged, machine, more_fast, program.dram_limit_bytes, system)
 
 
-def _checked(machine: Machine, slow_bytes: int) -> tuple[NumaTier, SystemMemory]:
+def _checked(machine: Machine, slow_bytes: int) -> tuple[NumaTier, SystemMemory, Callable[[int], NodePool]]:
+    """The machine's nodes, looked at, this machine's memories, and what makes fast memory of a size."""
     tier, system = machine.slow_tier, SystemMemory()
     assert isinstance(tier, NumaTier)
     file = f"config/machines/{machine.name}.yaml"
     check_nodes(system, f"{file}: slow_tier.fast_nodes", tier.fast_nodes)
     slow_nodes = check_nodes(system, f"{file}: slow_tier.slow_nodes", tier.slow_nodes)
     check_capacity(file, tier, sum(node.total_bytes for node in slow_nodes), slow_bytes)
-    return tier, system
-
-
-def _fast_pool(tier: NumaTier, system: SystemMemory, size_bytes: int) -> NodePool:
-    return NodePool(Tier.FAST, size_bytes, tier.fast_nodes, tier.huge_pages, system)
+    more_fast = functools.partial(NodePool, Tier.FAST, nodes=tier.fast_nodes, huge_pages=tier.huge_pages, system=system)
+    return tier, system, more_fast

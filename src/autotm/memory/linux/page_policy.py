@@ -160,7 +160,7 @@ class PolicyPool(Pool):
         huge_pages: bool,
         system: SystemMemory,
     ) -> None:
-        self._policy, self._policy_nodes, self._allowed = policy, tuple(nodes), tuple(allowed)
+        self.policy, self._policy_nodes, self._allowed = policy, tuple(nodes), tuple(allowed)
         self._has_huge_pages, self._system = huge_pages, system
         super().__init__(Tier.SLOW, size_bytes, huge_pages=False)
 
@@ -178,7 +178,7 @@ class PolicyPool(Pool):
     def _touch(self) -> None:
         """Only say how: the program's own first touch places a page."""
         whole = self._whole
-        apply_policy(whole.ctypes.data, whole.size, self._policy, self._policy_nodes, self._system)
+        apply_policy(whole.ctypes.data, whole.size, self.policy, self._policy_nodes, self._system)
 
     def forget(self) -> None:
         """Free every page: what is touched next is placed anew. All bytes become zero."""

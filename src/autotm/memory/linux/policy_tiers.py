@@ -1,4 +1,4 @@
-"""Tiers that are two real memories, and memory nodes between which Linux places pages within a limit."""
+"""Memory nodes between which Linux places pages within a limit: fast ones are filled until only the limit is free."""
 
 from __future__ import annotations
 
@@ -6,62 +6,19 @@ import logging
 import mmap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from autotm.memory.linux.page_policy import PagePolicy, PolicyPool, balancing
-from autotm.memory.linux.pools import NodePool
 from autotm.memory.linux.system_calls import bind, give_back, lock, node_of_pages, prefer, set_policy
 from autotm.memory.pool import Pool
 from autotm.memory.tiers import Tiers
 from autotm.model.cache import PagedTraffic
-from autotm.model.errors import AutotmError, BadInputError
-from autotm.model.graph import OpClass, Tier
-from autotm.model.machine import Machine
+from autotm.model.errors import AutotmError
+from autotm.model.graph import OpClass
+from autotm.model.machine import Machine, NumaTier
 from autotm.model.system import SystemMemory
-
-# Tiers that really are two memories, or stand in for two: nothing is waited for.
-
-
-class RealTiers(Tiers):
-    """Two pools in memories of their own: kernels and copies take what they take.
-
-    `more_fast` makes fast memory of a size, as the fast pool was made.
-    """
-
-    def __init__(self, more_fast: Callable[[int], Pool], fast: Pool, slow: Pool, machine: Machine) -> None:
-        super().__init__(fast, slow, machine)
-        self._made = more_fast
-        self._kind = machine.slow_tier.kind
-
-    def _more_fast(self, size_bytes: int) -> Pool:
-        return self._made(size_bytes)
-
-    def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
-        """Copy with all threads."""
-        self._copied(destination_view, source_view, destination)
-
-    def kernel_delay_ns(
-        self, op_class: OpClass, slow_read_bytes: tuple[int, ...], slow_write_bytes: tuple[int, ...]
-    ) -> int:
-        """Nothing: slow operands are slow."""
-        del op_class, slow_read_bytes, slow_write_bytes
-        return 0
-
-    def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int, own_bytes: int) -> int:
-        """There is no cache before real slow memory.
-
-        Raises:
-            BadInputError: always.
-        """
-        del op_class, fetched_bytes, written_bytes, own_bytes
-        raise BadInputError(
-            f"memory-mode: fast memory as a cache cannot be run on slow memory of kind {self._kind}, which has none; "
-            "choose another optimizer, or a machine whose slow memory is emulated"
-        )
-
 
 # Memory that takes up a node, but for a given size: what a kernel then has to place pages in.
 #
@@ -282,41 +239,36 @@ _LEFT_BYTES = 64 << 20
 """Of slow memory beyond what pages need: where the last is taken, the kernel kills processes."""
 
 
-class PolicyTiers(RealTiers):
+class PolicyTiers(Tiers):
     """One pool of pages that Linux places, in at most `limit_bytes` of fast memory.
 
     Args:
-        more_fast: makes fast memory of a size, bound to the fast nodes.
         pool: of the program, not touched yet.
         machine: with slow memory of kind `numa`.
-        policy: of the pool.
-        fast_nodes, slow_nodes: of the machine file.
+        more_fast: makes fast memory of a size, bound to the fast nodes.
         limit_bytes: of fast memory that the pool may have.
         system: this machine's memories.
     """
 
     def __init__(
         self,
-        more_fast: Callable[[int], Pool],
         pool: PolicyPool,
         machine: Machine,
-        policy: PagePolicy,
-        fast_nodes: Sequence[int],
-        slow_nodes: Sequence[int],
+        more_fast: Callable[[int], Pool],
         limit_bytes: int,
         system: SystemMemory,
     ) -> None:
-        super().__init__(more_fast, more_fast(0), pool, machine)
+        super().__init__(more_fast(0), pool, machine, more_fast)
+        tier = machine.slow_tier
+        assert isinstance(tier, NumaTier)
         self._paged = pool
-        self._fast_nodes, self._slow_nodes, self._limit_bytes = tuple(fast_nodes), tuple(slow_nodes), limit_bytes
+        self._fast_nodes, self._slow_nodes, self._limit_bytes = tier.fast_nodes, tier.slow_nodes, limit_bytes
         self._system = system
         self._fillers: list[Filler] = []
         self._between: list[Filler] = []
-        slow_share = {PagePolicy.INTERLEAVE: len(slow_nodes) / (len(fast_nodes) + len(slow_nodes))}
-        self._dealt = slow_share.get(policy)
         self._stack = ExitStack()
         self._is_placing = False
-        self.linux_moves_pages = policy is PagePolicy.LOCAL
+        self.linux_moves_pages = pool.policy is PagePolicy.LOCAL
 
     def place(self, touch: Callable[[], None], *others: Tiers) -> int:
         """Fill fast memory but for the limit, and have the pool's pages placed by their first touch.
@@ -360,9 +312,11 @@ class PolicyTiers(RealTiers):
         nodes = self._paged.node_of_pages()
         fast = np.isin(nodes, self._fast_nodes)
         left = self._limit_bytes - int(fast.sum()) * mmap.PAGESIZE
-        # Of what is dealt out in turn, pages that were dealt to slow nodes never want fast memory.
-        share = 0.0 if self._dealt is None else self._dealt
-        wanting = int(((nodes >= 0) & ~fast).sum()) - int(share * (nodes >= 0).sum())
+        wanting = int(((nodes >= 0) & ~fast).sum())
+        if self._paged.policy is PagePolicy.INTERLEAVE:
+            # Pages that were dealt to slow nodes in turn never want fast memory.
+            share = len(self._slow_nodes) / (len(self._fast_nodes) + len(self._slow_nodes))
+            wanting -= int(share * (nodes >= 0).sum())
         log.info("pages by memory node: %s", self._paged.pages_by_node())
         return left if left < 0 else min(left, max(0, wanting) * mmap.PAGESIZE)
 
@@ -371,7 +325,11 @@ class PolicyTiers(RealTiers):
         if self.linux_moves_pages:
             for pool in (pool for tiers in (self, *others) for pool in tiers.bound_pools):
                 pool.keep()
-        self._between = [Filler(node, self._system) for node in self._nodes_between()]
+        system, first, known = self._system, self._fast_nodes[0], {*self._fast_nodes, *self._slow_nodes}
+        farthest = max((system.distance(first, node) or 0 for node in self._slow_nodes), default=0)
+        others_there = (node.number for node in system.nodes if node.number not in known)
+        near = [node for node in others_there if (system.distance(first, node) or 0) <= farthest]
+        self._between = [Filler(node, system) for node in near]
         self._fillers = [Filler(node, self._system) for node in self._fast_nodes]
         for filler in (*self._between, *self._fillers):
             filler.fill()
@@ -408,13 +366,6 @@ class PolicyTiers(RealTiers):
     def excess_bytes(self) -> int:
         """Fast memory that pages have beyond the limit, as others gave some back since it was filled."""
         return max(0, int(self.is_fast().sum()) * mmap.PAGESIZE - self._limit_bytes)
-
-    def _nodes_between(self) -> list[int]:
-        system, first = self._system, self._fast_nodes[0]
-        farthest = max((system.distance(first, node) or 0 for node in self._slow_nodes), default=0)
-        known = {*self._fast_nodes, *self._slow_nodes}
-        others = (node.number for node in system.nodes if node.number not in known)
-        return [node for node in others if (system.distance(first, node) or 0) <= farthest]
 
     def _give(self, size_bytes: int) -> int:
         """Leave so much more of fast memory to the pool; returns how much that was, as there may be no more."""
@@ -466,12 +417,10 @@ class PolicyTiers(RealTiers):
         super().close()
 
     def _require_room(self) -> None:
-        fast = sum(node.room_bytes for node in self._system.nodes_named(self._fast_nodes))
-        slow = sum(node.room_bytes for node in self._system.nodes_named(self._slow_nodes))
-        wanted_fast = min(self._limit_bytes, self._paged.size_bytes)
-        wanted_slow = self._paged.size_bytes - wanted_fast + _LEFT_BYTES
-        for nodes, room, wanted in ((self._fast_nodes, fast, wanted_fast), (self._slow_nodes, slow, wanted_slow)):
-            if room < wanted:
+        fast = min(self._limit_bytes, self._paged.size_bytes)
+        slow = self._paged.size_bytes - fast + _LEFT_BYTES
+        for nodes, wanted in ((self._fast_nodes, fast), (self._slow_nodes, slow)):
+            if (room := sum(node.room_bytes for node in self._system.nodes_named(nodes))) < wanted:
                 raise AutotmError(
                     f"pages need {wanted / 1e9:.3f} GB on memory node {', '.join(map(str, nodes))}, which has room for "
                     f"{room / 1e9:.3f} GB; take a smaller scale or batch, or another limit"
@@ -483,11 +432,8 @@ def _tolerated(limit_bytes: int) -> int:
     return max(limit_bytes // 100, 1 << 20)
 
 
-class BoundTiers(RealTiers):
+class BoundTiers(Tiers):
     """As where Linux places pages, but without a limit: fast memory holds all of them."""
-
-    def __init__(self, more_fast: Callable[[int], Pool], pool: NodePool, machine: Machine) -> None:
-        super().__init__(more_fast, more_fast(0), pool, machine)
 
     def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
         """Nothing: all pages are fast."""

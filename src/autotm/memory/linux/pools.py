@@ -181,20 +181,6 @@ def demotion(system: SystemMemory) -> str | None:
     return None
 
 
-def check_demotion(system: SystemMemory, key: str) -> None:
-    """Refuse a machine whose fast memory is not bound to nodes, but loses pages all the same.
-
-    Args:
-        system: this machine's memories.
-        key: of the machine file, for messages.
-
-    Raises:
-        BadInputError: it does; says how to switch that off.
-    """
-    if reason := demotion(system):
-        raise BadInputError(f"{key}: {reason}")
-
-
 # A folder or device for one process alone; the lock ends with the process, however that ends.
 
 _held: dict[tuple[int, int], tuple[int, int]] = {}

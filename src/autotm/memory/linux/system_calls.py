@@ -18,25 +18,10 @@ import numpy.typing as npt
 
 from autotm.model.errors import AutotmError
 
+_NAMES = ("mbind", "move_pages", "statx", "mlock2", "munlock", "madvise", "set_mempolicy")
 _NUMBERS = {
-    "x86_64": {
-        "mbind": 237,
-        "move_pages": 279,
-        "statx": 332,
-        "mlock2": 325,
-        "munlock": 150,
-        "madvise": 28,
-        "set_mempolicy": 238,
-    },
-    "aarch64": {
-        "mbind": 235,
-        "move_pages": 239,
-        "statx": 291,
-        "mlock2": 284,
-        "munlock": 229,
-        "madvise": 233,
-        "set_mempolicy": 237,
-    },
+    "x86_64": dict(zip(_NAMES, (237, 279, 332, 325, 150, 28, 238), strict=True)),
+    "aarch64": dict(zip(_NAMES, (235, 239, 291, 284, 229, 233, 237), strict=True)),
 }
 _MPOL_DEFAULT, _MPOL_PREFERRED, _MPOL_BIND = 0, 1, 2
 _MLOCK_ONFAULT = 1
@@ -169,10 +154,8 @@ _pointer, _long = ctypes.c_void_p, ctypes.c_ulong
 
 def _call(name: str, *arguments: object) -> None:
     number = _NUMBERS.get(platform.machine(), {}).get(name)
-    code = errno.ENOSYS
     if number is not None and _libc.syscall(ctypes.c_long(number), *arguments) >= 0:
         return
-    if number is not None:
-        code = ctypes.get_errno()
+    code = errno.ENOSYS if number is None else ctypes.get_errno()
     remedy = f"; {_REMEDIES[code]}" if code in _REMEDIES else ""
     raise AutotmError(f"{name}: {os.strerror(code)} ({errno.errorcode.get(code, code)}){remedy}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from autotm.memory.device_file import load_device
+from autotm.memory.emulation import load_device
 from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, load_with_provenance
@@ -132,7 +132,7 @@ def table_of_links(links: Path, device: Path | None) -> pd.DataFrame:
         BadInputError: the device file cannot be read.
     """
     measured, source = load_with_provenance(links, "links", Links)
-    constants = load_device(device.parent, device.stem).constants.model_dump() if device is not None else {}
+    constants = load_device(device.parent, device.stem).model_dump() if device is not None else {}
     shared = {
         **{key: source[key] for key in ("machine", "cpu_model", "threads", "tier_reality", "seed")},
         "device": device.stem if device is not None else "",
