@@ -19,8 +19,7 @@ from autotm.kernels.target import host_target
 from autotm.layout.compile import compile_program
 from autotm.lower.lowering import lower_network
 from autotm.model.errors import InfeasibleLimitError
-from autotm.model.graph import Graph, Kernel
-from autotm.model.launch import Launch
+from autotm.model.graph import Graph, Kernel, Launch
 from autotm.model.limit import Limit
 from autotm.model.program import Program
 from autotm.solve.options import SolveOptions

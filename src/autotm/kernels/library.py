@@ -18,18 +18,18 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tvm_ffi
+from pydantic import TypeAdapter
 
 from autotm.model.errors import AutotmError, BadInputError, DamagedFileError
 from autotm.model.files import write_atomically
-from autotm.model.graph import ALIGNMENT_BYTES
-from autotm.model.launch import Launch
+from autotm.model.graph import ALIGNMENT_BYTES, Launch
 from autotm.model.machine import Machine
 from autotm.model.system import find_compiler
 
@@ -371,6 +371,7 @@ def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
 
 Launches = Mapping[str, tuple[Launch, ...]]
 """By the name that the graph has for a kernel's function, what it launches, in order."""
+_LISTED = TypeAdapter(dict[str, tuple[Launch, ...]])
 _IMAGE, _LAUNCHES = "kernels.fatbin", "launches.json"
 
 
@@ -395,7 +396,7 @@ class FatbinLibrary:
     @classmethod
     def save(cls, path: Path, image: bytes, architectures: tuple[str, ...], launches: Launches) -> FatbinLibrary:
         """Write the file, whole or not at all."""
-        listed = {symbol: [launch.to_json() for launch in each] for symbol, each in sorted(launches.items())}
+        listed = {symbol: [asdict(launch) for launch in each] for symbol, each in sorted(launches.items())}
         text = json.dumps({"architectures": architectures, "kernels": listed}, indent=1)
 
         def write(temporary: Path) -> None:
@@ -418,7 +419,7 @@ class FatbinLibrary:
             with zipfile.ZipFile(path) as archive:
                 image, text = archive.read(_IMAGE), archive.read(_LAUNCHES)
             found = json.loads(text)
-            launches = {symbol: tuple(map(Launch.from_json, listed)) for symbol, listed in found["kernels"].items()}
+            launches = _LISTED.validate_python(found["kernels"])
             architectures = tuple(found["architectures"])
         except FileNotFoundError:
             raise DamagedFileError(f"{path}: no such library of GPU kernels; lower the network again") from None

@@ -234,6 +234,23 @@ class Kernel:
         raise unknown_name(f"implementation of kernel '{self.name}'", implementation, self.implementations)
 
 
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel's device function on a GPU. Shapes are known, so grids are numbers.
+
+    Attributes:
+        function: its name in the fatbin (`extern "C"`); its parameters are pointers to device memory.
+        arguments: which operand each parameter is: positions among the kernel's inputs, outputs, then workspaces.
+        grid: thread blocks, (x, y, z).
+        block: threads of a block, (x, y, z).
+    """
+
+    function: str
+    arguments: tuple[int, ...]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A value in memory.

@@ -184,29 +184,25 @@ class Provenance(_Always, total=False):
     repeats: int
 
 
-@cache
 def cpu_model() -> str:
     """The processor's name as the kernel gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return _cpu_fields().get("model name") or platform.processor() or platform.machine()
+
+
+def cpu_signature() -> str:
+    """Name, family, model and stepping: two virtual machines may share a name and differ in the chip."""
+    fields = _cpu_fields()
+    parts = [f"{key} {fields[key]}" for key in ("cpu family", "model", "stepping") if key in fields]
+    return " ".join([cpu_model(), *parts])
 
 
 @cache
-def cpu_signature() -> str:
-    """Name, family, model and stepping: two virtual machines may share a name and differ in the chip."""
-    parts = [cpu_model()]
+def _cpu_fields() -> dict[str, str]:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     except OSError:
-        return parts[0]
-    pairs = [line.split(":", 1) for line in lines if ":" in line]
-    fields = {key.strip(): value.strip() for key, value in pairs}
-    return " ".join(parts + [f"{key} {fields[key]}" for key in ("cpu family", "model", "stepping") if key in fields])
+        return {}
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 @cache
@@ -230,20 +226,15 @@ def commit() -> str | None:
 
     Nothing of the checkout is written or locked: one that is ended meanwhile would leave the lock behind.
     """
-    here = Path(__file__).parent
+    git = ("git", "--no-optional-locks", "-C", str(Path(__file__).parent))
     try:
-        head = subprocess.run(
-            ["git", "-C", here, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
-        )
-        dirty = subprocess.run(
-            ["git", "--no-optional-locks", "-C", here, "status", "--porcelain", "-uno"],
-            capture_output=True,
-            text=True,
-            check=True,
+        head, changes = (
+            subprocess.run([*git, *arguments], capture_output=True, text=True, check=True).stdout.strip()
+            for arguments in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "-uno"))
         )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+    return head + ("+" if changes else "")
 
 
 def provenance(machine: Machine, seed: int, **extra: Any) -> dict[str, Any]:

@@ -41,17 +41,17 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
     Args:
         root: where /proc and /sys are.
     """
-    found = []
+    limits, left = [], []
     for folder, version in _groups(root, "memory"):
-        limit_file, taken_file = _MEMORY_FILES[version]
-        limit, taken = _number(folder / limit_file), _number(folder / taken_file)
+        limit_file, taken_file, cached = _MEMORY_FILES[version]
+        limit = _number(_text(folder / limit_file))
         if limit is None or limit >= _NO_LIMIT_BYTES:
             continue
-        found.append((limit, max(0, limit - (taken or 0) + _cache_bytes(folder, version))))
-    if not found:
-        return None
-    limit = min(limit for limit, _ in found)
-    return MemoryLimit(limit, min(limit, *(left for _, left in found)))
+        told = dict(line.split(maxsplit=1) for line in _text(folder / "memory.stat").splitlines())
+        taken = (_number(_text(folder / taken_file)) or 0) - (_number(told.get(cached, "")) or 0)
+        limits.append(limit)
+        left.append(max(0, limit - taken))
+    return MemoryLimit(min(limits), min(limits + left)) if limits else None
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
@@ -68,19 +68,25 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 _MEMORY_FILES = {
-    _CGROUP_V1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    _CGROUP_V2: ("memory.max", "memory.current"),
+    _CGROUP_V1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    _CGROUP_V2: ("memory.max", "memory.current", "inactive_file"),
 }
+"""Limit, what is taken, and which line of `memory.stat` tells how much of that are caches of files."""
 
 
 def _groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
     """The folders of the process's group and of all around it, with the version of each."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        number, controllers, name = line.split(":", 2)
+    for group in _text(root / "proc/self/cgroup").splitlines():
+        number, controllers, name = group.split(":", 2)
         version = _CGROUP_V2 if number == "0" and not controllers else _CGROUP_V1
         if version == _CGROUP_V1 and controller not in controllers.split(","):
             continue
-        for mounted in _mounted(root, controller, version):
+        for line in _text(root / "proc/mounts").splitlines():
+            _, mount, kind, options, *_ = line.split()
+            is_other = version == _CGROUP_V1 and controller not in options.split(",")
+            if is_other or kind != ("cgroup" if version == _CGROUP_V1 else "cgroup2"):
+                continue
+            mounted = root / mount.strip("/")
             # A container may be told its name as others see it, and shown its own group as the whole.
             inner = mounted / name.strip("/")
             folder = inner if inner.is_dir() else mounted
@@ -90,23 +96,7 @@ def _groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
                 yield folder, version
 
 
-def _mounted(root: Path, controller: str, version: int) -> Iterator[Path]:
-    for line in _text(root / "proc/mounts").splitlines():
-        _, folder, kind, options, *_ = line.split()
-        is_second = version == _CGROUP_V2
-        if kind == ("cgroup2" if is_second else "cgroup") and (is_second or controller in options.split(",")):
-            yield root / folder.strip("/")
-
-
-def _cache_bytes(folder: Path, version: int) -> int:
-    name = "inactive_file" if version == _CGROUP_V2 else "total_inactive_file"
-    told = dict(line.split(maxsplit=1) for line in _text(folder / "memory.stat").splitlines())
-    text = told.get(name, "0")
-    return int(text) if text.isdigit() else 0
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path)
+def _number(text: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
@@ -125,10 +115,10 @@ _PAGE_BYTES = mmap.PAGESIZE
 _RESERVE_BYTES = 32 << 20
 _RESERVE_SHARE = 0.02
 """Of a node, left free: where the last pages are taken, the kernel kills processes instead of refusing memory."""
-_SAID = {"read_bandwidth": "read_mb_per_s", "write_bandwidth": "write_mb_per_s"} | {
-    "read_latency": "read_ns",
-    "write_latency": "write_ns",
-}
+_SAID = {
+    "read_bandwidth": "read_mb_per_s", "write_bandwidth": "write_mb_per_s",
+    "read_latency": "read_ns", "write_latency": "write_ns",
+}  # fmt: skip
 """What the firmware's table (ACPI HMAT) tells of a node, as Linux names it and as it is recorded."""
 
 
@@ -181,10 +171,7 @@ class SystemMemory:
         self._root = root
 
     def _text(self, path: str) -> str:
-        try:
-            return (self._root / path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            return ""
+        return _text(self._root / path)
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -195,16 +182,14 @@ class SystemMemory:
     @property
     def nodes(self) -> list[MemoryNode]:
         """Nodes with memory, by number, as they are now; one of all memory where the system does not tell."""
+        info = self._text("proc/meminfo")
+        total, free = (_KIB * _count(info, name) for name in ("MemTotal", "MemAvailable"))
         if not self.numbers:
-            info = self._text("proc/meminfo")
-            free = _size(info, "MemAvailable")
-            return [MemoryNode(0, _size(info, "MemTotal"), free, "all", (10,), {}, _count(info, "HugePages_Free"))]
+            return [MemoryNode(0, total, free, "all", (10,), {}, _count(info, "HugePages_Free"))]
         found = [node for node in map(self._node, self.numbers) if node.total_bytes]
-        if len(found) == 1:
-            # Linux tells of it twice. In a virtual machine whose memory grew, what it tells by node may lag behind.
-            info = self._text("proc/meminfo")
-            if (total := _size(info, "MemTotal")) > found[0].total_bytes:
-                return [replace(found[0], total_bytes=total, free_bytes=_size(info, "MemAvailable"))]
+        # Linux tells of one node twice. In a virtual machine whose memory grew, what it tells by node may lag behind.
+        if len(found) == 1 and total > found[0].total_bytes:
+            return [replace(found[0], total_bytes=total, free_bytes=free)]
         return found
 
     def nodes_named(self, numbers: Iterable[int]) -> list[MemoryNode]:
@@ -215,15 +200,15 @@ class SystemMemory:
     def _node(self, number: int) -> MemoryNode:
         folder = f"sys/devices/system/node/node{number}"
         info = self._text(f"{folder}/meminfo")
-        free = sum(_size(info, name) for name in ("MemFree", "Active\\(file\\)", "Inactive\\(file\\)"))
+        free = sum(_count(info, name) for name in ("MemFree", "Active\\(file\\)", "Inactive\\(file\\)"))
         told = {ours: self._text(f"{folder}/access0/initiators/{theirs}") for theirs, ours in _SAID.items()}
         return MemoryNode(
             number,
-            _size(info, "MemTotal"),
-            free,
+            _KIB * _count(info, "MemTotal"),
+            _KIB * free,
             self._text(f"{folder}/cpulist"),
             tuple(map(int, self._text(f"{folder}/distance").split())),
-            {name: int(text) for name, text in told.items() if text.isdigit() and int(text)},
+            {name: value for name, text in told.items() if (value := _number(text))},
             _count(info, "HugePages_Free"),
         )
 
@@ -255,7 +240,11 @@ class SystemMemory:
     def mounts(self) -> list[Mount]:
         """Mounted file systems; a later one hides an earlier one in the same folder."""
         fields = (line.split() for line in self._text("proc/mounts").splitlines())
-        return [Mount(_unescaped(folder), device, kind, options) for device, folder, kind, options, *_ in fields]
+        # Blanks and the like are written as octal numbers.
+        return [
+            Mount(re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), folder), device, kind, options)
+            for device, folder, kind, options, *_ in fields
+        ]
 
     def mount_of(self, path: Path) -> Mount | None:
         """The file system that a folder is on; None where the system does not tell."""
@@ -268,19 +257,14 @@ class SystemMemory:
     def dax_devices(self) -> list[str]:
         """Devices that give memory without a file system, and are not in use as a memory node."""
         found = sorted((self._root / "sys/bus/dax/devices").glob("*"))
-        return [path.name for path in found if self._driver(path) != "kmem"]
-
-    @staticmethod
-    def _driver(device: Path) -> str:
-        driver = device / "driver"
-        return driver.readlink().name if driver.is_symlink() else ""
+        return [path.name for path in found if (path / "driver").resolve().name != "kmem"]
 
     @property
     def memory_disks(self) -> dict[str, int]:
         """Bytes of each block device that is persistent memory, by name, such as `pmem0` or a part of it."""
         found = sorted((self._root / "sys/class/block").glob("pmem*"))
-        sizes = {path.name: self._text(f"sys/class/block/{path.name}/size") for path in found}
-        return {name: int(text) * _SECTOR_BYTES for name, text in sizes.items() if text.isdigit()}
+        sectors = {path.name: _number(_text(path / "size")) for path in found}
+        return {name: number * _SECTOR_BYTES for name, number in sectors.items() if number is not None}
 
     def holds_mounts(self, disk: str) -> bool:
         """Whether a file system of the block device, or of a part of it, is mounted."""
@@ -288,21 +272,16 @@ class SystemMemory:
 
     def dax_device_bytes(self, name: str) -> int:
         """Size of a device in `dax_devices`; 0 where the system does not tell."""
-        text = self._text(f"sys/bus/dax/devices/{name}/size")
-        return int(text) if text.isdigit() else 0
+        return _number(self._text(f"sys/bus/dax/devices/{name}/size")) or 0
 
     def dax_device_align_bytes(self, name: str) -> int:
         """What pieces of a device in `dax_devices` must be multiples of."""
-        text = self._text(f"sys/bus/dax/devices/{name}/align")
-        return int(text) if text.isdigit() else 2 << 20
+        return _number(self._text(f"sys/bus/dax/devices/{name}/align")) or 2 << 20
 
     def device_node(self, name: str) -> int | None:
         """The node next to a DAX device or a block device of persistent memory; None where the system does not tell."""
-        for place in (f"sys/bus/dax/devices/{name}/numa_node", f"sys/class/block/{name}/device/numa_node"):
-            text = self._text(place)
-            if text.isdigit():
-                return int(text)
-        return None
+        places = (f"sys/bus/dax/devices/{name}/numa_node", f"sys/class/block/{name}/device/numa_node")
+        return next((found for place in places if (found := _number(self._text(place))) is not None), None)
 
     @property
     def huge_pages(self) -> str:
@@ -313,7 +292,7 @@ class SystemMemory:
     @property
     def huge_page_bytes(self) -> int:
         """Size of the huge pages that are set aside."""
-        return _size(self._text("proc/meminfo"), "Hugepagesize") or 2 << 20
+        return _KIB * _count(self._text("proc/meminfo"), "Hugepagesize") or 2 << 20
 
     @property
     def reserved_huge_pages(self) -> int:
@@ -371,19 +350,10 @@ class SystemMemory:
         return self._text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
-def _size(info: str, name: str) -> int:
-    found = re.search(rf"\b{name}:\s*(\d+) kB", info)
-    return int(found[1]) * _KIB if found else 0
-
-
 def _count(info: str, name: str) -> int:
+    """A line of a meminfo file: KiB, or of `HugePages_...` pages."""
     found = re.search(rf"\b{name}:\s*(\d+)", info)
     return int(found[1]) if found else 0
-
-
-def _unescaped(folder: str) -> str:
-    """A folder as /proc/mounts writes it: blanks and the like as octal numbers."""
-    return re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), folder)
 
 
 # The C compiler of this computer.
@@ -396,8 +366,7 @@ def find_compiler() -> str:
         AutotmError: there is none.
     """
     for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
-        found = shutil.which(name) if name else None
-        if found:
+        if found := shutil.which(name):
             return found
     raise AutotmError(
         "no C compiler found to link kernels with (looked for $CC, cc, gcc, clang); install one: "

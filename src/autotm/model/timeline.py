@@ -101,14 +101,6 @@ class Timeline:
         """How long a stream worked."""
         return sum(operation.end_ns - operation.start_ns for operation in self.of(lane))
 
-    def hidden_ns(self, lane: Lane) -> int:
-        """How much of a copying stream's time had a kernel beside it."""
-        return sum(_shared_ns(copy, kernel) for copy in self.of(lane) for kernel in self.of(Lane.COMPUTE))
-
-
-def _shared_ns(one: TimedOperation, other: TimedOperation) -> int:
-    return max(0, min(one.end_ns, other.end_ns) - max(one.start_ns, other.start_ns))
-
 
 # One step on a GPU as a simulation of its three engines has it (`modelled.json`): computed, never run.
 

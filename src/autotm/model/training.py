@@ -40,9 +40,8 @@ class Sgd:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "momentum", "weight_decay"):
-            _require_within(self, name)
-        _require_within(self, "dampening", lowest=-math.inf)
+        _require_numbers(self, "learning_rate", "momentum", "weight_decay")
+        _require_numbers(self, "dampening", lowest=-math.inf)
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             raise BadInputError(
                 f"Sgd: nesterov: True with momentum {self.momentum} and dampening {self.dampening}; it needs momentum "
@@ -78,32 +77,22 @@ class Adam:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _require_adam(self)
+        _require_numbers(self, "learning_rate", "eps", "weight_decay")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):  # noqa: PLR2004  (mean and variance)
+            raise BadInputError(f"{type(self).__name__}: betas: {self.betas} are not two numbers in [0, 1)")
 
 
 @dataclass(frozen=True, slots=True)
-class AdamW:
+class AdamW(Adam):
     """As `Adam`, but the weight decay shrinks w by itself, as `torch.optim.AdamW` (arXiv:1711.05101).
 
     w is multiplied by 1 - learning_rate * weight_decay before the step; the gradient stays as it is.
-
-    Attributes:
-        learning_rate, betas, eps, weight_decay: as of `Adam`.
-
-    Raises:
-        BadInputError: a number out of its range.
     """
 
-    learning_rate: float
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
     weight_decay: float = 0.01
 
-    def __post_init__(self) -> None:
-        _require_adam(self)
 
-
-UpdateRule = Sgd | Adam | AdamW
+UpdateRule = Sgd | Adam
 
 
 @dataclass(frozen=True)
@@ -136,15 +125,8 @@ class Training:
         return self.rules.get(parameter, self.rule)
 
 
-def _require_within(rule: UpdateRule, name: str, lowest: float = 0.0) -> None:
-    value = getattr(rule, name)
-    if not lowest <= value < math.inf:
-        least = "" if lowest == -math.inf else f" of at least {lowest:g}"
-        raise BadInputError(f"{type(rule).__name__}: {name}: {value} is not a number{least}")
-
-
-def _require_adam(rule: Adam | AdamW) -> None:
-    for name in ("learning_rate", "eps", "weight_decay"):
-        _require_within(rule, name)
-    if len(rule.betas) != 2 or not all(0 <= beta < 1 for beta in rule.betas):  # noqa: PLR2004  (mean and variance)
-        raise BadInputError(f"{type(rule).__name__}: betas: {rule.betas} are not two numbers in [0, 1)")
+def _require_numbers(rule: UpdateRule, *names: str, lowest: float = 0.0) -> None:
+    for name in names:
+        if not lowest <= (value := getattr(rule, name)) < math.inf:
+            least = "" if lowest == -math.inf else f" of at least {lowest:g}"
+            raise BadInputError(f"{type(rule).__name__}: {name}: {value} is not a number{least}")

@@ -20,7 +20,6 @@ from autotm.lower.cuda import cuda_step
 from autotm.model.errors import AutotmError
 from autotm.model.files import hash_of
 from autotm.model.graph import ScheduleKind
-from autotm.model.launch import Launch
 
 NETWORKS = {"mnist": {"batch": 16, "image": 28}, "dlrm": {"batch": 16, "rows": 1000}}
 MORE = {"transformer": {"batch": 1, "sequence": 8, "vocabulary": 500}}
@@ -107,11 +106,6 @@ def test_same_code_every_time(steps):
     for symbol, function in step.functions.items():
         again = cuda_kernel(function, DEVICES["h100"])
         assert (again.symbol, again.identity) == (symbol, step.kernels[symbol].identity)
-
-
-def test_a_launch_is_json():
-    launch = Launch("sum_0", (0, 2), (7, 1, 1), (256, 1, 1))
-    assert Launch.from_json(launch.to_json()) == launch
 
 
 def within_limits(kernels, made, spilled=MOST_SPILLED_BYTES):

@@ -11,7 +11,7 @@ import small_step_kernels
 
 from autotm.kernels.library import FatbinLibrary, KernelLibrary, aligned_empty
 from autotm.model.errors import AutotmError, BadInputError, DamagedFileError
-from autotm.model.launch import Launch
+from autotm.model.graph import Launch
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_memory_that_a_kernel_cannot_use_is_refused_before_the_call(path: Path) 
 
 LAUNCHES = {
     "matmul": (
-        Launch("matmul_0", (0, 1, 2), (8, 1, 1), (256, 1, 1), 65536),
+        Launch("matmul_0", (0, 1, 2), (8, 1, 1), (256, 1, 1)),
         Launch("matmul_1", (2, 3), (1, 1, 1), (32, 1, 1)),
     ),
     "add": (Launch("add_0", (0, 1), (4, 2, 1), (128, 1, 1)),),

@@ -11,7 +11,7 @@ from thread_device import Delays
 from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
 from autotm.memory.gpu.cuda_memory import Runtime
 from autotm.model.errors import AutotmError, BadInputError
-from autotm.model.launch import Launch
+from autotm.model.graph import Launch
 from autotm.model.timeline import Lane
 from autotm.runtime.streams.executor import LaunchedKernels, prepare_streams
 from autotm.runtime.streams.schedule import DeviceArguments, device_bytes

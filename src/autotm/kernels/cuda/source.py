@@ -25,8 +25,7 @@ from autotm.kernels.cuda.tiles import functions_in
 from autotm.kernels.tir import Workspace, extents
 from autotm.model.errors import AutotmError
 from autotm.model.files import write_atomically
-from autotm.model.graph import OpClass, ScheduleKind
-from autotm.model.launch import Launch
+from autotm.model.graph import Launch, OpClass, ScheduleKind
 from autotm.model.machine import Products
 
 _PASSES = [

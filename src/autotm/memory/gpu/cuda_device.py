@@ -25,7 +25,7 @@ from autotm.memory.gpu.cuda_memory import (
 )
 from autotm.memory.gpu.interface import Event, Span
 from autotm.model.errors import AutotmError
-from autotm.model.launch import Launch
+from autotm.model.graph import Launch
 
 # Streams and events of CUDA.
 
