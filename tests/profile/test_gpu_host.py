@@ -20,7 +20,7 @@ from autotm.model.limit import Counts
 from autotm.model.program import KernelStep
 from autotm.profile import host_gpu
 from autotm.profile.kernel_timing import ProfileOptions
-from autotm.runtime.streams.executor import Kernels
+from autotm.runtime.streams.executor import Kernels, OpenDevice
 from autotm.runtime.streams.schedule import device_bytes
 from autotm.runtime.verify import VerificationError, plain_program
 
@@ -32,9 +32,9 @@ def planned(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Planned:
     return planned_step("mlp", tmp_path_factory.mktemp("mlp"), objects)
 
 
-def opener(planned: Planned, seed: int = 0, most_bytes: int = 1 << 40) -> host_gpu.Open:
+def opener(planned: Planned, seed: int = 0, most_bytes: int = 1 << 40) -> OpenDevice:
     @contextmanager
-    def opened(device_bytes: int, host_bytes: int) -> Iterator[tuple[Device, Kernels]]:
+    def opened(device_bytes: int, host_bytes: int, **_: int) -> Iterator[tuple[Device, Kernels]]:
         if device_bytes > most_bytes:
             raise DeviceMemoryError(f"{most_bytes} bytes are free")
         with ThreadDevice(device_bytes, host_bytes, order=Delays(seed), machine=small_step.machine()) as device:

@@ -13,7 +13,7 @@ from autotm.model.graph import Graph, Initial, Tier
 from autotm.model.program import Address, KernelStep, MoveStep, Program
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import poisoned, prepare
-from autotm.runtime.verify import VerificationError, digests, plain_reference, reference, results, verify
+from autotm.runtime.verify import VerificationError, digests, reference, results, verify
 
 STEPS = 3
 GRAPH = small_step.graph()
@@ -22,12 +22,12 @@ GRAPH = small_step.graph()
 def check(library: KernelLibrary, made: Program, *, poison: bool) -> dict[str, str]:
     """Digests of the results of the last step."""
     machine = small_step.machine()
-    expected = plain_reference(GRAPH, library, machine, 0, STEPS, small_step.DEVICES)
+    expected = reference(GRAPH, library, machine, 0, STEPS, small_step.DEVICES)
     arguments = Arguments.allocate(GRAPH)
     arguments.fill(0)
     with open_tiers(machine, small_step.links(), made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
         executor = prepare(GRAPH, library, made, arguments, tiers)
-        verify(GRAPH, poisoned(GRAPH, executor, tiers) if poison else executor, arguments, expected, STEPS)
+        verify(GRAPH, poisoned(GRAPH, executor) if poison else executor, expected, STEPS)
     return digests(GRAPH, arguments)
 
 
@@ -41,14 +41,14 @@ ROUND_TRIP = program(GRAPH, frozenset({"vt"}), {"act2": Trip(5, 6)})
 @pytest.mark.parametrize("poison", [False, True])
 @pytest.mark.parametrize("slow", [frozenset(), frozenset(t.name for t in GRAPH.movable)])
 def test_a_right_program_passes(library: KernelLibrary, slow: frozenset[str], poison: bool) -> None:
-    expected = plain_reference(GRAPH, library, small_step.machine(), 0, STEPS, small_step.DEVICES).digests[-1]
+    expected = reference(GRAPH, library, small_step.machine(), 0, STEPS, small_step.DEVICES)[-1]
     assert check(library, program(GRAPH, slow), poison=poison) == expected
     assert check(library, ROUND_TRIP, poison=poison) == expected
 
 
 def test_the_results_are_losses_and_updated_parameters_and_change_every_step(library: KernelLibrary) -> None:
     assert set(results(GRAPH)) == {"loss", "v_new", "w_new"}
-    found = plain_reference(GRAPH, library, small_step.machine(), 0, STEPS, small_step.DEVICES).digests
+    found = reference(GRAPH, library, small_step.machine(), 0, STEPS, small_step.DEVICES)
     assert len({digest for step in found for digest in step.values()}) == STEPS * 3
 
 
@@ -81,7 +81,7 @@ def test_a_step_without_finite_results_cannot_be_verified(library: KernelLibrary
     huge = tuple(replace(t, initial=Initial("normal", 1e30)) if t.name == "w" else t for t in GRAPH.tensors)
     graph = Graph(GRAPH.network, GRAPH.scale, GRAPH.batch, GRAPH.kernels, huge)
     with pytest.raises(VerificationError, match="not finite"):
-        plain_reference(graph, library, small_step.machine(), 0, 1, small_step.DEVICES)
+        reference(graph, library, small_step.machine(), 0, 1, small_step.DEVICES)
 
 
 def test_the_reference_is_kept_and_made_again_when_it_does_not_fit(library: KernelLibrary, tmp_path: Path) -> None:

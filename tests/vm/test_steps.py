@@ -10,7 +10,7 @@ from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import poisoned, prepare
-from autotm.runtime.verify import plain_reference, verify
+from autotm.runtime.verify import reference, verify
 
 STEPS = 3
 GRAPH = small_step.graph()
@@ -26,10 +26,10 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_same_bits(kind: str, name: str, library: KernelLibrary, request: pytest.FixtureRequest) -> None:
     machine, made = request.getfixturevalue(kind), PROGRAMS[name]
-    expected = plain_reference(GRAPH, library, machine, 0, STEPS, small_step.DEVICES)
+    expected = reference(GRAPH, library, machine, 0, STEPS, small_step.DEVICES)
     with open_tiers(machine, small_step.links(), made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
         arguments = Arguments.allocate(GRAPH, tiers=tiers)
         arguments.fill(0, machine.cpus)
-        executor = poisoned(GRAPH, prepare(GRAPH, library, made, arguments, tiers), tiers)
-        verify(GRAPH, executor, arguments, expected, STEPS)
+        executor = poisoned(GRAPH, prepare(GRAPH, library, made, arguments, tiers))
+        verify(GRAPH, executor, expected, STEPS)
         tiers.check()

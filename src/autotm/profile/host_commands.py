@@ -7,17 +7,15 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from autotm.kernels.library import FatbinLibrary, KernelLibrary
 from autotm.kernels.yardsticks import Yardstick, Yardsticks
-from autotm.memory.gpu.interface import Device
-from autotm.memory.gpu.opening import open_device
 from autotm.model.errors import AutotmError
 from autotm.model.files import load, require_writable, save, write_results
 from autotm.model.graph import Graph, OpClass
@@ -36,7 +34,7 @@ from autotm.profile.step_profile import profile_step
 from autotm.profile.store import KernelStore
 from autotm.runtime.run import run
 from autotm.runtime.step_times import RunOptions
-from autotm.runtime.streams.executor import Kernels, LaunchedKernels
+from autotm.runtime.streams.executor import open_machines_gpu
 from autotm.runtime.streams.run import run_on_gpu
 from autotm.runtime.verify import verified
 
@@ -209,7 +207,12 @@ def check(contents: Contents, threads: int | None, to: Path | None) -> None:
     settings, program, machine = contents.settings, contents.program, contents.machine(threads)
     if settings.target == CUDA:
         same = host_gpu.compared(
-            contents.graph, program, settings.counts, settings.seed, _CHECKED_STEPS, _opener(contents, machine)
+            contents.graph,
+            program,
+            settings.counts,
+            settings.seed,
+            _CHECKED_STEPS,
+            partial(open_machines_gpu, machine, contents.fatbin),
         )
         _tell_same(settings, program, same, "on the GPU")
         return
@@ -264,7 +267,7 @@ def profile_kernels(contents: Contents, threads: int | None, to: Path | None) ->
     options = ProfileOptions(**settings.timing, seed=settings.seed)
     if settings.target == CUDA:
         came_from = provenance(machine, settings.seed)
-        opened = _opener(contents, machine)
+        opened = partial(open_machines_gpu, machine, contents.fatbin)
         timed, links = host_gpu.profiled(contents.graph, settings.counts, options, opened, came_from)
         _export(contents, machine, file, links, timed, None)
         sys.stdout.write(f"{len(timed.timings)} times of kernels; {file}\n")
@@ -292,7 +295,7 @@ def profile_kernels(contents: Contents, threads: int | None, to: Path | None) ->
 def _run_on_gpu(contents: Contents, machine: Machine, to: Path | None) -> None:
     settings, program, graph = contents.settings, contents.program, contents.graph
     if not contents.is_planned:
-        opened, rounds = _opener(contents, machine), settings.run["min_steps"]
+        opened, rounds = partial(open_machines_gpu, machine, contents.fatbin), settings.run["min_steps"]
         same = host_gpu.compared(graph, program, settings.counts, settings.seed, _CHECKED_STEPS, opened)
         _tell_same(settings, program, same, "on the GPU")
         seconds = host_gpu.step_seconds(graph, program, settings.counts, settings.seed, rounds, opened)
@@ -308,22 +311,6 @@ def _run_on_gpu(contents: Contents, machine: Machine, to: Path | None) -> None:
 
 def _tell_record(record: Record, file: Path) -> None:
     sys.stdout.write(f"{record}; {file}\n")
-
-
-def _opener(contents: Contents, machine: Machine) -> host_gpu.Open:
-    """Opens the GPU of the machine file, checked, with the kernels loaded; what is refused is refused before.
-
-    Raises:
-        AutotmError: no driver, an old one, no such GPU, one of another sm, others on it, or too little memory.
-    """
-    library = contents.fatbin
-
-    @contextmanager
-    def opened(device_bytes: int, host_bytes: int) -> Iterator[tuple[Device, Kernels]]:
-        with open_device(machine, device_bytes, host_bytes, built_for=library.architectures) as device:
-            yield device, LaunchedKernels.on(device, library)
-
-    return opened
 
 
 def _export(

@@ -16,7 +16,7 @@ import psutil
 from autotm.memory.pool import Pool
 from autotm.memory.tiers import Tiers
 from autotm.model.errors import AutotmError
-from autotm.model.graph import Graph, Initial, InitialValue, Operand, Role, Tensor, Tier
+from autotm.model.graph import Graph, InitialValue, Operand, Role, Tensor, Tier
 from autotm.model.limit import storage_of
 from autotm.model.program import KernelStep, Program
 
@@ -35,30 +35,30 @@ def spread(work: Callable[[Item], Result], items: Iterable[Item], cpus: Sequence
     if not cpus:
         return [work(item) for item in items]
     # Threads take the next item by themselves: a future for each of thousands of small tensors costs more than work.
-    left, found = iter(list(enumerate(items))), {}
+    left, results = iter(list(enumerate(items))), {}
 
     def work_on() -> None:
         for number, item in left:
-            found[number] = work(item)
+            results[number] = work(item)
 
     # A thread inherits its maker's cores, and that one may be held on a single core.
     with ThreadPoolExecutor(len(cpus), initializer=os.sched_setaffinity, initargs=(0, set(cpus))) as threads:
         for thread in [threads.submit(work_on) for _ in cpus]:
             thread.result()
-    return [found[number] for number in sorted(found)]
+    return [results[number] for number in sorted(results)]
 
 
 Array = npt.NDArray[Any]
 
 
 def initial_value(tensor: Tensor, seed: int) -> Array:
-    """The value of `tensor` before the first step: what is random is drawn in float32 from the tensor's own stream.
+    """The value of `tensor` before the first step: random numbers are drawn in float32 from the tensor's own stream.
 
     The stream depends on `seed` and the tensor's name only, so every program of a network, on every machine, and a
     reference in any other precision start from the same numbers.
 
     Raises:
-        AutotmError: the tensor has no initial value.
+        AutotmError: the tensor, which is no result, has no initial value. Results are zero.
     """
     value: Array = np.empty(tensor.shape, tensor.dtype)
     _fill(value, tensor, seed)
@@ -66,22 +66,18 @@ def initial_value(tensor: Tensor, seed: int) -> Array:
 
 
 def _fill(memory: Array, tensor: Tensor, seed: int) -> None:
+    if tensor.role is Role.RESULT:
+        memory[...] = 0
+        return
     if tensor.initial is None:
         raise AutotmError(f"graph: tensor '{tensor.name}' ({tensor.role}) has no initializer; rerun kernel_profile")
     if isinstance(tensor.initial, InitialValue):
         memory[...] = tensor.initial.read(tensor.name, tensor.shape, tensor.dtype)
         return
     # Jobs wait for this: of NumPy's generators SFC64 is the fastest.
-    generator = np.random.Generator(np.random.SFC64(_key(tensor.name, seed)))
-    _draw(memory, tensor.initial, generator)
-
-
-def _key(name: str, seed: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:16], "little")
-
-
-def _draw(memory: Array, initial: Initial, generator: np.random.Generator) -> None:
-    shape = memory.shape
+    key = hashlib.sha256(f"{seed}:{tensor.name}".encode()).digest()[:16]
+    generator = np.random.Generator(np.random.SFC64(int.from_bytes(key, "little")))
+    initial, shape = tensor.initial, tensor.shape
     match initial.kind:
         case "normal" | "uniform":
             draw = generator.standard_normal if initial.kind == "normal" else generator.random
@@ -93,25 +89,14 @@ def _draw(memory: Array, initial: Initial, generator: np.random.Generator) -> No
             memory[...] = columns[..., None] == np.arange(shape[-1])
         case "integers":
             memory[...] = generator.integers(int(initial.scale), size=shape)
-        case _:
-            memory[...] = _FORMULAS[initial.kind](shape, initial.scale)
-
-
-def _sinusoids(shape: tuple[int, ...], _scale: float) -> Array:
-    positions, width = shape
-    column = np.arange(width)
-    angle = np.arange(positions)[:, None] / 10000.0 ** ((column - column % 2) / width)
-    found: Array = np.where(column % 2, np.cos(angle), np.sin(angle))
-    return found
-
-
-_FORMULAS: dict[str, Callable[[tuple[int, ...], float], Array]] = {
-    "zeros": lambda shape, _: np.zeros(shape),
-    "ones": lambda shape, _: np.ones(shape),
-    "sinusoids": _sinusoids,
-    "future": lambda shape, scale: np.triu(np.full(shape, scale), 1),
-}
-"""Values that need no random numbers, from shape and scale."""
+        case "zeros" | "ones":
+            memory[...] = initial.kind == "ones"
+        case "sinusoids":
+            column = np.arange(shape[1])
+            angle = np.arange(shape[0])[:, None] / 10000.0 ** ((column - column % 2) / shape[1])
+            memory[...] = np.where(column % 2, np.cos(angle), np.sin(angle))
+        case "future":
+            memory[...] = np.triu(np.full(shape, initial.scale), 1)
 
 
 @dataclass(frozen=True)
@@ -134,11 +119,11 @@ class Arguments:
     ) -> Arguments:
         """Memory for every argument of `graph` but for those that `placed` has a place for; zero until filled.
 
-        Where `tiers` are open, it is of their fast memory, beside the pool.
+        Where `tiers` are open, it is fast memory of theirs outside the pool.
         """
         offsets, total = {}, 0
-        for tensor in graph.tensors:
-            if not tensor.role.is_movable and tensor.alias_of is None and tensor.name not in (placed or {}):
+        for tensor in own_arguments(graph):
+            if tensor.name not in (placed or {}):
                 offsets[tensor.name] = total
                 total += tensor.allocated_bytes
         own = Pool(Tier.FAST, total) if tiers is None else tiers.beside(total)
@@ -154,12 +139,9 @@ class Arguments:
             program: of `counted`.
             tiers: opened for the program.
         """
-        placed = {}
-        for step in program.steps:
-            if isinstance(step, KernelStep):
-                for operand, address in zip(counted.kernels[step.kernel].operands, step.addresses, strict=True):
-                    if counted.by_name[operand.tensor].held and address.offset is not None:
-                        placed[operand.tensor] = tiers.pool(address.tier), address.offset
+        placed = {
+            name: (tiers.pool(tier), offset) for name, (tier, offset) in placed_arguments(counted, program).items()
+        }
         return cls.allocate(graph, placed, tiers)
 
     def fill(self, seed: int, cpus: Sequence[int] = ()) -> None:
@@ -167,18 +149,16 @@ class Arguments:
 
         def fill(tensor: Tensor) -> None:
             memory = self.value(tensor.name)
-            if tensor.role is Role.RESULT:
-                memory[...] = 0
-            elif tensor.name in self.initial:
+            if tensor.name in self.initial:
                 memory[...] = self.initial[tensor.name]
             else:
                 _fill(memory, tensor, seed)
 
-        spread(fill, _own(self.graph), cpus)
+        spread(fill, own_arguments(self.graph), cpus)
 
     def copied(self) -> dict[str, Array]:
         """Copies of all that are not results, as they are now; none where less than their size would stay free."""
-        own = [tensor for tensor in _own(self.graph) if tensor.role is not Role.RESULT]
+        own = [tensor for tensor in own_arguments(self.graph) if tensor.role is not Role.RESULT]
         if psutil.virtual_memory().available < 2 * sum(tensor.size_bytes for tensor in own):
             return {}
         return {tensor.name: self.value(tensor.name).copy() for tensor in own}
@@ -197,9 +177,20 @@ class Arguments:
 
 def io_bytes(graph: Graph) -> int:
     """Bytes of all arguments; an updated parameter shares its parameter's memory and counts once."""
-    return sum(tensor.size_bytes for tensor in _own(graph))
+    return sum(tensor.size_bytes for tensor in own_arguments(graph))
 
 
-def _own(graph: Graph) -> list[Tensor]:
+def own_arguments(graph: Graph) -> list[Tensor]:
     """The arguments that have memory of their own."""
     return [tensor for tensor in graph.tensors if not tensor.role.is_movable and tensor.alias_of is None]
+
+
+def placed_arguments(counted: Graph, program: Program) -> dict[str, tuple[Tier, int]]:
+    """Tier and offset of the arguments that `program`, of the step as `counted`, keeps in the pools."""
+    placed = {}
+    for step in program.steps:
+        if isinstance(step, KernelStep):
+            for operand, address in zip(counted.kernels[step.kernel].operands, step.addresses, strict=True):
+                if counted.by_name[operand.tensor].held and address.offset is not None:
+                    placed[operand.tensor] = address.tier, address.offset
+    return placed

@@ -6,33 +6,68 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 from autotm.kernels.library import Array, KernelLibrary
 from autotm.memory.copies import AsyncCopy
 from autotm.memory.emulation import wait_until
 from autotm.memory.tiers import Tiers
 from autotm.model.cache import amplified_bytes
-from autotm.model.graph import Graph, Kernel, Tier, slow_traffic
-from autotm.model.program import Address, Instruction, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
+from autotm.model.graph import Graph, Tier, slow_traffic
+from autotm.model.program import KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 from autotm.runtime.arguments import Arguments
-
-# A program as a flat list of calls: everything is looked up, viewed and priced before the first one.
 
 Call = Callable[[], None]
 
 
+class Values(Protocol):
+    """Arguments of a step, wherever they are."""
+
+    def fill(self, seed: int, cpus: Sequence[int] = ()) -> None:
+        """Make every argument what it is before the first step, on `cpus` if given; results become zero."""
+
+    def value(self, name: str) -> Array:
+        """An argument as it is now."""
+
+
+class StepExecutor(Protocol):
+    """One training step in its memory, ready to run: what verifying, timing and recording need of it.
+
+    On the host (`Executor`), on a device's streams (`StreamExecutor`), or there kernel by kernel (`KernelByKernel`).
+    """
+
+    @property
+    def program(self) -> Program:
+        """That it runs."""
+
+    @property
+    def arguments(self) -> Values:
+        """Parameters, inputs and results."""
+
+    def step(self) -> None:
+        """Run one step to its end: parameters are updated in place, results overwritten."""
+
+
+# On the host: everything is looked up, viewed and priced before the first call.
+
+
 @dataclass(frozen=True)
 class Executor:
-    """One training step, ready to run.
+    """One training step on the host.
 
     Attributes:
+        program: that it runs.
+        arguments: where those are that no plan places.
+        tiers: the pools of the program.
         calls: in execution order; a kernel with slow operands, slow pages, or misses in a cache, on an emulated tier is
             followed by its delay.
         spans: per program step, the half-open range of its calls.
-        async_copies: copies beside kernels, by the number of their move.
+        async_copies: copies that overlap kernels, by the number of their move.
     """
 
     program: Program
+    arguments: Arguments
+    tiers: Tiers
     calls: tuple[Call, ...]
     spans: tuple[tuple[int, int], ...]
     async_copies: Mapping[int, AsyncCopy]
@@ -64,15 +99,35 @@ def prepare(graph: Graph, library: KernelLibrary, program: Program, arguments: A
         AutotmError: an address leaves its pool or is not aligned.
         BadInputError: the library lacks a kernel.
     """
-    async_copies = _async_copies(program, tiers)
-    builder = _Builder(graph, library, program, arguments, tiers, async_copies)
+    waits = {step.move: place for place, step in enumerate(program.steps) if isinstance(step, WaitMoveStep)}
+    async_copies: dict[int, AsyncCopy] = {}
     calls: list[Call] = []
     spans = []
     for step in program.steps:
         first = len(calls)
-        calls += builder.calls(step)
+        match step:
+            case KernelStep():
+                kernel = graph.kernels[step.kernel]
+                views = [
+                    arguments.view(operand)
+                    if address.offset is None
+                    else tiers.pool(address.tier).view(address.offset, operand.shape, operand.dtype)
+                    for operand, address in zip(kernel.operands, step.addresses, strict=True)
+                ]
+                calls.append(library.bind(kernel.function, views))
+                if delay_ns := _delay_ns(graph, program, step, tiers):
+                    calls.append(functools.partial(_wait, delay_ns))
+            case MoveStep():
+                calls.append(functools.partial(tiers.copy, *_ends(step, tiers), step.destination.tier))
+            case StartMoveStep():
+                # Of the copies under way, the one that is waited for first is the most urgent.
+                copy = tiers.async_copy(*_ends(step, tiers), step.destination.tier, waits[step.move])
+                async_copies[step.move] = copy
+                calls.append(copy.start)
+            case WaitMoveStep():
+                calls.append(async_copies[step.move].wait)
         spans.append((first, len(calls)))
-    return Executor(program, tuple(calls), tuple(spans), async_copies)
+    return Executor(program, arguments, tiers, tuple(calls), tuple(spans), async_copies)
 
 
 def heaviest_call(graph: Graph, executor: Executor) -> Call:
@@ -85,59 +140,16 @@ def heaviest_call(graph: Graph, executor: Executor) -> Call:
     return executor.calls[max(spans)[1]]
 
 
-@dataclass(frozen=True)
-class _Builder:
-    graph: Graph
-    library: KernelLibrary
-    program: Program
-    arguments: Arguments
-    tiers: Tiers
-    async_copies: dict[int, AsyncCopy]
-
-    def calls(self, step: Instruction) -> list[Call]:
-        match step:
-            case KernelStep():
-                return self._kernel(step)
-            case MoveStep():
-                views = _ends(step, self.tiers)
-                return [functools.partial(self.tiers.copy, *views, step.destination.tier)]
-            case StartMoveStep():
-                return [self.async_copies[step.move].start]
-            case WaitMoveStep():
-                return [self.async_copies[step.move].wait]
-
-    def _kernel(self, step: KernelStep) -> list[Call]:
-        kernel = self.graph.kernels[step.kernel]
-        views = [self._operand(kernel, slot, address) for slot, address in enumerate(step.addresses)]
-        call = self.library.bind(kernel.function, views)
-        delay_ns = self._delay_ns(step, kernel)
-        return [call, functools.partial(_wait, delay_ns)] if delay_ns else [call]
-
-    def _delay_ns(self, step: KernelStep, kernel: Kernel) -> int:
-        if self.program.cache_traffic_bytes:
-            fetched, written = self.program.cache_traffic_bytes[step.kernel]
-            own = amplified_bytes(self.graph, kernel, fetched)
-            return self.tiers.cache_delay_ns(kernel.op_class, fetched, written, own)
-        if self.program.paged_traffic:
-            return self.tiers.paged_delay_ns(kernel.op_class, self.program.paged_traffic[step.kernel])
-        config = "".join(address.tier.letter for address in step.addresses)
-        return self.tiers.kernel_delay_ns(kernel.op_class, *slow_traffic(self.graph, kernel, config))
-
-    def _operand(self, kernel: Kernel, slot: int, address: Address) -> Array:
-        operand = kernel.operands[slot]
-        if address.offset is None:
-            return self.arguments.view(operand)
-        return self.tiers.pool(address.tier).view(address.offset, operand.shape, operand.dtype)
-
-
-def _async_copies(program: Program, tiers: Tiers) -> dict[int, AsyncCopy]:
-    """The asynchronous moves by number; the one that is waited for first is the most urgent."""
-    waits = {step.move: place for place, step in enumerate(program.steps) if isinstance(step, WaitMoveStep)}
-    return {
-        step.move: tiers.async_copy(*_ends(step, tiers), step.destination.tier, waits[step.move])
-        for step in program.steps
-        if isinstance(step, StartMoveStep)
-    }
+def _delay_ns(graph: Graph, program: Program, step: KernelStep, tiers: Tiers) -> int:
+    """Emulated cost of a kernel's slow operands, slow pages or cache misses."""
+    kernel = graph.kernels[step.kernel]
+    if program.cache_traffic_bytes:
+        fetched, written = program.cache_traffic_bytes[step.kernel]
+        return tiers.cache_delay_ns(kernel.op_class, fetched, written, amplified_bytes(graph, kernel, fetched))
+    if program.paged_traffic:
+        return tiers.paged_delay_ns(kernel.op_class, program.paged_traffic[step.kernel])
+    config = "".join(address.tier.letter for address in step.addresses)
+    return tiers.kernel_delay_ns(kernel.op_class, *slow_traffic(graph, kernel, config))
 
 
 def _ends(step: MoveStep | StartMoveStep, tiers: Tiers) -> tuple[Array, Array]:
@@ -155,8 +167,7 @@ def _wait(delay_ns: int) -> None:
 # Debug mode: memory becomes NaN as soon as its tensor is dead, so that a read of it cannot go unseen.
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a tensor is in a pool."""
 
     tensor: str
@@ -164,8 +175,9 @@ class _Place:
     offset: int
 
 
-def poisoned(graph: Graph, executor: Executor, tiers: Tiers) -> Executor:
+def poisoned(graph: Graph, executor: Executor) -> Executor:
     """The same step, with both pools poisoned now and each tensor's memory again after its last use there."""
+    tiers = executor.tiers
     for pool in (tiers.fast, tiers.slow):
         pool.poison(0, pool.size_bytes)
     calls: list[Call] = []
@@ -182,7 +194,15 @@ def poisoned(graph: Graph, executor: Executor, tiers: Tiers) -> Executor:
 def deaths(graph: Graph, program: Program) -> list[list[tuple[Tier, int, int]]]:
     """Per program step, the memory (tier, offset, bytes) that nothing reads after it before it is written again."""
     dead: list[list[tuple[Tier, int, int]]] = [[] for _ in program.steps]
-    needed = _held_places(graph, program)
+    # The next step reads the arguments that are in the pools.
+    needed = {
+        place
+        for step in program.steps
+        if isinstance(step, KernelStep)
+        for accesses in _accesses(graph, step)
+        for place in accesses
+        if graph.by_name[place.tensor].held
+    }
     async_copies = {step.move: step for step in program.steps if isinstance(step, StartMoveStep)}
     for index in range(len(program.steps) - 1, -1, -1):
         step = program.steps[index]
@@ -200,28 +220,16 @@ def deaths(graph: Graph, program: Program) -> list[list[tuple[Tier, int, int]]]:
     return dead
 
 
-def _held_places(graph: Graph, program: Program) -> set[_Place]:
-    """Places of arguments in the pools: the next step reads them."""
-    steps = [step for step in program.steps if isinstance(step, KernelStep)]
-    places = (place for step in steps for accesses in _accesses(graph, step) for place in accesses)
-    return {place for place in places if graph.by_name[place.tensor].held}
-
-
 def _accesses(graph: Graph, step: KernelStep | MoveStep | StartMoveStep) -> tuple[list[_Place], list[_Place]]:
     """Places in the pools that a kernel or a move reads, and those it writes."""
-    if not isinstance(step, KernelStep):
-        return _places([step.tensor], [step.source]), _places([step.tensor], [step.destination])
-    kernel = graph.kernels[step.kernel]
-    names, inputs = [operand.tensor for operand in kernel.operands], len(kernel.inputs)
-    return (
-        _places(names[:inputs], step.addresses[:inputs]),
-        _places(names[inputs:], step.addresses[inputs:]),
+    if isinstance(step, KernelStep):
+        kernel = graph.kernels[step.kernel]
+        uses = [(operand.tensor, address) for operand, address in zip(kernel.operands, step.addresses, strict=True)]
+        read, written = uses[: len(kernel.inputs)], uses[len(kernel.inputs) :]
+    else:
+        read, written = [(step.tensor, step.source)], [(step.tensor, step.destination)]
+    in_pools = (
+        [_Place(tensor, address.tier, address.offset) for tensor, address in some if address.offset is not None]
+        for some in (read, written)
     )
-
-
-def _places(tensors: Sequence[str], addresses: Sequence[Address]) -> list[_Place]:
-    return [
-        _Place(tensor, address.tier, address.offset)
-        for tensor, address in zip(tensors, addresses, strict=True)
-        if address.offset is not None
-    ]
+    return next(in_pools), next(in_pools)

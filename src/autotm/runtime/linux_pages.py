@@ -18,7 +18,6 @@ from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph
 from autotm.model.plan import Plan
 from autotm.model.system import SystemMemory
-from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor
 
 log = logging.getLogger(__name__)
@@ -68,13 +67,11 @@ class LinuxPages:
 
     def counts(self, graph: Graph) -> PageCounts:
         """For the record; `graph` is the step with the implementations that run."""
-        found = PageCounts.of(self.pool, graph)
-        return replace(found, promoted_bytes=self.promoted_bytes, demoted_bytes=self.demoted_bytes)
+        counts = PageCounts.of(self.pool, graph)
+        return replace(counts, promoted_bytes=self.promoted_bytes, demoted_bytes=self.demoted_bytes)
 
 
-def fill_and_settle(
-    executor: Executor, arguments: Arguments, tiers: Tiers, others: Sequence[Tiers], seed: int, cpus: Sequence[int]
-) -> Settled | None:
+def fill_and_settle(executor: Executor, others: Sequence[Tiers], seed: int, cpus: Sequence[int]) -> Settled | None:
     """Make all arguments what they are before the first step.
 
     Where Linux places pages, steps run before, until pages are where they stay: the first one touches them in a
@@ -82,9 +79,7 @@ def fill_and_settle(
 
     Args:
         executor: of the plain step.
-        arguments: in `tiers`, or beside.
-        tiers: of the program.
-        others: open beside these.
+        others: memories that are open besides the executor's.
         seed: of the arguments.
         cpus: that fill them.
 
@@ -95,25 +90,18 @@ def fill_and_settle(
         AutotmError: Linux cannot place them within the limit, or the system does not let this process ask for it.
     """
     settled = None
-    if isinstance(tiers, PolicyTiers):
-        settled = _settle(executor, arguments, tiers, others, seed, cpus)
+    if isinstance(executor.tiers, PolicyTiers):
+        settled = _settle(executor, executor.tiers, others, seed, cpus)
         log.info("pages by memory node: %s", settled.by_node)
         if not settled.is_steady:
             log.warning("pages still moved after %d steps: times are of steps that are not steady", settled.steps)
-    arguments.fill(seed, cpus)
+    executor.arguments.fill(seed, cpus)
     return settled
 
 
-def _settle(
-    executor: Executor,
-    arguments: Arguments,
-    tiers: PolicyTiers,
-    others: Sequence[Tiers],
-    seed: int,
-    cpus: Sequence[int],
-) -> Settled:
+def _settle(executor: Executor, tiers: PolicyTiers, others: Sequence[Tiers], seed: int, cpus: Sequence[int]) -> Settled:
     def touch() -> None:
-        arguments.fill(seed, cpus)
+        executor.arguments.fill(seed, cpus)
         executor.step()
 
     with tiers.only_pages_of_the_pool():

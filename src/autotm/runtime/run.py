@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -24,11 +25,11 @@ from autotm.model.profile import Profile
 from autotm.model.program import Program
 from autotm.model.record import PLAIN_STEP, Record
 from autotm.runtime.arguments import Arguments
-from autotm.runtime.executor import Executor, heaviest_call, poisoned, prepare
+from autotm.runtime.executor import Executor, StepExecutor, heaviest_call, poisoned, prepare
 from autotm.runtime.linux_pages import Settled, count_pages, fill_and_settle
 from autotm.runtime.record import Measured, build_record
 from autotm.runtime.step_times import Contender, RunOptions, StepTimes, time_in_turn, time_parts
-from autotm.runtime.verify import Reference, all_fast_program, compare, reference, verify
+from autotm.runtime.verify import Digests, all_fast_program, compare, reference, verify
 
 log = logging.getLogger(__name__)
 
@@ -76,24 +77,24 @@ class Runs:
         self._graph, self._library, self._machine = graph, library, machine
         self._links, self._profile, self._options = links, profile, options
         self._devices_dir, self._reference_file = devices_dir, reference_file
-        self._beside: dict[Counts, _AllFast] = {}
-        self._references: dict[tuple[str, ...], Reference] = {}
+        self._all_fast: dict[Counts, Executor] = {}
+        self._references: dict[tuple[str, ...], Digests] = {}
 
     def run(self, program: Program, plan: Plan) -> Record:
         """Verify and time `program`.
 
-        What the program is verified against has the same implementations of kernels; what it is timed beside has the
-        default ones.
+        What the program is verified against has the same implementations of kernels; the all-fast step that is timed in
+        turn with it has the default ones.
 
         Raises:
             BadInputError: program, plan, profile and graph do not belong together, or the library lacks a kernel.
             AutotmError: kernels run on fewer threads than the machine asks for, or memory is not where it was opened.
             VerificationError: the program computes something else than the plain step.
         """
-        (found,) = self.run_in_turn([(program, plan)])
-        if isinstance(found, AutotmError):
-            raise found
-        return found
+        (record,) = self.run_in_turn([(program, plan)])
+        if isinstance(record, AutotmError):
+            raise record
+        return record
 
     def run_in_turn(self, programs: Sequence[tuple[Program, Plan]]) -> list[Record | AutotmError]:
         """Verify and time programs in turn with one all-fast step; their pools are there at the same time.
@@ -102,46 +103,46 @@ class Runs:
 
         Returns:
             For each program its record, or the error that kept it from being measured: as `run` raises it, or that its
-            pools do not fit beside the others'.
+            pools do not fit next to the others'.
 
         Raises:
             AutotmError: as `run`, where it keeps all of them.
         """
         if len(programs) > 1 and not self._may_be_together(programs):
-            return [found for one in programs for found in self.run_in_turn([one])]
+            return [record for one in programs for record in self.run_in_turn([one])]
         machine, options = self._machine, self._options
         with pinned(machine), ExitStack() as stack:
-            beside = self._all_fast(*programs[0])
-            is_warm = beside is not None or not options.side_by_side
-            outcomes: list[_Planned | AutotmError] = []
+            all_fast = self._shared_all_fast(*programs[0])
+            is_warm = all_fast is not None or not options.side_by_side
+            outcomes: list[_HostStep | AutotmError] = []
             for program, plan in programs:
                 try:
                     if outcomes:  # As much again stays free.
                         require_available(2 * (program.fast_bytes + program.slow_bytes))
-                    outcomes.append(self._open(program, plan, beside, stack))
+                    outcomes.append(self._open(program, plan, all_fast, stack))
                 except AutotmError as error:
                     outcomes.append(error)
-            planned = [one for one in outcomes if isinstance(one, _Planned)]
+            planned = [one for one in outcomes if isinstance(one, _HostStep)]
             if planned:  # All run their kernels on the same threads.
                 busy = self._library.busy_threads(machine.threads)
                 check_cores(machine, heaviest_call(planned[0].placed, planned[0].executor), busy=busy)
             if planned and not is_warm:
                 (alone,) = planned
-                beside = self._open_all_fast(alone.plan.counts, alone.arguments)
-                stack.callback(beside.tiers.close)
-            others = [] if beside is None else [beside.tiers]
-            contenders = [one.contender(others) for one in planned]
-            all_fast = None if beside is None else beside.executor
+                all_fast = self._open_all_fast(alone.plan.counts, alone.executor.arguments)
+                stack.callback(all_fast.tiers.close)
+            for one in planned:
+                one.others = [] if all_fast is None else [all_fast.tiers]
+            contenders = [one.contender() for one in planned]
             series = iter(time_in_turn(contenders, all_fast, machine.cpus, options, is_warm=is_warm))
-            for tiers in others:
-                tiers.check()
-            return [self._recorded(one, next(series)) if isinstance(one, _Planned) else one for one in outcomes]
+            if all_fast is not None:
+                all_fast.tiers.check()
+            return [self._recorded(one, next(series)) if isinstance(one, _HostStep) else one for one in outcomes]
 
     def close(self) -> None:
         """Free the memory of the all-fast step."""
-        for one in self._beside.values():
-            one.tiers.close()
-        self._beside.clear()
+        for executor in self._all_fast.values():
+            executor.tiers.close()
+        self._all_fast.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -151,57 +152,37 @@ class Runs:
     ) -> None:
         self.close()
 
-    def _open(self, program: Program, plan: Plan, beside: _AllFast | None, stack: ExitStack) -> _Planned:
+    def _open(self, program: Program, plan: Plan, all_fast: Executor | None, stack: ExitStack) -> _HostStep:
         """Check where a program is from, and give it memory, until `stack` ends."""
-        machine, options = self._machine, self._options
-        counted = counting(self._graph, plan.counts)
-        check_pedigree(counted, program, plan, self._profile)
-        placed, chosen = program.step_of(counted), self._graph.computed_by(program.implementations)
-        expected = self._reference(program.implementations)
-        tiers = stack.enter_context(open_for(program, machine, self._links, self._devices_dir))
-        if beside is not None and plan.counts is Counts.INTERMEDIATES:
-            arguments = replace(beside.arguments, graph=chosen)
-        else:
-            arguments = Arguments.in_pools(chosen, placed, program, tiers)
-        executor = prepare(placed, self._library, program, arguments, tiers)
-        return _Planned(plan, counted, placed, chosen, tiers, arguments, executor, expected, options, machine.cpus)
-
-    def _recorded(self, one: _Planned, times: StepTimes | AutotmError) -> Record | AutotmError:
-        """The record of a program whose steps were timed, once its kernels are, too; or what it failed with."""
-        if isinstance(times, AutotmError):
-            return times
-        options, tiers = self._options, one.tiers
-        try:
-            linux = count_pages(one.settled, tiers, one.placed, one.plan, len(times.samples_s) + times.disturbed)
-            passes = one.passes[-options.instrumented_steps :]
-            parts = time_parts(one.placed, one.executor, options.instrumented_steps, passes)
-            tiers.check()
-        except AutotmError as error:
-            return error
-        pages = {str(tier): tiers.pool(tier).pages_by_node() for tier in Tier}
-        against = PLAIN_STEP if options.verify_steps else ""
-        measured = Measured(times, parts, options.verify_steps, options.seed, against, pages, linux)
-        program, machine = one.executor.program, self._machine
-        record = build_record(one.counted, program, one.plan, machine, self._links, self._profile, measured)
-        _log(record)
-        return record
-
-    def _reference(self, implementations: tuple[str, ...]) -> Reference | None:
-        """What the plain step of those computes; None where nothing is verified."""
-        options = self._options
-        if not options.verify_steps:
-            return None
-        if implementations not in self._references:
+        machine, options, implementations = self._machine, self._options, program.implementations
+        counted, placed, chosen = steps_of(self._graph, program, plan, self._profile)
+        if options.verify_steps and implementations not in self._references:
             self._references[implementations] = reference(
-                self._graph.computed_by(implementations),
+                chosen,
                 self._library,
-                self._machine,
+                machine,
                 options.seed,
                 options.verify_steps,
                 self._devices_dir,
                 self._reference_file,
             )
-        return self._references[implementations]
+        expected = self._references.get(implementations)
+        tiers = stack.enter_context(open_for(program, machine, self._links, self._devices_dir))
+        if all_fast is not None and plan.counts is Counts.INTERMEDIATES:
+            arguments = replace(all_fast.arguments, graph=chosen)
+        else:
+            arguments = Arguments.in_pools(chosen, placed, program, tiers)
+        executor = prepare(placed, self._library, program, arguments, tiers)
+        against = PLAIN_STEP if expected else ""
+        return _HostStep(plan, counted, placed, chosen, executor, options, machine.cpus, expected, against)
+
+    def _recorded(self, one: _HostStep, times: StepTimes | AutotmError) -> Record | AutotmError:
+        if isinstance(times, AutotmError):
+            return times
+        try:
+            return one.record(times, self._machine, self._links, self._profile)
+        except AutotmError as error:
+            return error
 
     def _may_be_together(self, programs: Sequence[tuple[Program, Plan]]) -> bool:
         """Whether several programs share an all-fast step, and their pools slow memory.
@@ -217,7 +198,7 @@ class Runs:
     def _is_placed_by_linux(self, program: Program) -> bool:
         return bool(program.paged_traffic) and isinstance(self._machine.slow_tier, NumaTier)
 
-    def _all_fast(self, program: Program, plan: Plan) -> _AllFast | None:
+    def _shared_all_fast(self, program: Program, plan: Plan) -> Executor | None:
         """The step that all programs with such plans share; None where there is none.
 
         Where Linux places a program's pages, it gets memory before all others, and nothing is shared.
@@ -225,12 +206,12 @@ class Runs:
         if not self._options.side_by_side or self._is_placed_by_linux(program):
             self.close()
             return None
-        if plan.counts not in self._beside:
+        if plan.counts not in self._all_fast:
             self.close()
-            self._beside[plan.counts] = self._open_all_fast(plan.counts)
-        return self._beside[plan.counts]
+            self._all_fast[plan.counts] = self._open_all_fast(plan.counts)
+        return self._all_fast[plan.counts]
 
-    def _open_all_fast(self, counts: Counts, arguments: Arguments | None = None) -> _AllFast:
+    def _open_all_fast(self, counts: Counts, arguments: Arguments | None = None) -> Executor:
         """On the arguments of planned steps, if given, unless a plan places these: then, or without, on its own.
 
         Without, it is run once, so that its memory is warm.
@@ -247,108 +228,149 @@ class Runs:
             if is_alone or counts is Counts.ALL:
                 arguments.fill(self._options.seed, machine.cpus)
             if is_alone:
-                arguments = replace(arguments, initial=arguments.copied())
+                executor = replace(executor, arguments=replace(arguments, initial=arguments.copied()))
                 executor.step()
             stack.pop_all()
-        return _AllFast(executor, arguments, tiers)
+        return executor
+
+
+# What the host and a device have in common.
 
 
 @dataclass
-class _Planned:
-    """A program in its memory.
+class PlannedStep(ABC):
+    """A program in its memory: verified, timed and recorded in the same way wherever it runs.
 
     Attributes:
         plan: that it was compiled from.
         counted: the step with all implementations, and what the limit counts.
         placed: the same with the implementations that the program chose.
         chosen: the step as lowered, with these.
-        tiers: its pools.
-        arguments: of the step, which programs may share.
         executor: of the program.
-        expected: results of the plain step; None if it is not verified.
         options: of its run.
         cpus: that it runs on.
-        settled: where Linux had its pages when timing began, where it places them.
-        passes: what its instrumented steps took.
+        expected: results of the plain step; None if it is not verified.
+        against: what computed them.
     """
 
     plan: Plan
     counted: Graph
     placed: Graph
     chosen: Graph
-    tiers: Tiers
-    arguments: Arguments
-    executor: Executor
-    expected: Reference | None
+    executor: StepExecutor
     options: RunOptions
     cpus: Sequence[int]
-    settled: Settled | None = None
-    passes: list[list[int]] = field(default_factory=list)
+    expected: Digests | None
+    against: str
 
-    def contender(self, others: Sequence[Tiers]) -> Contender:
-        """For timing: it is verified first, but for the last of several steps, which is the first that is timed.
+    def contender(self) -> Contender:
+        """For timing: it is verified first, but for the last of several steps, which is the first that is timed."""
+        last = self.options.verify_steps
+        if self.expected is None or self.options.poison or last == 1:
+            return Contender(self.executor.step, self._warm_up)
+        return Contender(self.executor.step, self._warm_up, lambda: self._compare(last))
 
-        `others` are memories that are open beside its own.
+    def record(self, times: StepTimes, machine: Machine, links: Links, profile: Profile) -> Record:
+        """The record of the program, whose steps were timed, once its kernels are, too.
+
+        Raises:
+            AutotmError: memory is not where it was opened, or a step failed.
         """
-        options = self.options
-        if self.expected is None or options.poison or options.verify_steps == 1:
-            return Contender(self.executor.step, lambda: self._warm_up(others))
-        return Contender(self.executor.step, lambda: self._warm_up(others), lambda: self._compare(options.verify_steps))
+        program, measured = self.executor.program, self._measured(times)
+        record = build_record(self.counted, program, self.plan, machine, links, profile, measured)
+        predicted_s, measured_s = record.predicted_runtime_s, record.actual_runtime_median_s
+        log.info("%s at %s: %.4f s predicted, %.4f s measured", record.optimizer, record.limit, predicted_s, measured_s)
+        if record.drift_s is not None:
+            log.info(
+                "the all-fast step, timed in turn, took %+.4f s more than profiled; "
+                "at that speed of the machine %.4f s were to be expected",
+                record.drift_s,
+                predicted_s + record.drift_s,
+            )
+        return record
 
-    def _warm_up(self, others: Sequence[Tiers]) -> None:
-        """Fill the arguments and run steps; they are compared with the plain step's, or with poison, all of them."""
-        options, expected, executor = self.options, self.expected, self.executor
-        self.settled = fill_and_settle(executor, self.arguments, self.tiers, others, options.seed, self.cpus)
-        if expected is not None and not options.poison:
-            for number in range(1, max(options.verify_steps, 2)):
-                self.passes.append(executor.instrumented_step())
-                self._compare(number)
+    @abstractmethod
+    def _measured(self, times: StepTimes) -> Measured:
+        """What was measured of the whole step, with what its parts take."""
+
+    def _fill(self) -> None:
+        """Make all arguments what they are before the first step."""
+        self.executor.arguments.fill(self.options.seed, self.cpus)
+
+    def _warm_up(self) -> None:
+        """Fill the arguments and run steps; each is compared with the plain step's, if that is known."""
+        self._fill()
+        if self.expected is None:
+            self.executor.step()
             return
-        if expected is not None:
-            checked = poisoned(self.placed, executor, self.tiers)
-            self.arguments.fill(options.seed, self.cpus)
-            verify(self.chosen, checked, self.arguments, expected, options.verify_steps, self.cpus)
-        executor.step()
+        for number in range(1, max(self.options.verify_steps, 2)):
+            self._verified_step()
+            self._compare(number)
+
+    def _verified_step(self) -> None:
+        self.executor.step()
 
     def _compare(self, number: int) -> None:
         assert self.expected is not None
-        compare(self.chosen, self.executor.program, self.arguments, self.expected, number, self.cpus)
+        compare(self.chosen, self.executor, self.expected, number, self.cpus)
 
 
-@dataclass(frozen=True)
-class _AllFast:
-    """The all-fast step that planned ones are timed in turn with, the arguments that they may share, its pools."""
+@dataclass
+class _HostStep(PlannedStep):
+    """A program in two tiers of the host.
+
+    Attributes:
+        others: memories that are open besides its own.
+        settled: where Linux had its pages when timing began, where it places them.
+        passes: what its instrumented steps took.
+    """
 
     executor: Executor
-    arguments: Arguments
-    tiers: Tiers
+    others: Sequence[Tiers] = ()
+    settled: Settled | None = None
+    passes: list[list[int]] = field(default_factory=list)
+
+    def _fill(self) -> None:
+        self.settled = fill_and_settle(self.executor, self.others, self.options.seed, self.cpus)
+
+    def _warm_up(self) -> None:
+        if self.expected is None or not self.options.poison:
+            super()._warm_up()
+            return
+        self._fill()
+        checked = poisoned(self.placed, self.executor)
+        checked.arguments.fill(self.options.seed, self.cpus)
+        verify(self.chosen, checked, self.expected, self.options.verify_steps, self.cpus)
+        self.executor.step()
+
+    def _verified_step(self) -> None:
+        self.passes.append(self.executor.instrumented_step())
+
+    def _measured(self, times: StepTimes) -> Measured:
+        options, tiers = self.options, self.executor.tiers
+        linux = count_pages(self.settled, tiers, self.placed, self.plan, len(times.samples_s) + times.disturbed)
+        passes = self.passes[-options.instrumented_steps :]
+        parts = time_parts(self.placed, self.executor, options.instrumented_steps, passes)
+        tiers.check()
+        pages = {str(tier): tiers.pool(tier).pages_by_node() for tier in Tier}
+        return Measured(times, parts, options.verify_steps, options.seed, self.against, pages, linux)
 
 
-def _log(record: Record) -> None:
-    predicted_s, measured_s = record.predicted_runtime_s, record.actual_runtime_median_s
-    log.info("%s at %s: %.4f s predicted, %.4f s measured", record.optimizer, record.limit, predicted_s, measured_s)
-    if record.drift_s is not None:
-        log.info(
-            "the all-fast step, timed in turn, took %+.4f s more than profiled; "
-            "at that speed of the machine %.4f s were to be expected",
-            record.drift_s,
-            predicted_s + record.drift_s,
-        )
-
-
-def check_pedigree(graph: Graph, program: Program, plan: Plan, profile: Profile) -> None:
-    """Refuse what was not made from one another.
+def steps_of(graph: Graph, program: Program, plan: Plan, profile: Profile) -> tuple[Graph, Graph, Graph]:
+    """The step of a program as counted, as placed and as chosen (`PlannedStep`); refuses what does not belong together.
 
     Raises:
         BadInputError: program, plan or profile belong to another graph, or the program to another plan.
     """
-    for what, found, wanted in (
-        ("program's graph", program.graph_hash, hash_of(graph)),
-        ("plan's graph", plan.graph_hash, hash_of(graph)),
+    counted = counting(graph, plan.counts)
+    for what, stated, wanted in (
+        ("program's graph", program.graph_hash, hash_of(counted)),
+        ("plan's graph", plan.graph_hash, hash_of(counted)),
         ("program's plan", program.plan_hash, hash_of(plan)),
-        ("profile's graph", profile.graph_hash, hash_of(graph)),
+        ("profile's graph", profile.graph_hash, hash_of(counted)),
     ):
-        if found != wanted:
+        if stated != wanted:
             raise BadInputError(
-                f"run: the {what} has hash {found}, the one given has {wanted}; rerun kernel_profile and what follows"
+                f"run: the {what} has hash {stated}, the one given has {wanted}; rerun kernel_profile and what follows"
             )
+    return counted, program.step_of(counted), graph.computed_by(program.implementations)

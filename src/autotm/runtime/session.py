@@ -67,12 +67,11 @@ class Session:
         self.steps = 0
         with pinned(machine), ExitStack() as stack:
             tiers = stack.enter_context(open_for(program, machine, links, devices_dir))
-            self._tiers = tiers
             self._arguments = Arguments.in_pools(self._graph, placed, program, tiers)
             self._executor = prepare(placed, library, program, self._arguments, tiers)
             busy = library.busy_threads(machine.threads)
             check_cores(machine, heaviest_call(placed, self._executor), busy=busy)
-            fill_and_settle(self._executor, self._arguments, tiers, (), seed, machine.cpus)
+            fill_and_settle(self._executor, (), seed, machine.cpus)
             self._stack = stack.pop_all()
 
     def feed(self, inputs: Mapping[str, Array]) -> None:
@@ -81,8 +80,17 @@ class Session:
         Raises:
             BadInputError: no such input, or another shape or type.
         """
+        known = {tensor.name for tensor in self._graph.tensors if tensor.role is Role.INPUT}
         for name, value in inputs.items():
-            self._set(name, value)
+            if name not in known:
+                raise unknown_name(f"input of network {self._graph.network}", name, known)
+            memory = self._arguments.value(name)
+            if value.shape != memory.shape or not np.can_cast(value.dtype, memory.dtype, "same_kind"):
+                raise BadInputError(
+                    f"network {self._graph.network}: input {name} is {value.dtype}{list(value.shape)}; the step was "
+                    f"compiled for {memory.dtype}{list(memory.shape)}: give the same shape, or plan again"
+                )
+            memory[...] = value
 
     def step(self) -> dict[str, Array]:
         """Run one step; returns copies of what it is run for, by name: a loss, or outputs in the network's order."""
@@ -90,7 +98,7 @@ class Session:
             self._executor.step()
         self.steps += 1
         names = [name for name in results(self._graph) if self._graph.by_name[name].alias_of is None]
-        return {name: self.value(name) for name in sorted(names, key=_place)}
+        return {name: self.value(name) for name in sorted(names, key=_output_number)}
 
     def trace(self, rounds: int, patience_s: float) -> StepTrace:
         """Run steps on the data at hand, in `rounds` of them with the clock read between all calls.
@@ -98,10 +106,10 @@ class Session:
         Rounds in which others held the cores are repeated, until `patience_s` seconds are spent on them.
         """
         with pinned(self._machine):
-            found, ran = trace_steps(self._executor, self._machine.cpus, rounds, patience_s)
-            self._tiers.check()
+            trace, ran = trace_steps(self._executor, self._machine.cpus, rounds, patience_s)
+            self._executor.tiers.check()
         self.steps += ran
-        return found
+        return trace
 
     def value(self, name: str) -> Array:
         """A copy of an argument or result as it is now."""
@@ -121,20 +129,8 @@ class Session:
         """Give the memory back; nothing can be asked after it."""
         self._stack.close()
 
-    def _set(self, name: str, value: Array) -> None:
-        known = {tensor.name for tensor in self._graph.tensors if tensor.role is Role.INPUT}
-        if name not in known:
-            raise unknown_name(f"input of network {self._graph.network}", name, known)
-        memory = self._arguments.value(name)
-        if value.shape != memory.shape or not np.can_cast(value.dtype, memory.dtype, "same_kind"):
-            raise BadInputError(
-                f"network {self._graph.network}: input {name} is {value.dtype}{list(value.shape)}; the step was "
-                f"compiled for {memory.dtype}{list(memory.shape)}: give the same shape, or plan again"
-            )
-        memory[...] = value
 
-
-def _place(result: str) -> int:
-    """The number of an output among those of its network: they are called `output.0` and so on."""
+def _output_number(result: str) -> int:
+    """Outputs of a network are called `output.0` and so on; 0 for what has no number."""
     number = result.rpartition(".")[2]
     return int(number) if number.isdigit() else 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -23,8 +23,8 @@ from autotm.model.machine import Machine
 from autotm.model.plan import Stay
 from autotm.model.program import Address, KernelStep, Program
 from autotm.model.provenance import provenance
-from autotm.runtime.arguments import Arguments, Array, spread
-from autotm.runtime.executor import poisoned, prepare
+from autotm.runtime.arguments import Arguments, spread
+from autotm.runtime.executor import Executor, StepExecutor, Values, poisoned, prepare
 
 # The step without a plan: every tensor in fast memory. What plans must reproduce, and what they are compared with.
 
@@ -63,38 +63,22 @@ def _program(graph: Graph, name: str, offsets: dict[str, int], total: int, slow:
 
 log = logging.getLogger(__name__)
 
-KIND = "reference"
-
 
 class VerificationError(AutotmError):
     """A program computes something else than the plain step, or the plain step computes nothing to compare with."""
 
 
-class Values(Protocol):
-    """Arguments of a step, wherever they are."""
-
-    def value(self, name: str) -> Array:
-        """An argument as it is now."""
-
-
-class Steps(Protocol):
-    """What runs steps of a program."""
-
-    @property
-    def program(self) -> Program:
-        """That it runs."""
-
-    def step(self) -> None:
-        """Run one."""
+Digests = tuple[dict[str, str], ...]
+"""Per step, a digest of every result (losses, outputs, updated parameters and states) by tensor name."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What the plain step computes.
+    """What the plain step computes, in a file.
 
     Attributes:
         graph_hash, library_hash, threads, seed: what the digests depend on.
-        digests: per step, a digest of every result (losses, outputs, updated parameters and states) by tensor name.
+        digests: per step, a digest of every result by tensor name.
     """
 
     graph_hash: str
@@ -120,78 +104,94 @@ def digests(graph: Graph, arguments: Values, cpus: Sequence[int] = ()) -> dict[s
     return dict(zip(names, spread(digest, names, cpus), strict=True))
 
 
-def plain_reference(
-    graph: Graph, library: KernelLibrary, machine: Machine, seed: int, steps: int, devices_dir: Path
-) -> Reference:
-    """Run `steps` plain steps and digest their results. Call inside `pinned`.
+def digested(graph: Graph, executor: StepExecutor, seed: int, steps: int, cpus: Sequence[int] = ()) -> Digests:
+    """Run plain steps and digest their results.
 
     Raises:
         VerificationError: a result is not finite.
     """
-    found: list[dict[str, str]] = []
-    for number, arguments in enumerate(plain_steps(graph, library, machine, seed, steps, devices_dir)):
-        if number:
-            check_finite(graph, arguments, number)
-            found.append(digests(graph, arguments, machine.cpus))
-    return Reference(hash_of(graph), library.content_hash, machine.threads, seed, tuple(found))
+    return tuple(digests(graph, values, cpus) for values in finite_steps(graph, executor, seed, steps, cpus))
+
+
+def finite_steps(
+    graph: Graph, executor: StepExecutor, seed: int, steps: int, cpus: Sequence[int] = ()
+) -> Iterator[Values]:
+    """Run plain steps; gives the arguments after each, which have to be read before the next.
+
+    Raises:
+        VerificationError: a result is not finite.
+    """
+    executor.arguments.fill(seed, cpus)
+    for number in range(1, steps + 1):
+        executor.step()
+        for name in results(graph):
+            value = executor.arguments.value(name)
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise VerificationError(
+                    f"network '{graph.network}': plain step {number} gives values that are not finite in '{name}', so "
+                    "nothing can be compared; lower its learning rate, or the values that it starts from"
+                )
+        yield executor.arguments
+
+
+@contextmanager
+def plain_executor(graph: Graph, library: KernelLibrary, machine: Machine, devices_dir: Path) -> Iterator[Executor]:
+    """The plain step on the host. Call inside `pinned`."""
+    program = plain_program(graph)
+    with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
+        yield prepare(graph, library, program, Arguments.allocate(graph, tiers=tiers), tiers)
 
 
 def plain_steps(
     graph: Graph, library: KernelLibrary, machine: Machine, seed: int, steps: int, devices_dir: Path
 ) -> Iterator[Arguments]:
     """Run `steps` plain steps; gives arguments and results before the first and after each. Call inside `pinned`."""
-    program = plain_program(graph)
-    with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
-        arguments = Arguments.allocate(graph, tiers=tiers)
-        arguments.fill(seed, machine.cpus)
-        executor = prepare(graph, library, program, arguments, tiers)
-        yield arguments
+    with plain_executor(graph, library, machine, devices_dir) as executor:
+        executor.arguments.fill(seed, machine.cpus)
+        yield executor.arguments
         for _ in range(steps):
             executor.step()
-            yield arguments
+            yield executor.arguments
 
 
 def reference(
-    graph: Graph, library: KernelLibrary, machine: Machine, seed: int, steps: int, devices_dir: Path, cache: Path | None
-) -> Reference:
-    """As `plain_reference`, read from or written to `cache`: many programs of one graph share it.
+    graph: Graph,
+    library: KernelLibrary,
+    machine: Machine,
+    seed: int,
+    steps: int,
+    devices_dir: Path,
+    cache: Path | None = None,
+) -> Digests:
+    """What the plain step computes on the host, read from or written to `cache`: many programs of one graph share it.
 
-    Each choice of implementations has a file of its own beside it, so that programs with different ones do not take
+    Call inside `pinned`.
+
+    Each choice of implementations has a file of its own next to it, so that programs with different ones do not take
     turns in overwriting it.
     """
-    if cache is not None and (choice := _choice(graph)):
-        cache = cache.with_stem(f"{cache.stem}-{choice}")
+    names = [kernel.implementation for kernel in graph.kernels]
+    if cache is not None and any(name != DEFAULT_IMPLEMENTATION for name in names):
+        cache = cache.with_stem(f"{cache.stem}-{content_hash(names)[:8]}")
     wanted = (hash_of(graph), library.content_hash, machine.threads, seed)
     if cache is not None and cache.exists():
         try:
-            known = load(cache, KIND, Reference)
+            known = load(cache, "reference", Reference)
         except DamagedFileError as error:
             log.warning("%s (made again now)", error)
         else:
             if (known.graph_hash, known.library_hash, known.threads, known.seed) == wanted and len(
                 known.digests
             ) >= steps:
-                return known
-    computed = plain_reference(graph, library, machine, seed, steps, devices_dir)
+                return known.digests
+    with plain_executor(graph, library, machine, devices_dir) as executor:
+        computed = digested(graph, executor, seed, steps, machine.cpus)
     if cache is not None:
-        save(cache, KIND, computed, provenance(machine, seed))
+        save(cache, "reference", Reference(*wanted, computed), provenance(machine, seed))
     return computed
 
 
-def _choice(graph: Graph) -> str:
-    """A short name for the implementations of a step's kernels; empty if they are all default."""
-    names = [kernel.implementation for kernel in graph.kernels]
-    return content_hash(names)[:8] if any(name != DEFAULT_IMPLEMENTATION for name in names) else ""
-
-
-def verify(
-    graph: Graph,
-    executor: Steps,
-    arguments: Values,
-    expected: Reference,
-    steps: int,
-    cpus: Sequence[int] = (),
-) -> None:
+def verify(graph: Graph, executor: StepExecutor, expected: Digests, steps: int, cpus: Sequence[int] = ()) -> None:
     """Run `steps` steps of a program on freshly filled arguments and compare every result with the plain step's.
 
     Raises:
@@ -199,29 +199,22 @@ def verify(
     """
     for number in range(1, steps + 1):
         executor.step()
-        compare(graph, executor.program, arguments, expected, number, cpus)
+        compare(graph, executor, expected, number, cpus)
 
 
-def compare(
-    graph: Graph,
-    program: Program,
-    arguments: Values,
-    expected: Reference,
-    number: int,
-    cpus: Sequence[int] = (),
-) -> None:
+def compare(graph: Graph, executor: StepExecutor, expected: Digests, number: int, cpus: Sequence[int] = ()) -> None:
     """Compare every result of a program's step, the `number`-th on its arguments, with the plain step's.
 
     Raises:
         VerificationError: as `verify`.
     """
-    plain, found = expected.digests[number - 1], digests(graph, arguments, cpus)
-    wrong = [name for name in plain if found[name] != plain[name]]
+    plain, planned = expected[number - 1], digests(graph, executor.arguments, cpus)
+    wrong = [name for name in plain if planned[name] != plain[name]]
     if wrong:
         raise VerificationError(
-            f"{program.optimizer} at limit {program.limit}: step {number} differs from the plain step in "
-            f"{len(wrong)} of {len(plain)} results, first '{wrong[0]}'; the program reads or overwrites memory it "
-            "must not: rerun with poison on, and report plan.json and program.json"
+            f"{executor.program.optimizer} at limit {executor.program.limit}: step {number} differs from the plain "
+            f"step in {len(wrong)} of {len(plain)} results, first '{wrong[0]}'; the program reads or overwrites memory "
+            "it must not: rerun with poison on, and report plan.json and program.json"
         )
 
 
@@ -245,24 +238,9 @@ def verified(
     placed, chosen = program.step_of(counting(graph, counts)), graph.computed_by(program.implementations)
     with pinned(machine), open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
         arguments = Arguments.in_pools(chosen, placed, program, tiers)
-        executor = poisoned(placed, prepare(placed, library, program, arguments, tiers), tiers)
-        expected = plain_reference(chosen, library, machine, seed, steps, devices_dir)
+        executor = poisoned(placed, prepare(placed, library, program, arguments, tiers))
+        expected = reference(chosen, library, machine, seed, steps, devices_dir)
         arguments.fill(seed, machine.cpus)
-        verify(chosen, executor, arguments, expected, steps, machine.cpus)
+        verify(chosen, executor, expected, steps, machine.cpus)
         tiers.check()
     return results(chosen)
-
-
-def check_finite(graph: Graph, arguments: Values, number: int) -> None:
-    """Refuse results of a plain step that compare with nothing.
-
-    Raises:
-        VerificationError: one is not finite.
-    """
-    for name in results(graph):
-        value = arguments.value(name)
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise VerificationError(
-                f"network '{graph.network}': plain step {number} gives values that are not finite in '{name}', so "
-                "nothing can be compared; lower its learning rate, or the values that it starts from"
-            )

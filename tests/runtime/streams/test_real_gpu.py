@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,11 +30,10 @@ from autotm.model.machine import CudaTier, Products
 from autotm.model.program import Program
 from autotm.model.timeline import Lane
 from autotm.runtime.step_times import RunOptions
-from autotm.runtime.streams.executor import LaunchedKernels, prepare_streams
-from autotm.runtime.streams.plain import DeviceReference, device_reference
+from autotm.runtime.streams.executor import LaunchedKernels, open_machines_gpu, plain_on_device, prepare_streams
 from autotm.runtime.streams.run import profile_on_gpu, run_on_gpu
 from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
-from autotm.runtime.verify import plain_program
+from autotm.runtime.verify import Digests, digested, plain_program
 from autotm.solve.placing import solve_and_pack
 from autotm.zoo import build
 
@@ -124,14 +125,17 @@ def test_kernel_by_kernel_equals_the_plain_step(tmp_path: Path) -> None:
     library = FatbinLibrary.load(files[1])
     plain_bytes = device_bytes(graph, graph, plain_program(graph))
 
-    def within(most_bytes: int) -> DeviceReference:
-        def opened(device_bytes: int, host_bytes: int) -> CudaDevice:
+    def within(most_bytes: int) -> tuple[str, Digests]:
+        @contextmanager
+        def opened(device_bytes: int, host_bytes: int, **_: object) -> Iterator[tuple[CudaDevice, LaunchedKernels]]:
             if device_bytes > most_bytes:
                 raise DeviceMemoryError("as on a smaller GPU")
-            return open_device(MACHINE, device_bytes, host_bytes)
+            with open_machines_gpu(MACHINE, library, device_bytes, host_bytes) as pair:
+                yield pair
 
-        return device_reference(graph, lambda device: LaunchedKernels.on(device, library), MACHINE, 1, 3, opened)
+        with plain_on_device(graph, opened) as (how, executor):
+            return how, digested(graph, executor, 1, 3)
 
     whole, single = within(plain_bytes), within(plain_bytes - 1)
-    assert whole.how != single.how
-    assert whole.reference == single.reference
+    assert whole[0] != single[0]
+    assert whole[1] == single[1]

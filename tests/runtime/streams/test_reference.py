@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,10 +26,10 @@ from autotm.model.limit import Limit
 from autotm.model.machine import CudaTier
 from autotm.model.record import KERNEL_BY_KERNEL, PLAIN_STEP
 from autotm.runtime.step_times import RunOptions
-from autotm.runtime.streams.plain import DeviceReference, device_reference, largest_kernel
+from autotm.runtime.streams.executor import largest_kernel, plain_on_device
 from autotm.runtime.streams.run import operand_bytes, run_on_gpu
 from autotm.runtime.streams.schedule import device_bytes
-from autotm.runtime.verify import VerificationError, plain_program, plain_reference
+from autotm.runtime.verify import Digests, VerificationError, digested, plain_program, reference
 from autotm.solve.placing import solve_and_pack
 
 MACHINE = small_step.machine()
@@ -36,18 +38,22 @@ QUICK = RunOptions(min_seconds=0.01, patience_s=0.05, verify_steps=2, instrument
 
 
 def reference_within(
-    graph: Graph, library: KernelLibrary, most_bytes: int, opened: list[int] | None = None
-) -> DeviceReference:
-    """On a device of threads with so much memory."""
+    graph: Graph, library: KernelLibrary, most_bytes: int, asked: list[int] | None = None
+) -> tuple[str, Digests]:
+    """How it was computed on a device of threads with so much memory, and the digests."""
 
-    def open_device(device_bytes: int, host_bytes: int) -> ThreadDevice:
+    @contextmanager
+    def opened(device_bytes: int, host_bytes: int, **_: object) -> Iterator[tuple[ThreadDevice, KernelLibrary]]:
         if device_bytes > most_bytes:
             raise DeviceMemoryError(f"{most_bytes} bytes are free")
-        if opened is not None:
-            opened.append(device_bytes)
-        return ThreadDevice(device_bytes, host_bytes, order=Delays(3, 1e-5), poison=True, races=True, machine=MACHINE)
+        if asked is not None:
+            asked.append(device_bytes)
+        order = Delays(3, 1e-5)
+        with ThreadDevice(device_bytes, host_bytes, order=order, poison=True, races=True, machine=MACHINE) as device:
+            yield device, library
 
-    return device_reference(graph, lambda _: library, MACHINE, 1, STEPS, open_device)
+    with plain_on_device(graph, opened) as (how, executor):
+        return how, digested(graph, executor, 1, STEPS, MACHINE.cpus)
 
 
 def plain_bytes(graph: Graph) -> int:
@@ -56,16 +62,14 @@ def plain_bytes(graph: Graph) -> int:
 
 def test_both_references_are_the_same_on_a_device_and_on_the_host(planned: Planned) -> None:
     graph, library = planned.graph, planned.library
-    opened: list[int] = []
-    whole = reference_within(graph, library, plain_bytes(graph), opened)
-    single = reference_within(graph, library, plain_bytes(graph) - 1, opened)
-    assert (whole.how, single.how) == (PLAIN_STEP, KERNEL_BY_KERNEL)
-    assert opened == [plain_bytes(graph), largest_kernel(graph)[1]]
-    assert opened[1] <= operand_bytes(graph) < opened[0]
-    assert single.reference == whole.reference
-    host = plain_reference(graph, library, MACHINE, 1, STEPS, small_step.DEVICES)
-    assert single.reference.digests == host.digests
-    assert len({tuple(each.items()) for each in host.digests}) == STEPS, "each step differs from the one before"
+    asked: list[int] = []
+    whole = reference_within(graph, library, plain_bytes(graph), asked)
+    single = reference_within(graph, library, plain_bytes(graph) - 1, asked)
+    assert asked == [plain_bytes(graph), largest_kernel(graph)[1]]
+    assert asked[1] <= operand_bytes(graph) < asked[0]
+    host = reference(graph, library, MACHINE, 1, STEPS, small_step.DEVICES)
+    assert (whole, single) == ((PLAIN_STEP, host), (KERNEL_BY_KERNEL, host))
+    assert len({tuple(each.items()) for each in host}) == STEPS, "each step differs from the one before"
 
 
 def test_a_kernel_that_does_not_fit_alone_is_named(planned: Planned) -> None:
@@ -105,7 +109,7 @@ def test_a_run_on_a_gpu_says_what_it_was_compared_with(
     runtime = PlayedRuntime(device_bytes=enough if is_large else enough - 64, order=Delays(2, 1e-5))
     plug_in(monkeypatch, runtime, functions_of(planned, runtime))
     library = FatbinLibrary.save(tmp_path / "kernels.zip", b"fatbin", ("sm_90",), launches_of(planned))
-    with caplog.at_level(logging.INFO, "autotm.runtime.streams.plain"):
+    with caplog.at_level(logging.INFO, "autotm.runtime.streams.executor"):
         record, _ = run_on_gpu(graph, library, program, plan, GPU, case.links, case.profile, QUICK)
     assert (record.verified_steps, record.verified_against) == (2, PLAIN_STEP if is_large else KERNEL_BY_KERNEL)
     assert ("are not to be had" in caplog.text) != is_large

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 
@@ -11,6 +13,7 @@ import small_step
 from planned_streams import ONLY_FAST, Planned
 from thread_device import Delays, ThreadDevice
 
+from autotm.kernels.library import KernelLibrary
 from autotm.layout.compile import compile_program
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
@@ -19,6 +22,7 @@ from autotm.model.profile import Profile
 from autotm.model.program import Program
 from autotm.model.timeline import Lane
 from autotm.runtime.step_times import RunOptions
+from autotm.runtime.streams.executor import OpenDevice
 from autotm.runtime.streams.run import operand_bytes, profile_on, run_on_device
 from autotm.runtime.verify import VerificationError
 from autotm.solve.placing import solve_and_pack
@@ -28,13 +32,19 @@ QUICK = RunOptions(min_seconds=0.01, patience_s=0.05, verify_steps=2, instrument
 LINKS = random_graphs.make_links(5.0, 5.0, tiny=True)
 
 
-def opened(device_bytes: int, host_bytes: int) -> ThreadDevice:
-    return ThreadDevice(device_bytes, host_bytes, order=Delays(5, 1e-5), poison=True, races=True, machine=MACHINE)
+def on_threads(planned: Planned) -> OpenDevice:
+    @contextmanager
+    def opened(device_bytes: int, host_bytes: int, **_: object) -> Iterator[tuple[ThreadDevice, KernelLibrary]]:
+        order = Delays(5, 1e-5)
+        with ThreadDevice(device_bytes, host_bytes, order=order, poison=True, races=True, machine=MACHINE) as device:
+            yield device, planned.library
+
+    return opened
 
 
 def profiled(planned: Planned) -> Profile:
-    with opened(operand_bytes(planned.graph), 64) as device:
-        return profile_on(device, planned.library, planned.graph, 3, {"made": "by a test"})
+    with on_threads(planned)(operand_bytes(planned.graph), 64) as (device, kernels):
+        return profile_on(device, kernels, planned.graph, 3, {"made": "by a test"})
 
 
 def solved(planned: Planned, profile: Profile) -> tuple[Plan, Program]:
@@ -48,9 +58,8 @@ def test_profile_plan_run(planned: Planned) -> None:
     assert {identity for identity, _, _ in profile.timings} == {kernel.identity for kernel in planned.graph.kernels}
     assert all(timing.min_ns <= timing.median_ns and timing.repeats == 3 for timing in profile.timings.values())
     plan, program = solved(planned, profile)
-    record, timeline = run_on_device(
-        planned.graph, lambda _: planned.library, program, plan, MACHINE, LINKS, profile, QUICK, opened
-    )
+    opened = on_threads(planned)
+    record, timeline = run_on_device(planned.graph, program, plan, MACHINE, LINKS, profile, QUICK, opened)
     assert record.verified_steps == 2
     assert record.dram_alloc_size == program.fast_bytes
     assert record.kernel_times_us.keys() == {kernel.name for kernel in planned.graph.kernels}
@@ -68,7 +77,7 @@ def test_a_wrong_program_is_refused(planned: Planned) -> None:
     shorter = replace(program, steps=tuple(step for step in program.steps if getattr(step, "tensor", None) is None))
 
     def run(wrong: Program) -> None:
-        run_on_device(planned.graph, lambda _: planned.library, wrong, plan, MACHINE, LINKS, profile, QUICK, opened)
+        run_on_device(planned.graph, wrong, plan, MACHINE, LINKS, profile, QUICK, on_threads(planned))
 
     with pytest.raises(VerificationError, match="differs from the plain step"):
         run(shorter)

@@ -1,22 +1,43 @@
-"""A schedule on a device, every call bound before the first; and the kernels of a fatbin as such calls."""
+"""Steps on a device: by a schedule, every call bound before the first, or kernel by kernel; opened with its kernels."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from autotm.kernels.library import FatbinLibrary, Launches
 from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
 from autotm.memory.gpu.cuda_memory import DeviceArray
-from autotm.memory.gpu.interface import Device, Event, Span, Stream
+from autotm.memory.gpu.interface import Device, DeviceMemoryError, Event, Span, Stream
+from autotm.memory.gpu.opening import open_device, open_managed
 from autotm.memory.pool import POISON_BYTE
-from autotm.model.errors import BadInputError
-from autotm.model.graph import Graph, Tier
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel, Tier
+from autotm.model.limit import storage_of
+from autotm.model.machine import Machine
 from autotm.model.program import Program
+from autotm.model.record import KERNEL_BY_KERNEL, PLAIN_STEP
 from autotm.model.timeline import Lane, TimedOperation, Timeline
-from autotm.runtime.streams.schedule import Bytes, DeviceArguments, Operation, Schedule, operations, schedule
+from autotm.runtime.arguments import Array, initial_value, own_arguments, spread
+from autotm.runtime.executor import Call
+from autotm.runtime.streams.schedule import (
+    Bytes,
+    DeviceArguments,
+    Operation,
+    Schedule,
+    device_bytes,
+    operations,
+    schedule,
+)
+from autotm.runtime.verify import plain_program
+
+log = logging.getLogger(__name__)
 
 # The kernels of a fatbin as calls: neither TVM nor a compiler is needed.
 
@@ -56,33 +77,68 @@ class LaunchedKernels:
         return self.code.bound(self.launches[symbol], [view.address for view in views], self.device.compute)
 
 
-Call = Callable[[], None]
-
-
 class Kernels(Protocol):
-    """Compiled kernels that a device runs: `LaunchedKernels` of a fatbin."""
+    """Compiled kernels that a device runs, such as `LaunchedKernels` of a fatbin."""
 
     def bind(self, symbol: str, views: Sequence[Any]) -> Call:
         """The kernel of that name on views of a device's pool, one per operand, as a call that launches it."""
 
 
+class OpenDevice(Protocol):
+    """Opens a device with the kernels of a graph loaded on it."""
+
+    def __call__(
+        self, device_bytes: int, host_bytes: int, *, allowed_bytes: int | None = None
+    ) -> AbstractContextManager[tuple[Device, Kernels]]:
+        """With so many bytes in its own pool and in the host's; both go when the context ends.
+
+        Where `allowed_bytes` are given, its driver manages the first pool: that many of its bytes are in device memory
+        at a time.
+
+        Raises:
+            DeviceMemoryError: the device has less.
+            AutotmError: the device cannot be had.
+        """
+
+
+@contextmanager
+def open_machines_gpu(
+    machine: Machine, library: FatbinLibrary, device_bytes: int, host_bytes: int, *, allowed_bytes: int | None = None
+) -> Iterator[tuple[CudaDevice, LaunchedKernels]]:
+    """The GPU that a machine file names, as `OpenDevice` says."""
+    built_for = library.architectures
+    if allowed_bytes is None:
+        opened = open_device(machine, device_bytes, host_bytes, built_for=built_for)
+    else:
+        opened = open_managed(machine, device_bytes, host_bytes, allowed_bytes=allowed_bytes, built_for=built_for)
+    with opened as device:
+        kernels = LaunchedKernels.on(device, library)
+        device.keep_allowance()  # Not before: the kernels take device memory, too.
+        yield device, kernels
+
+
 @dataclass(frozen=True)
 class StreamExecutor:
-    """One training step on a device, ready to run.
+    """One training step on a device's streams.
 
     Attributes:
         program: that it runs.
-        device: on which.
+        arguments: where those are that it does not place.
         order: its operations, and which wait for which.
         queued: for each operation, what hands it to its stream.
         marks: for each operation that others wait for, its event.
     """
 
     program: Program
-    device: Device
+    arguments: DeviceArguments
     order: Schedule
     queued: tuple[Call, ...]
     marks: Mapping[int, Event] = field(repr=False)
+
+    @property
+    def device(self) -> Device:
+        """That it runs on."""
+        return self.arguments.device
 
     def queue(self) -> None:
         """Hand one step to the streams and return; steps follow each other."""
@@ -163,7 +219,7 @@ def prepare_streams(
     if rescheduled is not None:
         order = rescheduled(order)
     queued = tuple(_queued(graph, library, device, operation) for operation in order.operations)
-    return StreamExecutor(program, device, order, queued, {index: device.event() for index in order.awaited})
+    return StreamExecutor(program, arguments, order, queued, {index: device.event() for index in order.awaited})
 
 
 def stream_of(device: Device, lane: Lane) -> Stream:
@@ -199,3 +255,135 @@ def _copied_bytes(operation: Operation) -> int:
 
 def _nothing() -> None:
     """The start and the end of a step are events only."""
+
+
+# The step without a plan where a device has too little memory for it: every tensor is in ordinary memory of the host.
+#
+# One kernel at a time has its operands in device memory, and nothing else is there: they are copied in, it runs, what
+# it wrote is copied out. No memory is used for two tensors, and nothing is moved ahead of a kernel or during one, so
+# that none of what makes a planned program wrong can make this one wrong too.
+
+
+def largest_kernel(graph: Graph) -> tuple[Kernel, int]:
+    """The kernel with most bytes of operands, and the device memory that they take."""
+    sizes = ((kernel, _places(graph, kernel)[1]) for kernel in graph.kernels)
+    return max(sizes, key=lambda one: one[1])
+
+
+@dataclass(frozen=True)
+class HostValues:
+    """Tensors in ordinary memory of the host.
+
+    Attributes:
+        graph: as lowered, with the implementations that run.
+        arrays: by the name of the tensor whose memory it is.
+    """
+
+    graph: Graph
+    arrays: dict[str, Array] = field(default_factory=dict, repr=False)
+
+    def fill(self, seed: int, cpus: Sequence[int] = ()) -> None:
+        """Make every argument what it is before the first step; results become zero."""
+        tensors = own_arguments(self.graph)
+        values = spread(lambda tensor: np.ascontiguousarray(initial_value(tensor, seed)), tensors, cpus)
+        self.arrays.update((tensor.name, value) for tensor, value in zip(tensors, values, strict=True))
+
+    def value(self, name: str) -> Array:
+        """An argument as it is now."""
+        tensor = self.graph.by_name[name]
+        return self.arrays[storage_of(self.graph, name)].reshape(-1).view(tensor.dtype).reshape(tensor.shape)
+
+
+@dataclass(frozen=True)
+class KernelByKernel:
+    """Steps of a graph, kernel by kernel.
+
+    Attributes:
+        program: that it stands for.
+        arguments: what is in memory of the host, intermediate tensors too.
+        device: whose pool has room for the operands of any one kernel.
+        library: the kernels, on that device.
+    """
+
+    program: Program
+    arguments: HostValues
+    device: Device
+    library: Kernels
+
+    def step(self) -> None:
+        """Run one training step to its end.
+
+        Raises:
+            AutotmError: some of the device's work failed.
+        """
+        graph = self.arguments.graph
+        for index, kernel in enumerate(graph.kernels):
+            self._run(graph, kernel)
+            for operand in kernel.operands:
+                tensor = graph.by_name[operand.tensor]
+                if tensor.role.is_movable and tensor.live.stop == index + 1:
+                    self.arguments.arrays.pop(tensor.name, None)
+
+    def _run(self, graph: Graph, kernel: Kernel) -> None:
+        places, size_bytes = _places(graph, kernel)
+        pool, arrays = self.device.device_pool, self.arguments.arrays
+        # What is not copied in must not be what an earlier kernel left there.
+        self.device.compute.fill(Span(pool, 0, size_bytes), POISON_BYTE)
+        self.device.synchronize()
+        for name, start in places.items():
+            if name in arrays:
+                self.device.write(Span(pool, start, arrays[name].nbytes), arrays[name])
+        starts = [places[storage_of(graph, operand.tensor)] for operand in kernel.operands]
+        operands = list(zip(starts, kernel.operands, strict=True))
+        views = [pool.view(start, operand.shape, operand.dtype) for start, operand in operands]
+        spans = [Span(pool, start, operand.size_bytes) for start, operand in operands]
+        inputs = len(kernel.inputs)
+        self.device.compute.launch(self.library.bind(kernel.function, views), spans[:inputs], spans[inputs:])
+        self.device.synchronize()
+        for operand in kernel.outputs:
+            tensor = graph.by_name[storage_of(graph, operand.tensor)]
+            arrays[tensor.name] = self.device.read(Span(pool, places[tensor.name], tensor.size_bytes))
+
+
+def _places(graph: Graph, kernel: Kernel) -> tuple[dict[str, int], int]:
+    """First bytes of a kernel's operands, by the tensor whose memory it is, one behind the other; the bytes of all."""
+    places: dict[str, int] = {}
+    end = 0
+    for operand in kernel.operands:
+        name = storage_of(graph, operand.tensor)
+        if name not in places:
+            places[name] = end
+            size_bytes = max(operand.size_bytes, graph.by_name[name].size_bytes, 1)
+            end += -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return places, end
+
+
+@contextmanager
+def plain_on_device(graph: Graph, opened: OpenDevice) -> Iterator[tuple[str, StreamExecutor | KernelByKernel]]:
+    """The plain step on a device, and how it runs there: `plain step` or `kernel by kernel`.
+
+    All tensors are in device memory, or, where they do not fit, in memory of the host, and each kernel's operands are
+    copied to the device and back. `graph` is the step as lowered, with the implementations that run.
+
+    Raises:
+        AutotmError: the device cannot be had, or has too little memory for one kernel.
+    """
+    program = plain_program(graph)
+    with ExitStack() as stack:
+        try:
+            device, kernels = stack.enter_context(opened(device_bytes(graph, graph, program), 0))
+        except DeviceMemoryError as error:
+            log.info("the plain step is run kernel by kernel, its tensors in memory of the host: %s", error)
+        else:
+            arguments = DeviceArguments.of(graph, graph, program, device)
+            yield PLAIN_STEP, prepare_streams(graph, kernels, program, arguments)
+            return
+        largest, size_bytes = largest_kernel(graph)
+        try:
+            device, kernels = stack.enter_context(opened(size_bytes, 0))
+        except DeviceMemoryError as error:
+            raise AutotmError(
+                f"verification: the operands of kernel '{largest.name}' alone take {size_bytes} bytes of device "
+                f"memory: {error}; to run without a comparison set run.verify_steps: 0"
+            ) from None
+        yield KERNEL_BY_KERNEL, KernelByKernel(program, HostValues(graph), device, kernels)

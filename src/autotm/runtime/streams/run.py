@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median, quantiles
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from autotm.kernels.library import FatbinLibrary
-from autotm.memory.gpu.cuda_device import CudaDevice
 from autotm.memory.gpu.interface import Device
-from autotm.memory.gpu.opening import open_device, open_managed
-from autotm.model.errors import BadInputError
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Kernel, all_fast
-from autotm.model.limit import counting
 from autotm.model.links import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import MANAGED_MEMORY, Plan
@@ -24,13 +20,20 @@ from autotm.model.profile import Profile, Timing, TimingKey
 from autotm.model.program import Program
 from autotm.model.record import Record
 from autotm.model.timeline import Lane, Timeline
-from autotm.runtime.record import Measured, build_record
-from autotm.runtime.run import check_pedigree
-from autotm.runtime.step_times import RunOptions, StepParts, time_steps
-from autotm.runtime.streams.executor import Call, Kernels, LaunchedKernels, StreamExecutor, prepare_streams
-from autotm.runtime.streams.plain import device_reference, plain_steps
+from autotm.runtime.executor import Call
+from autotm.runtime.record import Measured
+from autotm.runtime.run import PlannedStep, steps_of
+from autotm.runtime.step_times import RunOptions, StepParts, StepTimes, time_in_turn
+from autotm.runtime.streams.executor import (
+    Kernels,
+    OpenDevice,
+    StreamExecutor,
+    open_machines_gpu,
+    plain_on_device,
+    prepare_streams,
+)
 from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
-from autotm.runtime.verify import verify
+from autotm.runtime.verify import digested, finite_steps
 
 # Times of kernels and steps on a device, from event to event.
 
@@ -133,107 +136,82 @@ def _timing(times_ns: Sequence[float]) -> Timing:
 
 # A program verified and timed on a device.
 
-log = logging.getLogger(__name__)
 
-DeviceT = TypeVar("DeviceT", bound=Device)
-OpenedT_co = TypeVar("OpenedT_co", bound=Device, covariant=True)
+@dataclass
+class _DeviceStep(PlannedStep):
+    """A program on a device's streams.
 
+    Attributes:
+        timeline: of a step with the median time, once it was recorded.
+    """
 
-class OpenManaged(Protocol[OpenedT_co]):
-    """Opens a device whose first pool its driver manages."""
+    executor: StreamExecutor
+    timeline: Timeline | None = None
 
-    def __call__(self, pool_bytes: int, host_bytes: int, *, allowed_bytes: int) -> OpenedT_co:
-        """The device; of the managed pool `allowed_bytes` are in device memory at a time."""
+    def _measured(self, times: StepTimes) -> Measured:
+        parts, self.timeline = parts_of(self.executor, self.options.instrumented_steps)
+        return Measured(times, parts, self.options.verify_steps, self.options.seed, self.against)
 
 
 def run_on_device(
     graph: Graph,
-    kernels: Callable[[DeviceT], Kernels],
     program: Program,
     plan: Plan,
     machine: Machine,
     links: Links,
     profile: Profile,
     options: RunOptions,
-    open_device: Callable[[int, int], DeviceT],
-    open_managed: OpenManaged[DeviceT] | None = None,
+    opened: OpenDevice,
 ) -> tuple[Record, Timeline]:
     """Verify and time `program`; the timeline is of a step with the median time.
 
-    The plain step runs on the same device first, with the same implementations of kernels: with all its tensors in
-    device memory, or, where that is too little, kernel by kernel; the record says which. Nothing is timed beside the
-    program: the device gives its memory to one at a time.
+    The plain step runs on the same device first, with the same implementations of kernels (`plain_on_device`); the
+    record says how. No all-fast step is timed in turn with the program: the device gives its memory to one at a time.
 
-    A program of managed memory has a pool that is larger than its limit, and device memory of the limit's size beside
+    A program of managed memory has a pool that is larger than its limit, and device memory of the limit's size besides
     the arguments.
 
     Args:
         graph: as lowered, with all implementations.
-        kernels: those of the graph on a device that was opened.
         program: to be run.
         plan: that it was compiled from.
         machine: that has the device.
         links: measured on it.
         profile: of its kernels.
         options: how it is verified and timed; `side_by_side` and `poison` do not count.
-        open_device: opens it with a device pool and a host pool of so many bytes.
-        open_managed: opens it for managed memory; None where it has none.
+        opened: opens it with the kernels of the graph.
 
     Raises:
         BadInputError: program, plan, profile and graph do not belong together, the library lacks a kernel, a kernel has
-            an operand in slow memory, the program exceeds its limit, or the device has no managed memory.
+            an operand in slow memory, or the program exceeds its limit.
         AutotmError: the device cannot be had, its work failed, or it has too little memory for one kernel alone.
         VerificationError: the program computes something else than the plain step.
     """
-    counted = counting(graph, plan.counts)
-    check_pedigree(counted, program, plan, profile)
-    _require_fitting(program)
-    placed, chosen = program.step_of(counted), graph.computed_by(program.implementations)
-    expected, steps = None, options.verify_steps
-    if steps:
-        expected = device_reference(chosen, kernels, machine, options.seed, steps, open_device)
-    size_bytes = device_bytes(chosen, placed, program)
-    with ExitStack() as stack:
-        if program.optimizer == MANAGED_MEMORY:
-            device = stack.enter_context(_managed(program, size_bytes, open_managed))
-        else:
-            device = stack.enter_context(open_device(size_bytes, program.slow_bytes))
-        loaded = kernels(device)
-        arguments = DeviceArguments.of(chosen, placed, program, device)
-        arguments.fill(options.seed)
-        executor = prepare_streams(placed, loaded, program, arguments)
-        if expected is None:
-            executor.step()
-        else:
-            verify(chosen, executor, arguments, expected.reference, steps, machine.cpus)
-        times = time_steps(executor, None, machine.cpus, options)
-        parts, timeline = parts_of(executor, options.instrumented_steps)
-    measured = Measured(times, parts, steps, options.seed, expected.how if expected else "")
-    record = build_record(counted, program, plan, machine, links, profile, measured)
-    log.info(
-        "%s at %s on %s: %.4f s predicted, %.4f s measured",
-        record.optimizer, record.limit, timeline.device, record.predicted_runtime_s, record.actual_runtime_median_s,
-    )  # fmt: skip
-    return record, timeline
-
-
-def _require_fitting(program: Program) -> None:
+    counted, placed, chosen = steps_of(graph, program, plan, profile)
     if not program.fits:
         raise BadInputError(
             f"program of {program.optimizer}: it takes {program.fast_bytes} bytes of device memory, its limit is "
             f"{program.dram_limit_bytes}: give a larger limit"
         )
-
-
-def _managed(program: Program, size_bytes: int, open_managed: OpenManaged[DeviceT] | None) -> DeviceT:
-    if open_managed is None:
-        raise BadInputError(
-            f"program of {program.optimizer}: this device has no managed memory; take another optimizer"
-        )
-    beside_bytes = size_bytes - program.fast_bytes
-    is_unlimited = program.limit.is_unlimited
-    allowed_bytes = size_bytes if is_unlimited else program.dram_limit_bytes + beside_bytes
-    return open_managed(size_bytes, program.slow_bytes, allowed_bytes=allowed_bytes)
+    options, cpus = replace(options, poison=False), machine.cpus
+    against, expected = "", None
+    if options.verify_steps:
+        with plain_on_device(chosen, opened) as (against, plain):
+            expected = digested(chosen, plain, options.seed, options.verify_steps, cpus)
+    size_bytes, allowed_bytes = device_bytes(chosen, placed, program), None
+    if program.optimizer == MANAGED_MEMORY:
+        in_pool = program.fast_bytes if program.limit.is_unlimited else program.dram_limit_bytes
+        allowed_bytes = size_bytes - program.fast_bytes + in_pool
+    with opened(size_bytes, program.slow_bytes, allowed_bytes=allowed_bytes) as (device, kernels):
+        arguments = DeviceArguments.of(chosen, placed, program, device)
+        executor = prepare_streams(placed, kernels, program, arguments)
+        planned = _DeviceStep(plan, counted, placed, chosen, executor, options, cpus, expected, against)
+        (times,) = time_in_turn([planned.contender()], None, cpus, options, is_warm=True)
+        if isinstance(times, AutotmError):
+            raise times
+        record = planned.record(times, machine, links, profile)
+    assert planned.timeline is not None
+    return record, planned.timeline
 
 
 # Programs and kernels on the GPU that a machine file names.
@@ -254,26 +232,19 @@ def run_on_gpu(
     Raises:
         as `run_on_device`; AutotmError, where the GPU is refused.
     """
-    opened, managed = (partial(way, machine, built_for=library.architectures) for way in (open_device, open_managed))
-
-    def launched(device: CudaDevice) -> LaunchedKernels:
-        loaded = LaunchedKernels.on(device, library)
-        device.keep_allowance()  # Not before: the kernels take device memory, too.
-        return loaded
-
-    return run_on_device(graph, launched, program, plan, machine, links, profile, options, opened, managed)
+    opened = partial(open_machines_gpu, machine, library)
+    return run_on_device(graph, program, plan, machine, links, profile, options, opened)
 
 
 def plain_losses_on_gpu(graph: Graph, library: FatbinLibrary, machine: Machine, options: RunOptions) -> list[float]:
     """The losses of as many plain steps as are to be verified, with default implementations.
 
     Raises:
-        as `plain_steps`; AutotmError, where the GPU is refused.
+        as `plain_on_device` and `finite_steps`; AutotmError, where the GPU is refused.
     """
-    opened = partial(open_device, machine, built_for=library.architectures)
-    launched = partial(LaunchedKernels.on, library=library)
-    _, steps = plain_steps(graph, launched, options.seed, options.verify_steps, opened)
-    return [float(values.value("loss")) for values in steps]
+    with plain_on_device(graph, partial(open_machines_gpu, machine, library)) as (_, plain):
+        steps = finite_steps(graph, plain, options.seed, options.verify_steps)
+        return [float(values.value("loss")) for values in steps]
 
 
 def profile_on_gpu(
@@ -284,5 +255,5 @@ def profile_on_gpu(
     Raises:
         AutotmError: the GPU is refused, or lacks the memory for the largest kernel.
     """
-    with open_device(machine, operand_bytes(graph), 0, built_for=library.architectures) as device:
-        return profile_on(device, LaunchedKernels.on(device, library), graph, repeats, provenance)
+    with open_machines_gpu(machine, library, operand_bytes(graph), 0) as (device, kernels):
+        return profile_on(device, kernels, graph, repeats, provenance)

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from autotm.memory.gpu.interface import Device, Span
 from autotm.model.errors import BadInputError
-from autotm.model.graph import ALIGNMENT_BYTES, Graph, Operand, Role, Tensor, Tier
+from autotm.model.graph import ALIGNMENT_BYTES, Graph, Operand, Tensor, Tier
 from autotm.model.limit import storage_of
 from autotm.model.plan import SWAP_ALL
 from autotm.model.program import Address, Instruction, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 from autotm.model.timeline import Lane
-from autotm.runtime.arguments import initial_value
+from autotm.runtime.arguments import initial_value, own_arguments, placed_arguments
 from autotm.runtime.executor import deaths
 
 # The tensors that outlive a step, in the pools of a device: behind what the program places, or where it has them.
@@ -34,8 +34,9 @@ def device_bytes(graph: Graph, counted: Graph, program: Program) -> int:
         counted: the same with what the limit counts.
         program: of `counted`.
     """
-    own = _own(graph, _placed(counted, program))
-    return _aligned(program.fast_bytes) + sum(tensor.allocated_bytes for tensor in own)
+    placed = placed_arguments(counted, program)
+    own = sum(tensor.allocated_bytes for tensor in own_arguments(graph) if tensor.name not in placed)
+    return _aligned(program.fast_bytes) + own
 
 
 @dataclass(frozen=True)
@@ -55,29 +56,24 @@ class DeviceArguments:
     @classmethod
     def of(cls, graph: Graph, counted: Graph, program: Program, device: Device) -> DeviceArguments:
         """Places in a device whose pool has `device_bytes`."""
-        places = _placed(counted, program)
+        places = placed_arguments(counted, program)
         end = _aligned(program.fast_bytes)
-        for tensor in _own(graph, places):
-            places[tensor.name] = Tier.FAST, end
-            end += tensor.allocated_bytes
+        for tensor in own_arguments(graph):
+            if tensor.name not in places:
+                places[tensor.name] = Tier.FAST, end
+                end += tensor.allocated_bytes
         return cls(graph, device, places)
 
-    def fill(self, seed: int) -> None:
+    def fill(self, seed: int, cpus: Sequence[int] = ()) -> None:
         """Make every argument what it is before the first step; results become zero. The streams must stand still."""
-        for tensor in self.graph.tensors:
-            if not tensor.role.is_movable and tensor.alias_of is None:
-                is_result = tensor.role is Role.RESULT
-                value = np.zeros(tensor.shape, tensor.dtype) if is_result else initial_value(tensor, seed)
-                self.device.write(self._span(tensor), value)
+        del cpus  # Copies to a device take turns.
+        for tensor in own_arguments(self.graph):
+            self.device.write(self._span(tensor), initial_value(tensor, seed))
 
     def value(self, name: str) -> Array:
         """A copy of argument `name` as it is now. The streams must stand still."""
         tensor = self.graph.by_name[name]
         return self.device.read(self._span(tensor)).view(tensor.dtype).reshape(tensor.shape)
-
-    def set(self, name: str, value: Array) -> None:
-        """Overwrite argument `name`, in its shape and type. The streams must stand still."""
-        self.device.write(self._span(self.graph.by_name[name]), value)
 
     def place(self, operand: Operand) -> tuple[Tier, int]:
         """Pool and first byte of an argument that a kernel uses."""
@@ -87,23 +83,6 @@ class DeviceArguments:
         tier, start = self.places[storage_of(self.graph, tensor.name)]
         pool = self.device.device_pool if tier is Tier.FAST else self.device.host_pool
         return Span(pool, start, tensor.size_bytes)
-
-
-def _own(graph: Graph, placed: Mapping[str, tuple[Tier, int]]) -> list[Tensor]:
-    """Arguments that have memory of their own."""
-    arguments = (tensor for tensor in graph.tensors if not tensor.role.is_movable and tensor.alias_of is None)
-    return [tensor for tensor in arguments if tensor.name not in placed]
-
-
-def _placed(counted: Graph, program: Program) -> dict[str, tuple[Tier, int]]:
-    """Arguments that the program has places for."""
-    found = {}
-    for step in program.steps:
-        if isinstance(step, KernelStep):
-            for operand, address in zip(counted.kernels[step.kernel].operands, step.addresses, strict=True):
-                if counted.by_name[operand.tensor].held and address.offset is not None:
-                    found[operand.tensor] = address.tier, address.offset
-    return found
 
 
 def _aligned(size_bytes: int) -> int:
