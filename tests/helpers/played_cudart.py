@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -207,7 +207,7 @@ class PlayedDriver:
     CUresult = Results
     CUfunction = int
 
-    def __init__(self, runtime: PlayedRuntime, functions: dict[str, Callable[..., None]]) -> None:
+    def __init__(self, runtime: PlayedRuntime, functions: Mapping[str, Callable[..., None]]) -> None:
         self.runtime = runtime
         self.functions = list(functions.items())
         self.loaded = 0

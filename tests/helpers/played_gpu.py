@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import pytest
 from played_cudart import PlayedDriver, PlayedRuntime
@@ -12,15 +11,13 @@ from recorded_nvml import Recorded
 
 
 def plug_in(
-    monkeypatch: pytest.MonkeyPatch, runtime: PlayedRuntime, functions: dict[str, Callable[..., None]]
-) -> PlayedDriver:
+    monkeypatch: pytest.MonkeyPatch,
+    runtime: PlayedRuntime,
+    functions: Mapping[str, Callable[..., None]] = {},
+    nvml: Recorded | None = None,
+) -> PlayedRuntime:
     """Until the patches are undone; `functions` are its kernels, as `PlayedDriver` takes them."""
-    driver = PlayedDriver(runtime, functions)
-    modules: dict[str, Any] = {
-        "cuda.bindings.runtime": runtime,
-        "cuda.bindings.driver": driver,
-        "pynvml": Recorded(),
-    }
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    return driver
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", runtime)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", PlayedDriver(runtime, functions))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml or Recorded())
+    return runtime

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+
+import pytest
+
+from autotm.memory.gpu.opening import GpuFacts, gpu_facts
 
 
 class NVMLError(Exception):
@@ -67,3 +72,10 @@ class Recorded:
         if self.processes is None:
             raise NVMLError("Insufficient Permissions")
         return list(self.processes)
+
+
+def facts_of(nvml: Recorded) -> list[GpuFacts]:
+    """What is read from these answers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pynvml", nvml)
+        return gpu_facts()

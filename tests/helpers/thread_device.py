@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.kernels.library import pinned
-from autotm.memory.gpu.interface import Event, Span
+from autotm.memory.gpu.cuda_memory import Span
 from autotm.memory.pool import POISON_BYTE, Pool
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Tier
@@ -151,7 +151,7 @@ class Races:
         found += [_Access(span, stream, known[stream], writes=True) for span in writes]
         for new in found:
             for old in self._accesses:
-                if (new.writes or old.writes) and old.number > known[old.stream] and new.span.overlaps(old.span):
+                if (new.writes or old.writes) and old.number > known[old.stream] and _overlap(new.span, old.span):
                     raise RaceError(_text(new, old))
         # What is known to all streams can no longer race with anything.
         done = {name: min(clock[name] for clock in self._known.values()) for name in known}
@@ -165,10 +165,19 @@ class Races:
             clock.update(done)
 
 
+def _overlap(one: Span, other: Span) -> bool:
+    return one.memory is other.memory and one.start < _stop(other) and other.start < _stop(one)
+
+
+def _stop(span: Span) -> int:
+    """The first byte after it."""
+    return span.start + span.size_bytes
+
+
 def _text(new: _Access, old: _Access) -> str:
     span, what = new.span, "writes" if new.writes else "reads"
     return (
-        f"{new.stream} stream: work {new.number} {what} bytes [{span.start}, {span.stop}) of the {span.memory.name} "
+        f"{new.stream} stream: work {new.number} {what} bytes [{span.start}, {_stop(span)}) of the {span.memory.name} "
         f"pool, which work {old.number} of the {old.stream} stream {'writes' if old.writes else 'reads'}, and no event "
         "orders them: a wait is missing in the program's schedule; report it with program.json"
     )
@@ -270,7 +279,7 @@ class ThreadEvent:
 
 
 class ThreadMemory:
-    """As `interface.DeviceMemory`: ordinary memory; its views are NumPy arrays."""
+    """As `CudaMemory`: ordinary memory; its views are NumPy arrays."""
 
     def __init__(self, name: str, tier: Tier, size_bytes: int) -> None:
         self.name = name
@@ -290,9 +299,11 @@ class ThreadMemory:
         Raises:
             AutotmError: it leaves the pool.
         """
-        if span.start < 0 or span.stop > self.size_bytes:
-            raise AutotmError(f"{self.name} pool: bytes [{span.start}, {span.stop}) leave its {self.size_bytes} bytes")
-        return self._bytes[span.start : span.stop]
+        if span.start < 0 or _stop(span) > self.size_bytes:
+            raise AutotmError(
+                f"{self.name} pool: bytes [{span.start}, {_stop(span)}) leave its {self.size_bytes} bytes"
+            )
+        return self._bytes[span.start : _stop(span)]
 
     def close(self) -> None:
         """Give the memory back; where views are still alive, with the last of them."""
@@ -326,7 +337,7 @@ class _Wait:
 
 
 class ThreadStream:
-    """As `interface.Stream`.
+    """As `CudaStream`.
 
     Args:
         name: of the stream.
@@ -374,17 +385,15 @@ class ThreadStream:
         array = bytes_of(span)
         self.launch(lambda: array.fill(byte), (), (span,))
 
-    def record(self, event: Event) -> None:
+    def record(self, event: ThreadEvent) -> None:
         """Make `event` the point at which all work queued here so far is done."""
-        assert isinstance(event, ThreadEvent)
         races = self._crew.races
         point = Point(races.recorded(self.name) if races else {})
         event.point = point
         self._put(point)
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: ThreadEvent) -> None:
         """Hold back what is queued from now on until the point that `event` has now."""
-        assert isinstance(event, ThreadEvent)
         if event.point is None:
             return
         if self._crew.races is not None:
@@ -476,7 +485,7 @@ STREAMS = ("compute", "inward", "outward")
 
 
 class ThreadDevice:
-    """As `interface.Device`, on a computer without a GPU; nothing of its times says anything about one.
+    """As `CudaDevice`, on a computer without a GPU; nothing of its times says anything about one.
 
     Args:
         device_bytes: of the pool that plays device memory.
@@ -517,10 +526,8 @@ class ThreadDevice:
         del timed
         return ThreadEvent(self._crew)
 
-    def elapsed_ns(self, start: Event, end: Event) -> int:
+    def elapsed_ns(self, start: ThreadEvent, end: ThreadEvent) -> int:
         """Nanoseconds from one event to another."""
-        assert isinstance(start, ThreadEvent)
-        assert isinstance(end, ThreadEvent)
         if not (start.point and end.point and start.point.reached_ns and end.point.reached_ns):
             raise AutotmError("device of threads: the time was asked of an event that is not recorded, or not reached")
         return end.point.reached_ns - start.point.reached_ns

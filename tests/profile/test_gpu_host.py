@@ -12,7 +12,7 @@ import small_step
 from planned_streams import Planned, planned_step
 from thread_device import Delays, ThreadDevice
 
-from autotm.memory.gpu.interface import Device, DeviceMemoryError
+from autotm.memory.gpu.cuda_memory import DeviceMemoryError
 from autotm.model.errors import AutotmError
 from autotm.model.files import hash_of
 from autotm.model.graph import Tier, all_fast
@@ -34,7 +34,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Planned:
 
 def opener(planned: Planned, seed: int = 0, most_bytes: int = 1 << 40) -> OpenDevice:
     @contextmanager
-    def opened(device_bytes: int, host_bytes: int, **_: int) -> Iterator[tuple[Device, Kernels]]:
+    def opened(device_bytes: int, host_bytes: int, **_: int) -> Iterator[tuple[ThreadDevice, Kernels]]:
         if device_bytes > most_bytes:
             raise DeviceMemoryError(f"{most_bytes} bytes are free")
         with ThreadDevice(device_bytes, host_bytes, order=Delays(seed), machine=small_step.machine()) as device:

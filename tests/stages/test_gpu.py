@@ -15,7 +15,7 @@ from played_study import SIZES, played_context
 from recorded_nvml import NVMLError_LibraryNotFound, Recorded
 
 from autotm import stages
-from autotm.memory.gpu.facts import NoGpuError
+from autotm.memory.gpu.opening import NoGpuError
 from autotm.model.config import ProfileConfig, RunConfig, SolveConfig
 from autotm.model.files import load_with_provenance
 from autotm.model.graph import Graph, all_fast

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from recorded_nvml import NVMLError_LibraryNotFound, Recorded
+from recorded_nvml import NVMLError_LibraryNotFound, Recorded, facts_of
 
 from autotm.cli.main import main
-from autotm.memory.gpu.facts import GpuFacts, gpu_facts
+from autotm.memory.gpu.opening import GpuFacts
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import DaxTier, MachineFile, NumaTier, load_machine
 from autotm.model.provenance import slow_memory_facts, slow_memory_text
@@ -340,7 +340,7 @@ def gpu_told(nvml: Recorded, root: Path, *, context_bytes: int | None = 500_000_
             raise AutotmError(f"{facts.uuid} is busy")
         return 3, context_bytes
 
-    return list(gpu_findings(root, lambda: gpu_facts(nvml), measured))
+    return list(gpu_findings(root, lambda: facts_of(nvml), measured))
 
 
 def test_a_gpu_is_usable_by_a_line_of_a_machine_file(tmp_path: Path) -> None:

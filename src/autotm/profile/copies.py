@@ -13,7 +13,7 @@ import numpy as np
 from autotm.kernels.library import FatbinLibrary, KernelLibrary
 from autotm.kernels.yardsticks import Yardstick, Yardsticks, co_runners, contraction_flop_per_s, multiply_add_flop_per_s
 from autotm.memory.calibration import calibrate_links, copy_bytes_per_s
-from autotm.memory.gpu.interface import Device
+from autotm.memory.gpu.cuda_device import CudaDevice
 from autotm.memory.gpu.links import DEVICE_LINK_BYTES, device_links
 from autotm.memory.gpu.opening import open_device
 from autotm.model.cores import Watch
@@ -100,7 +100,7 @@ def _places(kernel: CudaKernel, start: int) -> list[int]:
     )
 
 
-def _bound(device: Device, kernels: LaunchedKernels, kernel: CudaKernel, places: Sequence[int]) -> Call:
+def _bound(device: CudaDevice, kernels: LaunchedKernels, kernel: CudaKernel, places: Sequence[int]) -> Call:
     """The kernel on operands that are zero; how long it takes does not depend on them."""
     views = [
         device.device_pool.view(place, shape, dtype)

@@ -25,7 +25,7 @@ from autotm.model.record import FrameworkRecord
 from autotm.stages.context import Context
 
 if TYPE_CHECKING:
-    from autotm.memory.gpu.facts import GpuFacts
+    from autotm.memory.gpu.opening import GpuFacts
     from autotm.memory.torch_device import Device
     from autotm.zoo import Network
 

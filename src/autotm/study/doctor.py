@@ -15,8 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from autotm.memory.gpu.facts import GpuFacts, gpu_facts
-from autotm.memory.gpu.opening import PAPER_BYTES, GpuRefusedError, measured_context, require_gpu
+from autotm.memory.gpu.opening import PAPER_BYTES, GpuFacts, GpuRefusedError, gpu_facts, measured_context, require_gpu
 from autotm.memory.linux.pools import DaxPool, NodePool, refusal
 from autotm.model.cores import Topology, usable_cpus
 from autotm.model.errors import AutotmError, BadInputError
@@ -240,7 +239,7 @@ def gpu_findings(
         what = "GPU" if len(found) == 1 else f"GPU {index}"
         yield _gpu(what, facts, measured)
         if facts.processes:
-            pids = ", ".join(str(process.pid) for process in facts.processes)
+            pids = ", ".join(map(str, facts.processes))
             yield Finding(
                 f"{what}'s processes", pids, Use.CARE, "runs are refused beside others: end them (nvidia-smi)"
             )

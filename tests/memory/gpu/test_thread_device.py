@@ -1,4 +1,4 @@
-"""The device of threads keeps what the interface promises: order within a stream, events between them, real overlap."""
+"""The device of threads keeps what a GPU promises: order within a stream, events between them, real overlap."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from thread_device import Delays, Interleaving, Order, RaceError, Starving, ThreadDevice
 
-from autotm.memory.gpu.interface import Span
-from autotm.model.errors import AutotmError
+from autotm.memory.gpu.cuda_memory import Span
+from autotm.memory.gpu.links import device_links
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.graph import OpClass, Tier
 
 BYTES = 256
 
@@ -186,3 +188,26 @@ def test_copies_of_unequal_size_and_outside_of_pools_are_refused(device: ThreadD
         device.inward.copy(Span(fast.memory, 1000, BYTES), slow)
     with pytest.raises(AutotmError, match="1 bytes for a span of 256"):
         device.write(fast, np.zeros(1, np.uint8))
+
+
+# Links of a device are measured on its streams; where threads play it, only their shape means anything.
+
+SIZES = (4096, 1 << 16, 1 << 20)
+
+
+def test_every_size_direction_and_op_class() -> None:
+    ran = []
+    runners = {op_class: (lambda op_class=op_class: ran.append(op_class)) for op_class in OpClass}
+    with ThreadDevice(1 << 20, 1 << 20, order=Delays(0, 1e-5)) as device:
+        links = device_links(device, 1e12, runners, SIZES, repeats=3)
+    assert [size for size, _ in links.to_fast.points] == list(SIZES)
+    assert links.to_slow.destination is Tier.SLOW
+    assert set(ran) == set(OpClass)
+    assert links.asynchronous is not None
+    assert links.transfer_us(Tier.FAST, 1 << 20) > 0
+    assert links.call_us >= 0
+
+
+def test_pools_that_are_too_small_are_refused() -> None:
+    with ThreadDevice(1 << 20, 1 << 16) as device, pytest.raises(BadInputError, match="smaller pool's 65536 bytes"):
+        device_links(device, 1e12, {}, SIZES)

@@ -55,7 +55,7 @@ def test_launches_in_order_each_with_its_operands() -> None:
         views = [device.device_pool.view(offset, (4,), "float32") for offset in (0, 64)]
         kernels.bind("kernel", views)()
         device.synchronize()
-        first, second = (view.address for view in views)
+        first, second = views
         assert seen == [("one", 2, 1, 1, 32, 1, 1, second), ("two", 1, 1, 1, 64, 1, 1, first, second)]
         with pytest.raises(BadInputError, match="no launches of kernel 'other'"):
             kernels.bind("other", views)

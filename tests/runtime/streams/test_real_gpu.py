@@ -20,9 +20,8 @@ from autotm.kernels.library import FatbinLibrary
 from autotm.layout.compile import compile_program
 from autotm.lower.cuda import lower_for_gpu
 from autotm.memory.gpu.cuda_device import CudaDevice
-from autotm.memory.gpu.facts import gpu_facts
-from autotm.memory.gpu.interface import DeviceMemoryError, Span
-from autotm.memory.gpu.opening import open_device
+from autotm.memory.gpu.cuda_memory import DeviceMemoryError, Span
+from autotm.memory.gpu.opening import gpu_facts, open_device
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit

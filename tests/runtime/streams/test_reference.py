@@ -19,7 +19,7 @@ from thread_device import Delays, ThreadDevice
 
 from autotm.kernels.library import FatbinLibrary, KernelLibrary
 from autotm.layout.compile import compile_program
-from autotm.memory.gpu.interface import DeviceMemoryError
+from autotm.memory.gpu.cuda_memory import DeviceMemoryError
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit

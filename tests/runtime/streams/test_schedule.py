@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from thread_device import RaceError, Races
 
-from autotm.memory.gpu.interface import Span
+from autotm.memory.gpu.cuda_memory import Span
 from autotm.model.graph import Tier
 from autotm.model.timeline import Lane
 from autotm.runtime.streams.schedule import Bytes, Operation, Schedule, schedule

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import importlib
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -14,76 +14,88 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from autotm.memory.gpu.cuda_memory import (
-    CudaMemory,
-    ManagedMemory,
-    PinnedMemory,
-    Runtime,
-    load_runtime,
-    require_inside,
-    text_of,
-)
-from autotm.memory.gpu.interface import Event, Span
+from autotm.memory.gpu.cuda_memory import CudaMemory, PinnedMemory, Runtime, Span, load_runtime, text_of
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Launch
 
-# Streams and events of CUDA.
+# What a program needs of a GPU: two pools, three streams, events. Tests have threads that behave like one.
 
 
 @dataclass(eq=False)
 class CudaEvent:
-    """As `interface.Event`."""
+    """A point in a stream's work. Recorded again, it is another point: who waited for the former waits for that."""
 
     runtime: Runtime
     handle: Any
 
     def synchronize(self) -> None:
-        """Hold the calling thread until the point recorded last is reached."""
+        """Hold the calling thread until the point recorded last is reached; not at all before the first."""
         self.runtime.call("cudaEventSynchronize", self.handle)
 
 
 class CudaStream:
-    """As `interface.Stream`: one that does not wait for the default stream, nor that for it."""
+    """Work done in the order in which it was handed over, beside the calling thread and beside other streams.
+
+    It does not wait for the default stream, nor that for it. Every method but `synchronize` returns at once.
+
+    Attributes:
+        name: `compute`, `inward` or `outward`.
+        handle: its `cudaStream_t` as a number.
+    """
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         self.name = name
         self._runtime = runtime
         self._stream = runtime.call("cudaStreamCreateWithFlags", runtime.module.cudaStreamNonBlocking)
         self.handle = int(self._stream)
-        self._copying = runtime.module.cudaMemcpyKind.cudaMemcpyDefault
 
     def launch(self, work: Callable[[], None], reads: Sequence[Span] = (), writes: Sequence[Span] = ()) -> None:
-        """Call what launches a kernel on this stream."""
+        """Queue a kernel.
+
+        Args:
+            work: calls it. It is called at once, and must itself launch on this stream.
+            reads: bytes that it reads, for whoever checks the order.
+            writes: bytes that it writes, likewise.
+        """
         del reads, writes
         work()
 
     def copy(self, destination: Span, source: Span) -> None:
-        """Queue a copy."""
+        """Queue a copy of all bytes of `source`, between the two pools.
+
+        Raises:
+            AutotmError: the sizes differ, or a span leaves its pool.
+        """
         for span in (destination, source):
-            require_inside(span)
+            span.memory.check(span.start, span.size_bytes)
         if destination.size_bytes != source.size_bytes:
             raise AutotmError(f"{self.name} stream: copy of {source.size_bytes} bytes into {destination.size_bytes}")
-        self._runtime.call(
-            "cudaMemcpyAsync", destination.address, source.address, source.size_bytes, self._copying, self._stream
-        )
+        self.copy_bytes(destination.address, source.address, source.size_bytes)
+
+    def copy_bytes(self, destination: int, source: int, size_bytes: int) -> None:
+        """Queue a copy between addresses of the device or the host."""
+        kind = self._runtime.module.cudaMemcpyKind.cudaMemcpyDefault
+        self._runtime.call("cudaMemcpyAsync", destination, source, size_bytes, kind, self._stream)
 
     def fill(self, span: Span, byte: int) -> None:
-        """Queue the filling of a span."""
-        require_inside(span)
+        """Queue the filling of a span with one byte, 0 to 255."""
+        span.memory.check(span.start, span.size_bytes)
         self._runtime.call("cudaMemsetAsync", span.address, byte, span.size_bytes, self._stream)
 
-    def record(self, event: Event) -> None:
+    def record(self, event: CudaEvent) -> None:
         """Make `event` the point at which all work queued here so far is done."""
-        assert isinstance(event, CudaEvent)
         self._runtime.call("cudaEventRecord", event.handle, self._stream)
 
-    def wait(self, event: Event) -> None:
-        """Hold back what is queued from now on until the point that `event` has now."""
-        assert isinstance(event, CudaEvent)
+    def wait(self, event: CudaEvent) -> None:
+        """Hold back what is queued here from now on until the point that `event` has now; none before the first."""
         self._runtime.call("cudaStreamWaitEvent", self._stream, event.handle, 0)
 
     def synchronize(self) -> None:
-        """Hold the calling thread until all work queued here is done."""
+        """Hold the calling thread until all work queued here is done.
+
+        Raises:
+            AutotmError: some of the device's work failed.
+        """
         self._runtime.call("cudaStreamSynchronize", self._stream)
 
     def close(self) -> None:
@@ -92,7 +104,7 @@ class CudaStream:
 
 
 class CudaDevice:
-    """As `interface.Device`: the GPU's primary context, which TVM and PyTorch share, with one pool in each memory.
+    """The GPU's primary context, which TVM and PyTorch share; a context manager that gives everything back.
 
     Args:
         index: CUDA's number of the GPU.
@@ -103,6 +115,9 @@ class CudaDevice:
 
     Attributes:
         free_bytes: device memory that was free when the context was made and no pool yet.
+        name: of the model, for records.
+        device_pool, host_pool: fast and slow memory.
+        compute, inward, outward: streams of kernels, of copies to the device, and of copies to the host.
 
     Raises:
         AutotmError: no driver, one that is too old, no such GPU, or memory that is not to be had.
@@ -117,89 +132,71 @@ class CudaDevice:
         allowed_bytes: int | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self._runtime = runtime or load_runtime()
-        call = self._runtime.call
+        self._runtime = runtime = runtime or load_runtime()
         with ExitStack() as opened:
-            call("cudaSetDevice", index)
-            self.index = index
-            self.free_bytes = int(call("cudaMemGetInfo")[0])
-            self.name = text_of(call("cudaGetDeviceProperties", index).name)
-            self.device_pool: CudaMemory = (
-                CudaMemory(self._runtime, index, device_bytes)
-                if allowed_bytes is None
-                else ManagedMemory(self._runtime, index, device_bytes, allowed_bytes)
-            )
-            opened.callback(self.device_pool.close)
-            self.host_pool = PinnedMemory(self._runtime, host_bytes)
-            opened.callback(self.host_pool.close)
+            runtime.call("cudaSetDevice", index)
+            self.free_bytes = int(runtime.call("cudaMemGetInfo")[0])
+            self.name = text_of(runtime.call("cudaGetDeviceProperties", index).name)
+            self.device_pool = opened.enter_context(closing(CudaMemory(runtime, index, device_bytes, allowed_bytes)))
+            self.host_pool = opened.enter_context(closing(PinnedMemory(runtime, host_bytes)))
             self.compute, self.inward, self.outward = (
-                self._opened_stream(name, opened) for name in ("compute", "inward", "outward")
+                opened.enter_context(closing(CudaStream(runtime, name))) for name in ("compute", "inward", "outward")
             )
             self._events = opened.enter_context(ExitStack())
             self._opened = opened.pop_all()
 
-    def keep_allowance(self) -> None:
-        """Where the first pool is managed memory: take from the driver what is not allowed; nothing elsewhere.
-
-        Raises:
-            AutotmError: as of `ManagedMemory.hold_the_rest`.
-        """
-        if isinstance(self.device_pool, ManagedMemory):
-            self.device_pool.hold_the_rest()
-
     def event(self, *, timed: bool = False) -> CudaEvent:
-        """A new event."""
+        """A new event; `timed` ones can be asked for the time between them, and cost more."""
         module = self._runtime.module
         flags = module.cudaEventDefault if timed else module.cudaEventDisableTiming
         event = CudaEvent(self._runtime, self._runtime.call("cudaEventCreateWithFlags", flags))
         self._events.callback(self._runtime.call, "cudaEventDestroy", event.handle)
         return event
 
-    def elapsed_ns(self, start: Event, end: Event) -> int:
-        """Nanoseconds from one event to another."""
-        assert isinstance(start, CudaEvent)
-        assert isinstance(end, CudaEvent)
+    def elapsed_ns(self, start: CudaEvent, end: CudaEvent) -> int:
+        """Nanoseconds from one timed event to another, both reached; CUDA resolves about 500.
+
+        Raises:
+            AutotmError: one was not recorded, is not reached, or is not timed.
+        """
         return round(float(self._runtime.call("cudaEventElapsedTime", start.handle, end.handle)) * 1e6)
 
     def read(self, span: Span) -> npt.NDArray[Any]:
-        """A copy of the bytes of a span."""
-        require_inside(span)
+        """A copy of the bytes of a span, in ordinary host memory; for when the streams stand still."""
+        span.memory.check(span.start, span.size_bytes)
         array = np.empty(span.size_bytes, np.uint8)
-        self._copy(array.ctypes.data, span.address, span.size_bytes)
+        self.compute.copy_bytes(array.ctypes.data, span.address, span.size_bytes)
+        self.compute.synchronize()
         return array
 
     def write(self, span: Span, array: npt.NDArray[Any]) -> None:
-        """Overwrite a span."""
-        require_inside(span)
+        """Overwrite a span with the bytes of an array; for when the streams stand still.
+
+        Raises:
+            AutotmError: the sizes differ.
+        """
+        span.memory.check(span.start, span.size_bytes)
         if array.nbytes != span.size_bytes:
             raise AutotmError(f"{span.memory.name} pool: {array.nbytes} bytes for a span of {span.size_bytes}")
         held = np.ascontiguousarray(array)
-        self._copy(span.address, held.ctypes.data, held.nbytes)
+        self.compute.copy_bytes(span.address, held.ctypes.data, held.nbytes)
+        self.compute.synchronize()
 
     def synchronize(self) -> None:
-        """Hold the calling thread until all streams stand still."""
+        """Hold the calling thread until all work of all streams is done.
+
+        Raises:
+            AutotmError: some of it failed.
+        """
         for stream in (self.compute, self.inward, self.outward):
             stream.synchronize()
 
     def close(self) -> None:
-        """Wait for all work and give everything back."""
+        """Wait for all work and give everything back; nothing can be asked after it."""
         try:
             self.synchronize()
         finally:
             self._opened.close()
-
-    def _opened_stream(self, name: str, opened: ExitStack) -> CudaStream:
-        stream = CudaStream(self._runtime, name)
-        opened.callback(stream.close)
-        return stream
-
-    def _copy(self, to: int, out_of: int, size_bytes: int) -> None:
-        """Copy to or from ordinary memory of the host; on the compute stream, so that it is done when this returns."""
-        self._runtime.call(
-            "cudaMemcpyAsync", to, out_of, size_bytes, self._runtime.module.cudaMemcpyKind.cudaMemcpyDefault,
-            self.compute.handle,
-        )  # fmt: skip
-        self.compute.synchronize()
 
     def __enter__(self) -> Self:
         return self
@@ -211,6 +208,7 @@ class CudaDevice:
 
 
 # Machine code on a GPU: a fatbin that the driver loads, and launches of its functions.
+
 _REMEDIES = {
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernels are built for other GPUs: compile them again for this one's sm",
     "CUDA_ERROR_INVALID_IMAGE": "the file of kernels is damaged: make it again",
@@ -282,6 +280,5 @@ def _called(driver: Any, function: str, *arguments: Any) -> Any:
     error, *given = getattr(driver, function)(*arguments)
     if error != driver.CUresult.CUDA_SUCCESS:
         name = str(getattr(error, "name", error))
-        remedy = _REMEDIES.get(name)
-        raise AutotmError(f"CUDA: {function}: {name}" + (f": {remedy}" if remedy else ""))
+        raise AutotmError(f"CUDA: {function}: {name}" + (f": {_REMEDIES[name]}" if name in _REMEDIES else ""))
     return given[0] if given else None

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Protocol
 
-from autotm.memory.gpu.interface import Device, Span, Stream
+from autotm.memory.gpu.cuda_device import CudaDevice, CudaStream
+from autotm.memory.gpu.cuda_memory import Span
 from autotm.model.errors import BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import AsynchronousLinks, Contention, Link, Links
@@ -106,7 +107,7 @@ def _contention(timer: CopyTimer, co_runner: CoRunner, copy: tuple[Tier, int], r
 class StreamTimer:
     """A `CopyTimer` of a device whose streams stand still; copies use the beginnings of its pools."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._begin, self._end, self._first, self._last = (device.event(timed=True) for _ in range(4))
 
@@ -140,7 +141,7 @@ class StreamTimer:
         copy_ns = 0 if copy is None else self._device.elapsed_ns(self._begin, self._end)
         return self._device.elapsed_ns(self._first, self._last), copy_ns
 
-    def _stream(self, tier: Tier) -> Stream:
+    def _stream(self, tier: Tier) -> CudaStream:
         return self._device.inward if tier is Tier.FAST else self._device.outward
 
     def _copy(self, tier: Tier, size_bytes: int) -> None:
@@ -152,7 +153,7 @@ class StreamTimer:
 
 
 def device_links(
-    device: Device,
+    device: CudaDevice,
     flop_per_s: float,
     co_runners: Mapping[OpClass, CoRunner],
     sizes_bytes: Sequence[int] = DEVICE_LINK_BYTES,
@@ -172,7 +173,7 @@ def device_links(
     return links_of(StreamTimer(device), flop_per_s, co_runners, sizes_bytes, repeats, _call_us(device))
 
 
-def _call_us(device: Device) -> float:
+def _call_us(device: CudaDevice) -> float:
     """Microseconds that the compute stream loses by recording an event and waiting for one that is long reached."""
     begin, end, mark, reached = (device.event(timed=True) for _ in range(4))
     device.inward.record(reached)

@@ -1,21 +1,123 @@
-"""Finding, checking and opening a GPU; what its context takes."""
+"""The GPUs of a computer: what the driver says of them, whether one can be used, and opening it."""
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from autotm.memory.gpu.cuda_device import CudaDevice
-from autotm.memory.gpu.cuda_memory import Runtime, load_runtime, text_of
-from autotm.memory.gpu.facts import GpuFacts, NoGpuError, gpu_facts
-from autotm.memory.gpu.interface import DeviceMemoryError
+from autotm.memory.gpu.cuda_memory import DeviceMemoryError, load_runtime, text_of
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import CudaTier, Machine
+
+# What NVIDIA's management library says of the GPUs of a computer; it makes no context and takes no memory.
+
+
+class NoGpuError(AutotmError):
+    """There is no GPU, or nothing that could tell of one."""
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """One GPU, as it is now.
+
+    Attributes:
+        name: of the model.
+        uuid: of this one.
+        bus_id: where it is, as CUDA names it too.
+        driver: version of the driver.
+        cuda: newest version of CUDA that the driver takes, major and minor.
+        capability: compute capability, major and minor.
+        total_bytes: of device memory.
+        free_bytes: that could be taken.
+        processes: those that compute on it, by the driver's number, which is another in a container; the device memory
+            that each has, None where the driver does not tell.
+    """
+
+    name: str
+    uuid: str
+    bus_id: str
+    driver: str
+    cuda: tuple[int, int]
+    capability: tuple[int, int]
+    total_bytes: int
+    free_bytes: int
+    processes: Mapping[int, int | None]
+
+    @property
+    def architecture(self) -> str:
+        """As compilers name it, `sm_90`."""
+        return "sm_{}{}".format(*self.capability)
+
+
+def gpu_facts() -> list[GpuFacts]:
+    """All GPUs that the driver shows, in its order; CUDA_VISIBLE_DEVICES hides none of them here.
+
+    Raises:
+        NoGpuError: no driver, one that does not answer, or no GPU.
+        AutotmError: nvidia-ml-py is not installed.
+    """
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        raise AutotmError(
+            "facts of GPUs come through nvidia-ml-py, which is missing: pip install 'autotm[cuda]'"
+        ) from None
+    with _opened_library(nvml):
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        found = [_facts(nvml, handle) for handle in handles]
+    if not found:
+        raise NoGpuError("the NVIDIA driver shows no GPU: look at nvidia-smi, and give a container its GPUs (--gpus)")
+    return found
+
+
+@contextmanager
+def _opened_library(nvml: Any) -> Iterator[None]:
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError_LibraryNotFound:
+        raise NoGpuError(
+            "no NVIDIA driver: libnvidia-ml.so.1 is missing: install the driver (580 or later), or start the container "
+            "with its GPUs (--gpus)"
+        ) from None
+    except nvml.NVMLError as error:
+        raise NoGpuError(f"the NVIDIA driver does not answer ({error}): look at nvidia-smi, or restart") from None
+    try:
+        yield
+    except nvml.NVMLError as error:
+        raise NoGpuError(f"the NVIDIA driver does not tell of its GPUs ({error}): look at nvidia-smi") from None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _facts(nvml: Any, handle: Any) -> GpuFacts:
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except nvml.NVMLError:  # A driver before 510 knows the first version only; it is refused, but by its number.
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    running = []
+    with suppress(nvml.NVMLError):  # Not told of some virtual GPUs, nor to everybody.
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    version = nvml.nvmlSystemGetCudaDriverVersion_v2()
+    return GpuFacts(
+        name=nvml.nvmlDeviceGetName(handle),
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId,
+        driver=nvml.nvmlSystemGetDriverVersion(),
+        cuda=(version // 1000, version % 1000 // 10),
+        capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
+        total_bytes=memory.total,
+        free_bytes=memory.free,
+        processes={process.pid: process.usedGpuMemory for process in running},
+    )
+
 
 # What must hold of a GPU before anything is allocated on it or runs there.
 
@@ -46,8 +148,8 @@ def require_gpu(
         facts: as it is, before this process has a context on it.
         needed_bytes: device memory that the program asks for.
         overhead_bytes: that the context and its libraries take beside it.
-        built_for: architectures of its kernels, such as `sm_80`; `compute_80` where they are PTX, which the driver
-            compiles; nothing where they are compiled when they are loaded.
+        built_for: architectures of its kernels, such as `sm_80`, which runs on its major version from its minor one on
+            (CUDA's programming guide, "Binary compatibility"); nothing where there are no kernels yet.
         alone: whether measured times are to mean something: no other process may use it.
 
     Raises:
@@ -65,13 +167,17 @@ def require_gpu(
             f"{here}: compute capability {_dotted(facts.capability)}; CUDA {_dotted(CUDA)} has "
             f"{_dotted(_LEAST_CAPABILITY)} at least: take a GPU of 2018 or later"
         )
-    if built_for and not any(runs_on(name, facts.capability) for name in built_for):
+    major, minor = facts.capability
+    if built_for and not any(f"sm_{major}{lower}" in built_for for lower in range(minor + 1)):
         raise GpuRefusedError(
             f"{here}: is {facts.architecture}, the kernels are built for {', '.join(sorted(built_for))}: lower the "
             f"network again for {facts.architecture}"
         )
     if alone and facts.processes:
-        pids = ", ".join(f"{one.pid} ({_size(one.used_bytes)})" for one in facts.processes)
+        sizes = {
+            pid: "memory not told" if used is None else f"{used / 1e9:.3f} GB" for pid, used in facts.processes.items()
+        }
+        pids = ", ".join(f"{pid} ({size})" for pid, size in sizes.items())
         raise GpuRefusedError(
             f"{here}: other processes compute on it: {pids}: times would be too long; end them (nvidia-smi), or wait"
         )
@@ -83,29 +189,11 @@ def require_gpu(
         )
 
 
-def runs_on(architecture: str, capability: tuple[int, int]) -> bool:
-    """Whether machine code for `sm_XY`, or PTX for `compute_XY`, runs there.
-
-    Machine code runs on its major version from its minor one on; PTX on all that is as new (CUDA's programming guide,
-    "Binary compatibility"). A letter behind the number binds either to that version, or its family.
-    """
-    kind, _, number = architecture.partition("_")
-    digits = number.rstrip("af")
-    major, minor = int(digits[:-1]), int(digits[-1])
-    if number.endswith("a"):
-        return (major, minor) == capability
-    if kind == "compute" and not number.endswith("f"):
-        return (major, minor) <= capability
-    return major == capability[0] and minor <= capability[1]
-
-
 def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-def _size(size_bytes: int | None) -> str:
-    return "memory not told" if size_bytes is None else f"{size_bytes / 1e9:.3f} GB"
-
+# Finding, checking and opening a GPU; what its context takes.
 
 _BUS_ID_CHARACTERS = 32
 _opened: set[str] = set()
@@ -114,28 +202,27 @@ _before: dict[str, set[int]] = {}
 """By GPU, the processes that were on it when this one first looked, before it called CUDA."""
 
 
-def visible_gpu(index: int, *, runtime: Runtime | None = None, nvml: Any = None) -> GpuFacts:
+def visible_gpu(index: int) -> GpuFacts:
     """Facts of the GPU that CUDA numbers so; its processes are those of others.
 
     CUDA's number is not the driver's: CUDA_VISIBLE_DEVICES chooses, and CUDA puts the fastest first. To ask CUDA for
     the place of a GPU may make a context of this process on it (seen with driver 580 on an H100).
 
-    Args:
-        index: CUDA's.
-        runtime: NVIDIA's bindings; None loads them.
-        nvml: the module `pynvml`; None loads it.
-
     Raises:
         NoGpuError: there is no driver, or no such GPU.
         AutotmError: the driver is too old, or NVIDIA's packages are not installed.
     """
-    found = gpu_facts(nvml)  # First: it tells best what is missing of a driver.
-    called = (runtime or load_runtime()).call("cudaDeviceGetPCIBusId", _BUS_ID_CHARACTERS, index)
-    place = _place(text_of(called))
+    found = gpu_facts()  # First: it tells best what is missing of a driver.
+    place = _place(text_of(load_runtime().call("cudaDeviceGetPCIBusId", _BUS_ID_CHARACTERS, index)))
     for facts in found:
         if _place(facts.bus_id) == place:
             return _with_others(facts)
     raise NoGpuError(f"GPU {index} of CUDA, at {place}, is none of the driver's: look at nvidia-smi")
+
+
+def _place(bus_id: str) -> str:
+    """The driver writes a domain of eight digits, CUDA one of four."""
+    return bus_id.lower()[-len("0000:00:00.0") :]
 
 
 def _with_others(facts: GpuFacts) -> GpuFacts:
@@ -144,137 +231,79 @@ def _with_others(facts: GpuFacts) -> GpuFacts:
     In a container the driver gives it another number than the system does. So a number that came later, and is none of
     this system's, is taken for its own.
     """
-    known, own = _before.setdefault(facts.uuid, {one.pid for one in facts.processes}), os.getpid()
-    if any(one.pid == own for one in facts.processes):
+    known, own = _before.setdefault(facts.uuid, set(facts.processes)), os.getpid()
+    if own in facts.processes:
         _opened.add(facts.uuid)
-    others = (
-        one for one in facts.processes if one.pid != own and (one.pid in known or Path(f"/proc/{one.pid}").exists())
-    )
-    return replace(facts, processes=tuple(others))
+    others = {
+        pid: used
+        for pid, used in facts.processes.items()
+        if pid != own and (pid in known or Path(f"/proc/{pid}").exists())
+    }
+    return replace(facts, processes=others)
 
 
-def open_gpu(
-    index: int,
+def open_device(
+    machine: Machine,
     device_bytes: int,
     host_bytes: int,
     *,
-    overhead_bytes: int = 0,
     built_for: Collection[str] = (),
     allowed_bytes: int | None = None,
-    runtime: Runtime | None = None,
-    nvml: Any = None,
 ) -> CudaDevice:
-    """Open a GPU after it was checked.
-
-    Args:
-        index: CUDA's number of it.
-        device_bytes: of the pool in its memory.
-        host_bytes: of the pool in pinned memory of the host.
-        overhead_bytes: as of `require_gpu`.
-        built_for: likewise.
-        allowed_bytes: as of `CudaDevice`.
-        runtime: NVIDIA's bindings; None loads them.
-        nvml: the module `pynvml`; None loads it.
-
-    Raises:
-        AutotmError: what is missing, with its remedy.
-    """
-    runtime = runtime or load_runtime()
-    facts = visible_gpu(index, runtime=runtime, nvml=nvml)
-    if facts.uuid in _opened:
-        overhead_bytes = 0  # The context that this process has there is paid for.
-    needed_bytes = device_bytes if allowed_bytes is None else min(allowed_bytes, device_bytes)
-    require_gpu(facts, needed_bytes, overhead_bytes=overhead_bytes, built_for=built_for)
-    device = CudaDevice(index, device_bytes, host_bytes, allowed_bytes=allowed_bytes, runtime=runtime)
-    _opened.add(facts.uuid)
-    return device
-
-
-def open_device(machine: Machine, device_bytes: int, host_bytes: int, *, built_for: Collection[str] = ()) -> CudaDevice:
-    """The GPU that a machine file names, with its two pools.
+    """Check and open the GPU that a machine file names, with two pools.
 
     Args:
         machine: of kind cuda.
         device_bytes: of the pool in device memory.
         host_bytes: of the pool in pinned memory.
         built_for: architectures of the kernels, as of `require_gpu`.
+        allowed_bytes: makes the first pool managed memory, which may have so much device memory once
+            `CudaMemory.hold_the_rest` was called.
 
     Raises:
-        BadInputError: the machine file allows less pinned memory.
-        AutotmError: what is missing of the GPU, with its remedy.
+        BadInputError: the machine file allows less pinned memory, or no managed pool larger than what is allowed.
+        AutotmError: what is missing of the GPU or of the host's memory, with its remedy.
     """
-    tier = machine.slow_tier
+    tier, file = machine.slow_tier, f"config/machines/{machine.name}.yaml"
     assert isinstance(tier, CudaTier)
     if tier.capacity_bytes is not None and host_bytes > tier.capacity_bytes:
         raise BadInputError(
-            f"config/machines/{machine.name}.yaml: slow_tier.capacity is {tier.capacity_bytes / 1e9:.3f} GB, the "
-            f"program moves up to {host_bytes / 1e9:.3f} GB out: raise it, or give a larger limit"
+            f"{file}: slow_tier.capacity is {tier.capacity_bytes / 1e9:.3f} GB, the program moves up to "
+            f"{host_bytes / 1e9:.3f} GB out: raise it, or give a larger limit"
         )
-    overhead_bytes = tier.overhead_bytes or 0
-    return open_gpu(tier.device_index, device_bytes, host_bytes, overhead_bytes=overhead_bytes, built_for=built_for)
-
-
-def open_managed(
-    machine: Machine, pool_bytes: int, host_bytes: int, *, allowed_bytes: int, built_for: Collection[str] = ()
-) -> CudaDevice:
-    """The GPU that a machine file names, with a pool of managed memory in place of device memory.
-
-    Args:
-        machine: of kind cuda.
-        pool_bytes: of that pool.
-        host_bytes: of the pool in pinned memory.
-        allowed_bytes: device memory that the managed pool may have, once `CudaDevice.keep_allowance` was called.
-        built_for: architectures of the kernels, as of `require_gpu`.
-
-    Raises:
-        BadInputError: the pool is larger than what is allowed, and the machine file does not allow that.
-        AutotmError: what is missing of the GPU or of the host's memory, with its remedy.
-    """
-    tier = machine.slow_tier
-    assert isinstance(tier, CudaTier)
-    beyond_bytes = pool_bytes - allowed_bytes
-    asked = f"managed memory: a pool of {pool_bytes / 1e9:.3f} GB with {allowed_bytes / 1e9:.3f} GB of device memory"
-    if beyond_bytes > 0 and not tier.managed_oversubscription:
-        raise BadInputError(
-            f"config/machines/{machine.name}.yaml: {asked}: oversubscription can hang a GPU, until the computer is "
-            "restarted; to risk it, set slow_tier.managed_oversubscription: true"
+    if allowed_bytes is not None and (beyond_bytes := device_bytes - allowed_bytes) > 0:
+        asked = (
+            f"managed memory: a pool of {device_bytes / 1e9:.3f} GB with {allowed_bytes / 1e9:.3f} GB of device memory"
         )
-    if beyond_bytes > (available := psutil.virtual_memory().available):
-        raise AutotmError(
-            f"{asked}: the rest goes to the host, {available / 1e9:.3f} GB of whose memory are free: ask for a smaller "
-            "batch or a larger limit"
-        )
-    return open_gpu(
-        tier.device_index,
-        pool_bytes,
-        host_bytes,
-        overhead_bytes=tier.overhead_bytes or 0,
-        built_for=built_for,
-        allowed_bytes=allowed_bytes,
-    )
+        if not tier.managed_oversubscription:
+            raise BadInputError(
+                f"{file}: {asked}: oversubscription can hang a GPU, until the computer is restarted; to risk it, set "
+                "slow_tier.managed_oversubscription: true"
+            )
+        if beyond_bytes > (available := psutil.virtual_memory().available):
+            raise AutotmError(
+                f"{asked}: the rest goes to the host, {available / 1e9:.3f} GB of whose memory are free: ask for a "
+                "smaller batch or a larger limit"
+            )
+    facts = visible_gpu(tier.device_index)
+    # The context that this process already has there is paid for.
+    overhead_bytes = 0 if facts.uuid in _opened else tier.overhead_bytes or 0
+    needed_bytes = device_bytes if allowed_bytes is None else min(allowed_bytes, device_bytes)
+    require_gpu(facts, needed_bytes, overhead_bytes=overhead_bytes, built_for=built_for)
+    device = CudaDevice(tier.device_index, device_bytes, host_bytes, allowed_bytes=allowed_bytes)
+    _opened.add(facts.uuid)
+    return device
 
 
-def context_bytes(facts: GpuFacts, device: CudaDevice) -> int:
-    """Device memory that a context took: what was free before it, less what was free when it was made.
+def measured_context(facts: GpuFacts) -> tuple[int, int]:
+    """CUDA's number of a GPU, and the device memory that a context of this process takes; one is made, and stays.
 
-    Other processes that take or free memory in between are counted too.
-    """
-    return max(0, facts.free_bytes - device.free_bytes)
-
-
-def measured_context(facts: GpuFacts, *, runtime: Runtime | None = None) -> tuple[int, int]:
-    """CUDA's number of a GPU, and what a context of this process takes of its memory; one is made, and stays.
+    Memory that other processes take or free meanwhile is counted too.
 
     Raises:
         AutotmError: CUDA does not show the GPU to this process, or it cannot be opened.
     """
-    runtime = runtime or load_runtime()
-    index = int(runtime.call("cudaDeviceGetByPCIBusId", facts.bus_id.encode()))
-    with CudaDevice(index, 0, 0, runtime=runtime) as device:
+    index = int(load_runtime().call("cudaDeviceGetByPCIBusId", facts.bus_id.encode()))
+    with CudaDevice(index, 0, 0) as device:
         _opened.add(facts.uuid)
-        return index, context_bytes(facts, device)
-
-
-def _place(bus_id: str) -> str:
-    """The driver writes a domain of eight digits, CUDA one of four."""
-    return bus_id.lower()[-len("0000:00:00.0") :]
+        return index, max(0, facts.free_bytes - device.free_bytes)

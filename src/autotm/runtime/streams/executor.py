@@ -12,10 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from autotm.kernels.library import FatbinLibrary, Launches
-from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
-from autotm.memory.gpu.cuda_memory import DeviceArray
-from autotm.memory.gpu.interface import Device, DeviceMemoryError, Event, Span, Stream
-from autotm.memory.gpu.opening import open_device, open_managed
+from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice, CudaEvent, CudaStream
+from autotm.memory.gpu.cuda_memory import DeviceMemoryError, Span
+from autotm.memory.gpu.opening import open_device
 from autotm.memory.pool import POISON_BYTE
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel, Tier
@@ -65,8 +64,8 @@ class LaunchedKernels:
         """
         return cls(CudaCode.load(library.image), library.launches, device)
 
-    def bind(self, symbol: str, views: Sequence[DeviceArray]) -> Call:
-        """The kernel on views of the device's pool, inputs, outputs, then workspaces; returns when it is launched.
+    def bind(self, symbol: str, views: Sequence[int]) -> Call:
+        """The kernel on operands at addresses, inputs, outputs, then workspaces, as a call that launches it.
 
         Raises:
             BadInputError: there is no such kernel.
@@ -74,7 +73,7 @@ class LaunchedKernels:
         """
         if symbol not in self.launches:
             raise BadInputError(f"no launches of kernel '{symbol}': they belong to another graph; make both again")
-        return self.code.bound(self.launches[symbol], [view.address for view in views], self.device.compute)
+        return self.code.bound(self.launches[symbol], views, self.device.compute)
 
 
 class Kernels(Protocol):
@@ -89,7 +88,7 @@ class OpenDevice(Protocol):
 
     def __call__(
         self, device_bytes: int, host_bytes: int, *, allowed_bytes: int | None = None
-    ) -> AbstractContextManager[tuple[Device, Kernels]]:
+    ) -> AbstractContextManager[tuple[CudaDevice, Kernels]]:
         """With so many bytes in its own pool and in the host's; both go when the context ends.
 
         Where `allowed_bytes` are given, its driver manages the first pool: that many of its bytes are in device memory
@@ -106,14 +105,10 @@ def open_machines_gpu(
     machine: Machine, library: FatbinLibrary, device_bytes: int, host_bytes: int, *, allowed_bytes: int | None = None
 ) -> Iterator[tuple[CudaDevice, LaunchedKernels]]:
     """The GPU that a machine file names, as `OpenDevice` says."""
-    built_for = library.architectures
-    if allowed_bytes is None:
-        opened = open_device(machine, device_bytes, host_bytes, built_for=built_for)
-    else:
-        opened = open_managed(machine, device_bytes, host_bytes, allowed_bytes=allowed_bytes, built_for=built_for)
-    with opened as device:
+    architectures = library.architectures
+    with open_device(machine, device_bytes, host_bytes, built_for=architectures, allowed_bytes=allowed_bytes) as device:
         kernels = LaunchedKernels.on(device, library)
-        device.keep_allowance()  # Not before: the kernels take device memory, too.
+        device.device_pool.hold_the_rest()  # Not before: the kernels take device memory, too.
         yield device, kernels
 
 
@@ -133,10 +128,10 @@ class StreamExecutor:
     arguments: DeviceArguments
     order: Schedule
     queued: tuple[Call, ...]
-    marks: Mapping[int, Event] = field(repr=False)
+    marks: Mapping[int, CudaEvent] = field(repr=False)
 
     @property
-    def device(self) -> Device:
+    def device(self) -> CudaDevice:
         """That it runs on."""
         return self.arguments.device
 
@@ -222,12 +217,12 @@ def prepare_streams(
     return StreamExecutor(program, arguments, order, queued, {index: device.event() for index in order.awaited})
 
 
-def stream_of(device: Device, lane: Lane) -> Stream:
+def stream_of(device: CudaDevice, lane: Lane) -> CudaStream:
     """The stream of a lane."""
     return {Lane.COMPUTE: device.compute, Lane.INWARD: device.inward, Lane.OUTWARD: device.outward}[lane]
 
 
-def _queued(graph: Graph, library: Kernels, device: Device, operation: Operation) -> Call:
+def _queued(graph: Graph, library: Kernels, device: CudaDevice, operation: Operation) -> Call:
     stream = stream_of(device, operation.lane)
     reads = [_span(device, used) for used in operation.reads]
     writes = [_span(device, used) for used in operation.writes]
@@ -245,7 +240,7 @@ def _queued(graph: Graph, library: Kernels, device: Device, operation: Operation
     return _nothing
 
 
-def _span(device: Device, used: Bytes) -> Span:
+def _span(device: CudaDevice, used: Bytes) -> Span:
     return Span(device.device_pool if used.tier is Tier.FAST else device.host_pool, used.start, used.size_bytes)
 
 
@@ -307,7 +302,7 @@ class KernelByKernel:
 
     program: Program
     arguments: HostValues
-    device: Device
+    device: CudaDevice
     library: Kernels
 
     def step(self) -> None:

@@ -9,7 +9,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from autotm.kernels.library import FatbinLibrary
-from autotm.memory.gpu.interface import Device
+from autotm.memory.gpu.cuda_device import CudaDevice
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Kernel, all_fast
@@ -46,7 +46,9 @@ def operand_bytes(graph: Graph) -> int:
     return max(_offsets(way)[-1] for kernel in graph.kernels for way in ways(kernel))
 
 
-def profile_on(device: Device, kernels: Kernels, graph: Graph, repeats: int, provenance: dict[str, object]) -> Profile:
+def profile_on(
+    device: CudaDevice, kernels: Kernels, graph: Graph, repeats: int, provenance: dict[str, object]
+) -> Profile:
     """Time each distinct kernel of a graph in each of its implementations, alone, all operands in device memory.
 
     Args:
@@ -100,19 +102,19 @@ def _offsets(kernel: Kernel) -> list[int]:
     return places
 
 
-def _bound(device: Device, kernels: Kernels, kernel: Kernel) -> Call:
+def _bound(device: CudaDevice, kernels: Kernels, kernel: Kernel) -> Call:
     places = zip(kernel.operands, _offsets(kernel), strict=False)
     return kernels.bind(
         kernel.function, [device.device_pool.view(place, operand.shape, operand.dtype) for operand, place in places]
     )
 
 
-def call_ns(device: Device, call: Call) -> float:
+def call_ns(device: CudaDevice, call: Call) -> float:
     """What a kernel takes, launched as often as events need to tell; its streams stand still."""
     return _times_ns(device, call, 1)[0]
 
 
-def _times_ns(device: Device, call: Call, repeats: int) -> list[float]:
+def _times_ns(device: CudaDevice, call: Call, repeats: int) -> list[float]:
     begin, end = device.event(timed=True), device.event(timed=True)
 
     def timed_ns(calls: int) -> float:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autotm.memory.gpu.interface import Device, Span
+from autotm.memory.gpu.cuda_device import CudaDevice
+from autotm.memory.gpu.cuda_memory import Span
 from autotm.model.errors import BadInputError
 from autotm.model.graph import ALIGNMENT_BYTES, Graph, Operand, Tensor, Tier
 from autotm.model.limit import storage_of
@@ -50,11 +51,11 @@ class DeviceArguments:
     """
 
     graph: Graph
-    device: Device
+    device: CudaDevice
     places: Mapping[str, tuple[Tier, int]]
 
     @classmethod
-    def of(cls, graph: Graph, counted: Graph, program: Program, device: Device) -> DeviceArguments:
+    def of(cls, graph: Graph, counted: Graph, program: Program, device: CudaDevice) -> DeviceArguments:
         """Places in a device whose pool has `device_bytes`."""
         places = placed_arguments(counted, program)
         end = _aligned(program.fast_bytes)
