@@ -31,7 +31,7 @@ import yaml
 from autotm.model.files import load
 from autotm.model.limit import Limit
 from autotm.model.record import Record
-from autotm.stages import RunsStage
+from autotm.stages.run import RunsStage
 from autotm.study.setup import Study, load_study
 
 ROOT = Path(__file__).parents[1]
@@ -39,32 +39,29 @@ GROUP = RunsStage.IN_TURN
 CHILD = """
 import json
 import sys
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 import yaml
-from autotm import stages
 from autotm.model.limit import Limit
+from autotm.stages.context import Context
+from autotm.stages.run import RunsStage
 from autotm.study.setup import load_study
 scale, network, shared = sys.argv[1:]
 config = yaml.safe_load(Path("config/config.yaml").read_text(encoding="utf-8")) | {"scale": scale}
 study = load_study(config, "config", Path("config"), Path("results"))
 paths, options = study.paths(network), study.scale.of_run(study.config.run)
-context = stages.Context(study.machine, Path("config/devices"), study.config.seed)
-files = {key: getattr(paths, key) for key in ("graph", "library", "profile", "links", "reference")}
-with ExitStack() as stack:
-    runs = stack.enter_context(stages.RunsStage(context, options, **files)) if shared == "shared" else None
+context = Context(study.machine, Path("config/devices"), study.config.seed)
+with closing(RunsStage(context, options, paths)) as runs:
     for line in sys.stdin:
-        programs = []
-        for optimizer, text, record in json.loads(line):
-            limit = Limit.parse(text)
-            programs.append((paths.program(optimizer, limit), paths.plan(optimizer, limit), Path(record)))
-        if runs is not None:
-            runs.measure_in_turn([(program, plan) for program, plan, _ in programs])
-        for program, plan, record in programs:
-            if runs is None:
-                stages.run_stage(context, options, **files, program=program, plan=plan, record=record)
+        asked = [(optimizer, Limit.parse(limit), Path(record)) for optimizer, limit, record in json.loads(line)]
+        if shared == "shared":
+            runs.measure_in_turn([(optimizer, limit) for optimizer, limit, _ in asked])
+        for one in asked:
+            if shared == "shared":
+                runs.run(*one)
             else:
-                runs.run(program=program, plan=plan, record=record)
+                with closing(RunsStage(context, options, paths)) as alone:
+                    alone.run(*one)
         print("measured", flush=True)
 """
 

@@ -94,9 +94,6 @@ rule convolution_profile:
         batch=convolution_batch,
         options=profile_options,
         seed=STUDY.config.seed,
-        # Caches beside the results, not outputs.
-        store="results/{machine}/kernels.sqlite",
-        objects="results/{machine}/objects",
     message:
         "Timing one convolution ({wildcards.scale}) in all placements of its operands on {wildcards.machine}"
     script:

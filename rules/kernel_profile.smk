@@ -26,10 +26,6 @@ rule kernel_profile:
         options=profile_options,
         seed=STUDY.config.seed,
         counts=STUDY.config.counts,
-        # Caches beside the results, not outputs: a killed profile goes on where it was.
-        store="results/{machine}/kernels.sqlite",
-        objects="results/{machine}/objects",
-        values="results/{machine}/values",
     message:
         "Compiling the training step of {wildcards.network} ({wildcards.scale}) and timing its kernels on {wildcards.machine}"
     script:

@@ -31,8 +31,6 @@ rule run:
         machine=machine_params,
         options=run_options,
         seed=STUDY.config.seed,
-        # Results of the plain step, shared by all programs of a network: a cache beside them, not an output.
-        reference="results/{machine}/{scale}/{network}/reference.json",
     message:
         "Running {wildcards.network} ({wildcards.scale}): {wildcards.optimizer}, limit {wildcards.limit}"
     script:

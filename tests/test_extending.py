@@ -99,7 +99,7 @@ ours = plan("densest-first", "2:1")
 assert plan("static", "2:1").bound_us <= ours.objective_us < plan("all-slow", "1:0").objective_us
 assert plan("densest-first", "0:1").objective_us == plan("all-fast", "0:1").objective_us
 from autotm.model.config import StyleConfig
-from autotm.stages import program_of
+from autotm.stages.solve import program_of
 from autotm.study.sweep import SweepPoint, sweep_table
 from autotm.study.sweep_result import SweepResult
 points = [SweepPoint(found, program_of(case.graph, found)) for found in (ours, plan("densest-first", "0:1"))]
@@ -125,7 +125,7 @@ np.testing.assert_array_equal(steps.after[0]["w"], w - np.float32(0.125) * np.si
 from pathlib import Path
 from synthetic_records import write_study
 from autotm.model.config import StyleConfig
-from autotm.stages import figure_stage
+from autotm.stages.figures import figure_stage
 figure_stage(StyleConfig(dots_per_inch=60), {"records": write_study(Path("records"))}, csv=Path("gaps.csv"))
 assert Path("gaps.pdf").stat().st_size > 1000 and Path("gaps.png").stat().st_size > 1000
 """,

@@ -16,11 +16,12 @@ from autotm.cli.main import main
 from autotm.model.files import load, save
 from autotm.model.graph import all_fast
 from autotm.model.limit import Limit
-from autotm.model.paths import FRAMEWORK_FILE
+from autotm.model.paths import FRAMEWORK_FILE, Paths
 from autotm.model.plan import SAVE_ON_CPU
 from autotm.model.profile import Profile, Timing, write_profile
 from autotm.model.record import FrameworkRecord, Record
-from autotm.stages import Context, run
+from autotm.stages import run
+from autotm.stages.context import Context
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
@@ -62,10 +63,10 @@ def test_remeasure_runs_what_others_disturbed_and_nothing_else(
         paths[optimizer] = path
     again = []
 
-    def quiet(_runs: object, *, record: Path, program: Path, **_: Path) -> None:
+    def quiet(runs: run.RunsStage, optimizer: str, limit: Limit) -> None:
+        record = runs._paths.record(optimizer, limit)
         old = load(record, "record", Record)
         assert old.disturbed_steps_count
-        assert program == record.with_name("program.json")
         again.append(record)
         save(record, "record", replace(old, disturbed_steps_count=old.optimizer == "numa"), PROVENANCE)
 
@@ -105,15 +106,26 @@ def test_remeasure_runs_the_steps_of_a_gpu_again_pytorchs_own_too(
         PROVENANCE,
     )
 
-    def quiet(context: Context | run.RunsStage, *_: object, record: Path, **__: object) -> None:
-        given = context if isinstance(context, Context) else context._given
-        assert given.machine.name == "gpu"
-        name, kind = ("record", Record) if record.name == "record.json" else ("framework_record", FrameworkRecord)
-        again.append(record)
-        save(record, name, replace(load(record, name, kind), disturbed_steps_count=False), PROVENANCE)
+    class QuietRuns:
+        def __init__(self, context: Context, _: object, paths: Paths) -> None:
+            self.context, self.paths = context, paths
 
-    monkeypatch.setattr(run.RunsStage, "run", quiet)
-    monkeypatch.setattr(run, "save_on_cpu_stage", quiet)
+        def run(self, optimizer: str, limit: Limit) -> None:
+            quiet(self.context, self.paths.record(optimizer, limit), "record", Record)
+
+        def close(self) -> None:
+            pass
+
+    def save_on_cpu(context: Context, _: object, limit: Limit, __: object, paths: Paths) -> None:
+        quiet(context, paths.framework(SAVE_ON_CPU, limit), "framework_record", FrameworkRecord)
+
+    def quiet(context: Context, path: Path, name: str, kind: type[Record | FrameworkRecord]) -> None:
+        assert context.machine.name == "gpu"
+        again.append(path)
+        save(path, name, replace(load(path, name, kind), disturbed_steps_count=False), PROVENANCE)
+
+    monkeypatch.setattr(run, "RunsStage", QuietRuns)
+    monkeypatch.setattr(run, "save_on_cpu_stage", save_on_cpu)
     assert main(["remeasure", *options]) == 0
     assert set(again) == {ours, theirs}
     capsys.readouterr()

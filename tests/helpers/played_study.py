@@ -19,12 +19,23 @@ import autotm.profile.copies
 from autotm.kernels.cuda.device import device_named
 from autotm.kernels.cuda.source import CudaKernel, Fatbin
 from autotm.lower.cuda import co_runners_for_gpu, cuda_step
+from autotm.model.config import ProfileConfig, RunConfig, SolveConfig
+from autotm.model.limit import Limit
 from autotm.model.machine import CudaTier
-from autotm.stages import Context
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import Paths
+from autotm.stages.context import Context, PlacementInputs
+from autotm.stages.profile import calibrate_stage, kernel_profile_stage
+from autotm.stages.run import RunsStage
+from autotm.stages.solve import compile_stage, ilp_solve_stage
 from autotm.zoo import build
 
 SIZES = {"batch": 16, "width": 64}
 """Of the network, `mlp`."""
+SOURCE = NetworkSource("mlp", SIZES)
+PROFILE = ProfileConfig(implementations="all", min_repeats=2)
+SOLVE = SolveConfig(time_limit_s=10.0)
+RUN = RunConfig(min_seconds=0.01, patience_s=0.1)
 _DEVICE_BYTES = 128 << 20
 
 
@@ -45,6 +56,26 @@ def played_context(folder: Path, monkeypatch: pytest.MonkeyPatch, tier: CudaTier
     plug_in(monkeypatch, played, functions)
     machine = replace(small_step.machine(), name="gpu", slow_tier=tier)
     return Context(machine, folder, 20)
+
+
+def profiled(folder: Path, context: Context) -> Paths:
+    """The files of the network, after its copies and kernels were timed."""
+    paths = Paths(folder / "results", context.machine, "tiny", "mlp")
+    calibrate_stage(context, 0.0, links=paths.links)
+    kernel_profile_stage(context, SOURCE, PROFILE, paths)
+    return paths
+
+
+def compiled(context: Context, paths: Paths, optimizer: str, limit: Limit) -> None:
+    """Make plan and program of a network."""
+    given, plan = PlacementInputs(paths), paths.plan(optimizer, limit)
+    ilp_solve_stage(context, optimizer, limit, SOLVE, given, plan=plan)
+    compile_stage(context, given, plan=plan, program=paths.program(optimizer, limit))
+
+
+def ran(context: Context, paths: Paths, optimizer: str, limit: Limit) -> Path:
+    """The record of a program that is there."""
+    return RunsStage(context, RUN, paths).run(optimizer, limit)
 
 
 def _no_image(*_: object, **__: object) -> Fatbin:

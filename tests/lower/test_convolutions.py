@@ -18,6 +18,7 @@ from autotm.model.config import KernelPlotConfig, ProfileConfig
 from autotm.model.errors import AutotmError
 from autotm.model.files import load, load_with_provenance, save
 from autotm.model.graph import Graph, Initial, OpClass, Role, ScheduleKind, schedules_in
+from autotm.model.paths import ConvolutionPaths
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.verify import plain_program
@@ -102,20 +103,18 @@ def test_it_is_one_kernel_that_convolves(tmp_path: Path) -> None:
 
 def test_its_profile_has_every_placement(tmp_path: Path) -> None:
     machine = small_step.machine()
-    links = tmp_path / "links.json"
-    save(links, "links", small_step.links(), {})
-    names = ("store.sqlite", "objects", "graph.json", "library.so", "profile.parquet")
-    files = {name.partition(".")[0]: tmp_path / name for name in names}
+    paths = ConvolutionPaths(tmp_path, machine, "test")
+    save(paths.links, "links", small_step.links(), {})
     convolution = KernelPlotConfig(image=IMAGE, channels=CHANNELS)
     context = Context(machine, small_step.DEVICES, 20)
-    convolution_profile_stage(context, convolution, BATCH, "test", QUICK, links=links, **files)
-    table = table_of_convolution(files["graph"], files["profile"])
+    convolution_profile_stage(context, convolution, BATCH, QUICK, paths)
+    table = table_of_convolution(paths.graph, paths.profile)
     assert len(table.drop_duplicates(list(OPERANDS))) == 8
     assert (table["median_ns"] > 0).all()
     assert table["relative"].iloc[0] == 1.0
     assert table["time"].tolist() == ["measured", *["emulated"] * 7]
     assert table["weight_shape"].iloc[0] == f"3x3x{CHANNELS}x{CHANNELS}"
-    step = load(files["graph"], "graph", Graph)
+    step = load(paths.graph, "graph", Graph)
     assert {tensor.role for tensor in step.tensors} >= {Role.INPUT, Role.PARAMETER, Role.RESULT}
 
 

@@ -82,10 +82,12 @@ def test_what_was_mended_leaves_the_page(fresh: Workplace) -> None:
         "  remedy: this is a fault of autotm: report it with the log, which says where",
     ]
     assert "Traceback" in (fresh.folder / page[5].split()[1]).read_text(encoding="utf-8")
-    fresh.set_stand_in("run", STAND_IN)
+    assert list(fresh.folder.rglob("run.failure.json"))
+    fresh.set_stage("run", STAGE.format(where=True, fault="pass"))
     done = fresh.snakemake(record.format("0to1"))
     assert done.returncode == 0, done.stdout
     assert "failed" not in done.stdout
+    assert not list(fresh.folder.rglob("run.failure.json"))
 
 
 def test_a_figure_that_is_done_is_named(finished: Workplace) -> None:

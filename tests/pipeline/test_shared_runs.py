@@ -25,11 +25,10 @@ class RunsStage:
     """Stands for the stage: notes what it measures, and in which process."""
     IN_TURN = 2
     def __init__(self, *_, **__): pass
-    def __enter__(self): return self
-    def __exit__(self, *_): pass
-    def measure_in_turn(self, programs): pass
-    def run(self, *, program, plan, record):
-        run = f"{plan.parent.parent.name}/{plan.parent.name}"
+    def close(self): pass
+    def measure_in_turn(self, placements): pass
+    def run(self, optimizer, limit, record):
+        run = f"{optimizer}/{limit.slug}"
         with open("measured.txt", "a") as notes:
             notes.write(f"{run} {os.getpid()}\\n")
         exec(open("fault.py").read())
@@ -41,7 +40,7 @@ class RunsStage:
 def place(fresh: Workplace) -> Workplace:
     """A study with the rule's own script, but for the stage."""
     own = (ROOT / "workflow" / "scripts" / "run.py").read_text(encoding="utf-8")
-    line = "    from autotm.stages import RunsStage\n"
+    line = "    from autotm.stages.run import RunsStage\n"
     assert own.count(line) == 1
     fresh.set_stage("run", own.replace(line, textwrap.indent(STAND_IN, "    ")))
     set_fault(fresh)

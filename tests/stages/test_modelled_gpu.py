@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from autotm import stages
 from autotm.model.config import SolveConfig, StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, load_with_provenance
@@ -19,7 +18,11 @@ from autotm.model.paths import Paths
 from autotm.model.plan import GPU_RIVALS, Plan
 from autotm.model.profile import read_profile
 from autotm.model.timeline import ModelledStep
-from autotm.stages import Context, PlacementInputs
+from autotm.stages.context import Context, PlacementInputs
+from autotm.stages.figures import figure_stage
+from autotm.stages.modelled import model_kernels_stage, modelled_step_stage
+from autotm.stages.profile import calibrate_stage
+from autotm.stages.solve import ilp_solve_stage
 
 CONFIG = Path(__file__).parents[2] / "config"
 LIMIT = Limit(2, 3)
@@ -35,30 +38,13 @@ def context() -> Context:
 def steps(context: Context, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A small network's modelled steps, by optimizer."""
     paths = Paths(tmp_path_factory.mktemp("results"), context.machine, "tiny", "test_vgg")
-    for file in (paths.graph, paths.links):
-        file.parent.mkdir(parents=True, exist_ok=True)
-    stages.calibrate_stage(context, 0.0, links=paths.links)
-    network = NetworkSource("test_vgg", {"batch": 4, "image": 64})
-    stages.model_kernels_stage(context, network, "tiny", graph=paths.graph, profile=paths.profile)
-    found = {}
-    for optimizer in ("asynchronous", *GPU_RIVALS):
-        plan = None if optimizer in GPU_RIVALS else paths.plan(optimizer, LIMIT)
-        found[optimizer] = paths.modelled(optimizer, LIMIT)
-        found[optimizer].parent.mkdir(parents=True)
-        if plan is not None:
-            stages.ilp_solve_stage(context, optimizer, LIMIT, SOLVE, PlacementInputs.of(paths), plan=plan)
-        stages.modelled_step_stage(
-            context,
-            optimizer,
-            LIMIT,
-            SOLVE,
-            graph=paths.graph,
-            profile=paths.profile,
-            links=paths.links,
-            plan=plan,
-            step=found[optimizer],
-        )
-    return found
+    calibrate_stage(context, 0.0, links=paths.links)
+    model_kernels_stage(context, NetworkSource("test_vgg", {"batch": 4, "image": 64}), paths)
+    plan, optimizers = paths.plan("asynchronous", LIMIT), ("asynchronous", *GPU_RIVALS)
+    ilp_solve_stage(context, "asynchronous", LIMIT, SOLVE, PlacementInputs(paths), plan=plan)
+    for optimizer in optimizers:
+        modelled_step_stage(context, optimizer, LIMIT, SOLVE, paths)
+    return {optimizer: paths.modelled(optimizer, LIMIT) for optimizer in optimizers}
 
 
 def test_every_file_says_that_it_is_modelled(steps: dict[str, Path]) -> None:
@@ -84,7 +70,7 @@ def test_figures_say_on_their_face_that_nothing_ran(steps: dict[str, Path], tmp_
     style = StyleConfig(dots_per_inch=50)
     for name in ("fig12", "fig12_timeline"):
         csv = tmp_path / f"{name}.csv"
-        stages.figure_stage(style, {"steps": list(steps.values())}, csv=csv)
+        figure_stage(style, {"steps": list(steps.values())}, csv=csv)
         table = pd.read_csv(csv)
         assert set(table["tier_reality"]) == {"modelled"}
         text = csv.with_suffix(".png").read_bytes()
@@ -94,7 +80,7 @@ def test_figures_say_on_their_face_that_nothing_ran(steps: dict[str, Path], tmp_
     assert table.loc["managed-memory", "speedup"] == 1.0
     assert table.loc["asynchronous", "speedup"] > 1.0
     with pytest.raises(BadInputError, match="no step of 'managed-memory'"):
-        stages.figure_stage(style, {"steps": [steps["asynchronous"]]}, csv=tmp_path / "fig12.csv")
+        figure_stage(style, {"steps": [steps["asynchronous"]]}, csv=tmp_path / "fig12.csv")
 
 
 def test_nothing_is_measured_on_a_model(context: Context) -> None:
@@ -105,6 +91,4 @@ def test_nothing_is_measured_on_a_model(context: Context) -> None:
 def test_steps_are_modelled_on_models_only(context: Context, tmp_path: Path) -> None:
     real = replace(context, machine=replace(context.machine, slow_tier=CudaTier(kind="cuda")))
     with pytest.raises(BadInputError, match="no machine of kind modelled"):
-        stages.model_kernels_stage(
-            real, NetworkSource("mnist", {}), "tiny", graph=tmp_path / "g.json", profile=tmp_path / "p.parquet"
-        )
+        model_kernels_stage(real, NetworkSource("mnist", {}), Paths(tmp_path, real.machine, "tiny", "mnist"))

@@ -14,12 +14,13 @@ from autotm.model.cores import CoreChoice
 from autotm.model.errors import BadInputError, DamagedFileError
 from autotm.model.limit import Limit
 from autotm.model.machine import DaxTier, Machine, NumaTier
+from autotm.model.paths import Paths
 from autotm.solve import optimizers
 from autotm.solve.optimizer import Optimizer
 from autotm.solve.options import optimizer_names
 from autotm.solve.placing import optimizer_named
 from autotm.stages.context import Context, PlacementInputs
-from autotm.stages.solve import sweep_stage
+from autotm.stages.solve import ilp_solve_stage
 from autotm.study.inputs import comparison_records, large_files, predicted_records, rival_records
 from autotm.study.setup import CONVENTIONAL, Study, load_study, machine_named, machine_settings
 
@@ -80,14 +81,18 @@ def test_a_cache_that_cannot_be_is_refused(tmp_path: Path, more: str, said: str)
 
 def test_a_real_cache_has_one_size_whatever_is_asked(tmp_path: Path) -> None:
     context = Context(machine_of(tmp_path, "memory_mode: true\ncache: 192GB\n"), tmp_path / "devices", 1)
-    given = PlacementInputs(*(tmp_path / name for name in ("graph.json", "profile.parquet", "links.json")))
-    plans = {Limit.parse("5:2"): tmp_path / "plan.json"}
+    given = PlacementInputs(Paths(tmp_path, context.machine, "tiny", "mlp"))
+
+    def solve(optimizer: str, limit: str) -> None:
+        plan = tmp_path / "plan.json"
+        ilp_solve_stage(context, optimizer, Limit.parse(limit), SolveConfig(), given, plan=plan)
+
     with pytest.raises(BadInputError) as caught:
-        sweep_stage(context, "memory-mode", plans, SolveConfig(), given)
+        solve("memory-mode", "5:2")
     assert '192000000000 bytes whatever is asked; ask for limit "192000MB"' in str(caught.value)
     for optimizer, limit in (("memory-mode", "192GB"), ("static", "5:2")):
         with pytest.raises(DamagedFileError, match=r"graph\.json"):
-            sweep_stage(context, optimizer, {Limit.parse(limit): tmp_path / "plan.json"}, SolveConfig(), given)
+            solve(optimizer, limit)
 
 
 # Which records figures read.

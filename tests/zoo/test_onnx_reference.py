@@ -23,6 +23,7 @@ from autotm.kernels.onnx_operators import reference_evaluator  # noqa: E402
 from autotm.kernels.target import machine_target  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
 from autotm.model.limit import Counts  # noqa: E402
+from autotm.model.paths import MachinePaths  # noqa: E402
 from autotm.stages.compare import DifferentStepError, compare_with_source  # noqa: E402
 from autotm.stages.context import Context  # noqa: E402
 from autotm.zoo import with_values_stored  # noqa: E402
@@ -206,9 +207,7 @@ def test_operands_without_elements_are_left_out(tmp_path: Path) -> None:
 def compared(network: Any, folder: Path) -> str:
     machine = small_step.machine()
     context = Context(machine, small_step.DEVICES, 1, Counts.ALL)
-    return compare_with_source(
-        context, network, machine_target(machine), objects=folder / "objects", values=folder / "values"
-    )
+    return compare_with_source(context, network, machine_target(machine), MachinePaths(folder, machine))
 
 
 @pytest.fixture(params=["onnxruntime", "reference"])

@@ -16,6 +16,7 @@ from tvm import relax  # noqa: E402
 
 from autotm.kernels.target import machine_target  # noqa: E402
 from autotm.model.limit import Counts  # noqa: E402
+from autotm.model.paths import MachinePaths  # noqa: E402
 from autotm.stages import compare  # noqa: E402
 from autotm.stages.compare import DifferentStepError, compare_with_source  # noqa: E402
 from autotm.stages.context import Context  # noqa: E402
@@ -105,7 +106,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compared(network: Network, objects: Path) -> str:
     machine = small_step.machine()
     context = Context(machine, small_step.DEVICES, 1, Counts.ALL)
-    return compare_with_source(context, network, machine_target(machine), objects=objects, values=objects / "values")
+    return compare_with_source(context, network, machine_target(machine), MachinePaths(objects, machine))
 
 
 def test_a_step_that_is_right_says_how_near_it_is(objects: Path) -> None:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.stages import calibrate_stage
 from autotm.stages.jobs import rule
+from autotm.stages.profile import calibrate_stage
 
-with rule(snakemake) as context:
-    calibrate_stage(context, snakemake.params.patience_s, links=Path(snakemake.output.links))
+with rule(snakemake) as job:
+    calibrate_stage(job.context, snakemake.params.patience_s, links=Path(snakemake.output.links))

@@ -5,20 +5,21 @@ from pathlib import Path
 from autotm.stages.ahead import Call, Job, Waiting, take, work
 
 given = snakemake.input
-job = Job(snakemake.output.program, (given.plan,), snakemake.log[0])
+own = Job(snakemake.output.program, (given.plan,), snakemake.log[0])
 decides = {key: snakemake.params[key] for key in ("machine", "seed")}
 waiting = Waiting(decides, (given.graph, given.profile, given.links))
 
-if not take(job, waiting):
+if not take(own, waiting):
     # Not imported where a job only takes its program.
-    from autotm.stages import PlacementInputs, compile_stage
+    from autotm.stages.context import PlacementInputs
     from autotm.stages.jobs import rule
+    from autotm.stages.solve import compile_stage
 
-    files = PlacementInputs(Path(given.graph), Path(given.profile), Path(given.links))
-    with rule(snakemake, lambda number: waiting.is_done(job, number)) as context:
+    with rule(snakemake, lambda number: waiting.is_done(own, number)) as job:
+        files = PlacementInputs(job.paths)
 
         def give_addresses(one: Job, program: Path) -> None:
             """Give the tensors of a job's plan their addresses."""
-            compile_stage(context, files, plan=Path(one.inputs[0]), program=program)
+            compile_stage(job.context, files, plan=Path(one.inputs[0]), program=program)
 
-        work(job, waiting, give_addresses, Call.told())
+        work(own, waiting, give_addresses, Call.told())

@@ -2,16 +2,9 @@
 
 from pathlib import Path
 
-from autotm.stages import extrapolate_stage
 from autotm.stages.jobs import rule
+from autotm.stages.modelled import extrapolate_stage
 
-with rule(snakemake) as context:
-    extrapolate_stage(
-        context,
-        snakemake.wildcards.scale,
-        snakemake.params.network["sizes"],
-        graphs=[Path(path) for path in snakemake.input.graphs],
-        profiles=[Path(path) for path in snakemake.input.profiles],
-        graph=Path(snakemake.output.graph),
-        profile=Path(snakemake.output.profile),
-    )
+with rule(snakemake) as job:
+    graphs, profiles = ([Path(path) for path in paths] for paths in (snakemake.input.graphs, snakemake.input.profiles))
+    extrapolate_stage(job.context, snakemake.params.network["sizes"], graphs, profiles, job.paths)

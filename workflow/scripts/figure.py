@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from autotm.model.config import PricesConfig, StyleConfig
-from autotm.stages import figure_stage
+from autotm.stages.figures import figure_stage
 from autotm.stages.jobs import rule
 
 with rule(snakemake):

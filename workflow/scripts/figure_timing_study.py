@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from autotm.model.config import StyleConfig
-from autotm.stages import timing_figure_stage
+from autotm.stages.figures import timing_figure_stage
 from autotm.stages.jobs import rule
 
 with rule(snakemake):

@@ -5,24 +5,24 @@ from pathlib import Path
 from autotm.stages.ahead import Call, Job, Waiting, take, work
 
 given = snakemake.input
-job = Job(snakemake.output.plan, (), snakemake.log[0])
+own = Job(snakemake.output.plan, (), snakemake.log[0])
 decides = {key: snakemake.params[key] for key in ("machine", "options", "seed", "counts")}
 waiting = Waiting(decides, (given.graph, given.profile, given.links))
 
-if not take(job, waiting):
+if not take(own, waiting):
     # Not imported where a job only takes its plan.
     from autotm.model.config import SolveConfig
     from autotm.model.limit import Limit
-    from autotm.stages import PlacementInputs, ilp_solve_stage
+    from autotm.stages.context import PlacementInputs
     from autotm.stages.jobs import rule
+    from autotm.stages.solve import ilp_solve_stage
 
-    config = SolveConfig(**snakemake.params.options)
-    files = PlacementInputs(Path(given.graph), Path(given.profile), Path(given.links))
-    with rule(snakemake, lambda number: waiting.is_done(job, number)) as context:
+    with rule(snakemake, lambda number: waiting.is_done(own, number)) as job:
+        config, files = SolveConfig(**snakemake.params.options), PlacementInputs(job.paths)
 
         def solve(one: Job, plan: Path) -> None:
             """Place the tensors as the path of a job says."""
             optimizer, limit = one.placement
-            ilp_solve_stage(context, optimizer, Limit.parse(limit), config, files, plan=plan)
+            ilp_solve_stage(job.context, optimizer, Limit.parse(limit), config, files, plan=plan)
 
-        work(job, waiting, solve, Call.told())
+        work(own, waiting, solve, Call.told())

@@ -1,41 +1,39 @@
 """Rule run: verify a program, time it, and record both; with it others of the network that the same call asks for."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from autotm.stages.ahead import Call, Job, Waiting, take, work
 
 given = snakemake.input
-job = Job(snakemake.output.record, (given.plan, given.program), snakemake.log[0])
+own = Job(snakemake.output.record, (given.plan, given.program), snakemake.log[0])
 decides = {key: snakemake.params[key] for key in ("machine", "options", "seed")}
 waiting = Waiting(decides, (given.graph, given.library, given.profile, given.links))
 
-if not take(job, waiting):
+if not take(own, waiting):
     # Not imported where a job only takes its record.
     from autotm.model.config import RunConfig
-    from autotm.stages import RunsStage
+    from autotm.model.limit import Limit
     from autotm.stages.jobs import rule
+    from autotm.stages.run import RunsStage
 
     with (
-        rule(snakemake, lambda number: waiting.is_done(job, number)) as context,
-        RunsStage(
-            context,
-            RunConfig(**snakemake.params.options),
-            graph=Path(given.graph),
-            library=Path(given.library),
-            profile=Path(given.profile),
-            links=Path(given.links),
-            reference=Path(snakemake.params.reference),
-        ) as runs,
+        rule(snakemake, lambda number: waiting.is_done(own, number)) as job,
+        closing(RunsStage(job.context, RunConfig(**snakemake.params.options), job.paths)) as runs,
     ):
+
+        def placement_of(one: Job) -> tuple[str, Limit]:
+            """Tell the optimizer and the limit of a job."""
+            optimizer, limit = one.placement
+            return optimizer, Limit.parse(limit)
 
         def measure(one: Job, record: Path) -> None:
             """Measure the program of a job."""
-            plan, program = map(Path, one.inputs)
-            runs.run(program=program, plan=plan, record=record)
+            runs.run(*placement_of(one), record)
 
         def measure_in_turn(some: Sequence[Job]) -> None:
             """Measure the programs of several jobs beside one all-fast step."""
-            runs.measure_in_turn([(Path(program), Path(plan)) for plan, program in (one.inputs for one in some)])
+            runs.measure_in_turn([placement_of(one) for one in some])
 
-        work(job, waiting, measure, Call.told(), begin=measure_in_turn, together=runs.IN_TURN)
+        work(own, waiting, measure, Call.told(), begin=measure_in_turn, together=runs.IN_TURN)

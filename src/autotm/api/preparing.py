@@ -20,7 +20,8 @@ from autotm.model.machine import Machine, load_machine
 from autotm.model.paths import MachinePaths
 from autotm.model.provenance import provenance
 from autotm.model.training import Training, UpdateRule
-from autotm.stages import Context, calibrate_stage, compile_and_profile
+from autotm.stages.context import Context
+from autotm.stages.profile import calibrate_stage, compile_and_profile
 from autotm.study.setup import require_compiler
 
 if TYPE_CHECKING:
@@ -157,8 +158,7 @@ def prepare(
     came_from = provenance(on, seed, sizes=dict(sizes or {}))
     with tempfile.TemporaryDirectory(prefix="autotm-") as made:
         files = {"graph": Path(made) / "graph.json", "library": Path(made) / "kernels.so"}
-        caches = {"store": paths.store, "objects": paths.objects, "values": paths.values}
-        step, timed = compile_and_profile(context, built, SCALE, timing, links, came_from, **caches, **files)
+        step, timed = compile_and_profile(context, built, SCALE, timing, links, came_from, paths, **files)
         kernels = KernelLibrary.load(files["library"])
     counted = counting(step, context.counts)
     return TrainingStep(step, counted, timed, kernels, links, context, built.origin or zoo.Origin())

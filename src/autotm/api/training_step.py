@@ -28,7 +28,9 @@ from autotm.runtime.run import run
 from autotm.runtime.session import Session
 from autotm.runtime.step_times import RunOptions
 from autotm.solve.options import SolveOptions
-from autotm.stages import SWEEP_S, Context, place, place_each, program_of
+from autotm.stages.context import Context
+from autotm.stages.solve import options_of, place, place_each, program_of
+from autotm.stages.sweep import SWEEP_S
 from autotm.study.setup import require_optimizer
 from autotm.zoo import Origin
 
@@ -346,6 +348,4 @@ class TrainingStep:
 
     def _solve_options(self, optimizer: str, solver: Mapping[str, Any]) -> SolveOptions:
         require_optimizer(optimizer)
-        config = validated(SolveConfig, dict(solver), "solver option")
-        fast_only = self.context.machine.fast_operands_only
-        return SolveOptions(**config.model_dump(), seed=self.context.seed, fast_operands_only=fast_only)
+        return options_of(self.context, validated(SolveConfig, dict(solver), "solver option"))

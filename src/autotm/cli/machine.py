@@ -9,11 +9,18 @@ from pathlib import Path
 
 import click
 
-from autotm import stages
 from autotm.cli.command import Answer, answering
 from autotm.cli.options import FILE, FOLDER, Placement, context_of, of_network, of_placement, of_study, paths_of
 from autotm.model.config import StudyConfig
 from autotm.model.errors import BadInputError
+from autotm.stages.bundle import bundle_stage
+from autotm.stages.exchange import (
+    export_results_stage,
+    export_store_stage,
+    import_results_stage,
+    import_store_stage,
+    imported_plans,
+)
 from autotm.study.setup import Study
 
 log = logging.getLogger("autotm")
@@ -60,7 +67,7 @@ def kernels() -> None:
 @answering
 def export_store(study: Study, file: Path) -> Answer:
     """Write the whole store to FILE, for `kernels import` elsewhere."""
-    counts = stages.export_store_stage(context_of(study), store=study.machine_paths.store, file=file)
+    counts = export_store_stage(context_of(study), store=study.machine_paths.store, file=file)
     log.info("%s: %d timings written", file, counts["timings"])
     return Answer({"file": file, **counts})
 
@@ -71,7 +78,7 @@ def export_store(study: Study, file: Path) -> Answer:
 @answering
 def import_store(study: Study, file: Path) -> Answer:
     """Take over the timings in FILE that the store lacks."""
-    found = stages.import_store_stage(store=study.machine_paths.store, file=file)
+    found = import_store_stage(store=study.machine_paths.store, file=file)
     log.info("%s: %d timings added, %d known before, %d skipped", file, found.added, found.kept, found.skipped)
     return Answer(asdict(found))
 
@@ -85,7 +92,7 @@ def import_store(study: Study, file: Path) -> Answer:
 @answering
 def export(study: Study, network: str, file: Path) -> Answer:
     """FILE is a zip of the network's links.json, graph.json, profile.parquet and every plan, program and record."""
-    written = stages.export_results_stage(context_of(study), paths=paths_of(study, network), file=file)
+    written = export_results_stage(context_of(study), paths=paths_of(study, network), file=file)
     log.info("%s: %d files", file, len(written))
     return Answer({"file": file, "files": written})
 
@@ -104,9 +111,9 @@ def export(study: Study, network: str, file: Path) -> Answer:
 @answering
 def import_(file: Path, results: Path, replaces: bool) -> Answer:
     """For looking, checking and comparing: a machine's own pipeline uses what it measured itself."""
-    found = stages.import_results_stage(file=file, results=results, replaces=replaces)
+    found = import_results_stage(file=file, results=results, replaces=replaces)
     log.info("%d files added, %d replaced, %d were the same", *map(len, (found.added, found.replaced, found.kept)))
-    plans = [f"{network} {optimizer} {limit}" for _, network, optimizer, limit in stages.imported_plans(found)]
+    plans = [f"{network} {optimizer} {limit}" for _, network, optimizer, limit in imported_plans(found)]
     return Answer(asdict(found), "\n".join(plans))
 
 
@@ -125,7 +132,7 @@ def bundle(placement: Placement, file: Path | None, python: str | None, gpu: str
     `autotm import` takes in.
     """
     study, network, optimizer = placement.study, placement.network, placement.optimizer
-    made = stages.bundle_stage(
+    made = bundle_stage(
         context_of(study),
         study.scale.of_run(study.config.run),
         study.scale.of_profile(study.config.profile),

@@ -15,7 +15,7 @@ from autotm.model.limit import Counts, Limit
 from autotm.model.paths import Paths
 from autotm.model.slurm import keep_to_allocation
 from autotm.solve.options import optimizer_names
-from autotm.stages import Context
+from autotm.stages.context import Context
 from autotm.study.setup import Study, load_study, require_optimizer
 
 # Completion of names by a shell, from the study's folders as far as they can be read.
@@ -57,6 +57,19 @@ OPTIMIZERS = (
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
+
+class _LimitType(click.ParamType):
+    """Fast memory: a ratio slow:fast such as 8:1, a share such as 0.2x, or bytes such as 4500MB."""
+
+    name = "limit"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Limit:  # noqa: ARG002
+        """Parse the text."""
+        return Limit.parse(value)
+
+
+LIMIT = _LimitType()
+
 _STUDY = (
     click.option(
         "--config", type=FILE, default=Path("config/config.yaml"), show_default=True, metavar="FILE", help="The study."
@@ -93,18 +106,16 @@ def of_network(function: Command) -> Command:
 
 
 def of_placement(function: Command) -> Command:
-    """Make a command of a function whose first argument is a `Placement`.
-
-    Limits are a ratio slow:fast such as 8:1, a share such as 0.2x, or bytes such as 4500MB.
-    """
+    """Make a command of a function whose first argument is a `Placement`."""
 
     @functools.wraps(function)
-    def command(study: Study, *, network: str, optimizer: str, limit: str, **named: Any) -> Any:
+    def command(study: Study, *, network: str, optimizer: str, limit: Limit, **named: Any) -> Any:
         require_optimizer(optimizer)
-        return function(Placement(study, network, optimizer, paths_of(study, network), Limit.parse(limit)), **named)
+        return function(Placement(study, network, optimizer, paths_of(study, network), limit), **named)
 
-    decorated = click.argument("optimizer", shell_complete=optimizers)(click.argument("limit")(of_study(command)))
-    return click.argument("network", shell_complete=networks)(decorated)
+    with_limit = click.argument("limit", type=LIMIT)(of_study(command))
+    with_optimizer = click.argument("optimizer", shell_complete=optimizers)(with_limit)
+    return click.argument("network", shell_complete=networks)(with_optimizer)
 
 
 @dataclass(frozen=True)

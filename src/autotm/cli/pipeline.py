@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 
 import click
 
-from autotm import stages
 from autotm.cli.command import Answer, answering, file_answer
-from autotm.cli.options import FILE, FOLDER, Placement, context_of, of_network, of_placement, of_study, paths_of
+from autotm.cli.options import FILE, FOLDER, Placement, context_of, of_network, of_placement, of_study
 from autotm.model.cores import PATIENCE_S
 from autotm.model.graph import Tier
+from autotm.stages.context import PlacementInputs
+from autotm.stages.figures import placed_of
+from autotm.stages.profile import calibrate_stage, kernel_profile_stage, kernel_report_stage
+from autotm.stages.run import runs_of_study, trace_stage
+from autotm.stages.solve import check_stage, compile_stage, export_program_stage, ilp_solve_stage
 from autotm.study.setup import Study, require_compiler
 
 log = logging.getLogger("autotm")
@@ -28,7 +32,7 @@ def calibrate(study: Study) -> Answer:
     """Its answer is the file `links.json`."""
     require_compiler()
     links = study.machine_paths.links
-    stages.calibrate_stage(context_of(study), study.config.profile.patience_s, links=links)
+    calibrate_stage(context_of(study), study.config.profile.patience_s, links=links)
     return file_answer(links, "links")
 
 
@@ -43,10 +47,10 @@ def profile(study: Study, network: str, worst: int, csv: Path | None) -> Answer:
     """Ends with the share of the step's time by class of kernel, operation and schedule, against the machine's best."""
     from autotm.study.kernel_report import report_text, write_kernel_csv  # noqa: PLC0415 - imports pandas
 
-    paths = paths_of(study, network)
+    source, paths = study.network(network), study.paths(network)
     require_compiler()
-    stages.profile_of_study(study, context_of(study), network)
-    report, came_from = stages.kernel_report_stage(graph=paths.graph, profile=paths.profile, links=paths.links)
+    kernel_profile_stage(context_of(study), source, study.scale.of_profile(study.config.profile), paths)
+    report, came_from = kernel_report_stage(paths)
     if csv:
         write_kernel_csv(csv, report, came_from)
     data = {"provenance": came_from, "kernel_report": report}
@@ -60,11 +64,11 @@ def profile(study: Study, network: str, worst: int, csv: Path | None) -> Answer:
 def solve(placement: Placement, write_mps: Path | None) -> Answer:
     """Its answer is the file `plan.json`."""
     study, optimizer, limit = placement.study, placement.optimizer, placement.limit
-    context, given = context_of(study), stages.PlacementInputs.of(placement.paths)
+    context, given = context_of(study), PlacementInputs(placement.paths)
     if write_mps:
-        size = stages.export_program_stage(context, optimizer, limit, study.config.solve, given, program=write_mps)
+        size = export_program_stage(context, optimizer, limit, study.config.solve, given, program=write_mps)
         log.info("%s: %d columns, %d rows, %d nonzeros", write_mps, size.columns, size.rows, size.nonzeros)
-    stages.sweep_stage(context, optimizer, {limit: placement.plan}, study.config.solve, given)
+    ilp_solve_stage(context, optimizer, limit, study.config.solve, given, plan=placement.plan)
     return file_answer(placement.plan, "plan")
 
 
@@ -73,8 +77,8 @@ def solve(placement: Placement, write_mps: Path | None) -> Answer:
 @answering
 def compile_(placement: Placement) -> Answer:
     """Its answer is the file `program.json`."""
-    given, program = stages.PlacementInputs.of(placement.paths), placement.program
-    stages.compile_stage(context_of(placement.study), given, plan=placement.plan, program=program)
+    given, program = PlacementInputs(placement.paths), placement.program
+    compile_stage(context_of(placement.study), given, plan=placement.plan, program=program)
     return file_answer(program, "program")
 
 
@@ -83,8 +87,8 @@ def compile_(placement: Placement) -> Answer:
 @answering
 def run(placement: Placement) -> Answer:
     """Its answer is the file `record.json`."""
-    study = placement.study
-    record = stages.run_of_study(study, context_of(study), placement.network, placement.optimizer, placement.limit)
+    with closing(runs_of_study(placement.study, context_of(placement.study), placement.network)) as runs:
+        record = runs.run(placement.optimizer, placement.limit)
     return file_answer(record, "record")
 
 
@@ -93,18 +97,12 @@ def run(placement: Placement) -> Answer:
 @answering
 def check(placement: Placement) -> Answer:
     """Shares no code with what makes them. A breach is a fault: exit status 1, and the rule that is broken."""
-    given = stages.PlacementInputs.of(placement.paths)
-    stages.check_stage(context_of(placement.study), given, plan=placement.plan, program=placement.program)
+    check_stage(context_of(placement.study), placement.paths, placement.optimizer, placement.limit)
     legal = {"network": placement.network, "optimizer": placement.optimizer, "limit": str(placement.limit)}
     return Answer(legal | {"legal": True}, f"plan and program of {placement} are legal")
 
 
 # Pictures of a plan.
-
-
-def _files(placement: Placement) -> dict[str, Path]:
-    """Return the files that a plan is shown from, by the parameters of stages."""
-    return asdict(stages.PlacementInputs.of(placement.paths)) | {"plan": placement.plan, "program": placement.program}
 
 
 @click.command()
@@ -113,9 +111,11 @@ def _files(placement: Placement) -> dict[str, Path]:
 @answering
 def view(placement: Placement, to: Path | None) -> Answer:
     """The page is one file, opened in a browser; it asks nothing of any network."""
+    from autotm.study.view.page import write_page  # noqa: PLC0415 - imports seaborn
+
     paths, optimizer, limit = placement.paths, placement.optimizer, placement.limit
     page = to or paths.view(optimizer, limit)
-    stages.view_stage(**_files(placement), record=paths.record(optimizer, limit), page=page)
+    write_page(placed_of(paths, optimizer, limit, with_record=True), page)
     log.info("%s: open it in a browser; it needs nothing else", page)
     return Answer({"page": page})
 
@@ -126,10 +126,12 @@ def view(placement: Placement, to: Path | None) -> Answer:
 @answering
 def stays(placement: Placement, folder: Path | None) -> Answer:
     """Columns: id,lower,upper,size,offset."""
+    from autotm.study.placed import write_stays  # noqa: PLC0415 - imports pandas
+
     files = placement.paths.stays(placement.optimizer, placement.limit)
     if folder:
         files = {tier: folder / file.name for tier, file in files.items()}
-    stages.stays_stage(**_files(placement), files=files)
+    write_stays(placed_of(placement.paths, placement.optimizer, placement.limit), files)
     log.info("%s, %s: id,lower,upper,size,offset", files[Tier.FAST], files[Tier.SLOW])
     return Answer({"fast": files[Tier.FAST], "slow": files[Tier.SLOW]})
 
@@ -143,11 +145,9 @@ def stays(placement: Placement, folder: Path | None) -> Answer:
 @answering
 def trace(placement: Placement, to: Path | None, steps: int) -> Answer:
     """A trace for ui.perfetto.dev or chrome://tracing."""
-    paths, files = placement.paths, _files(placement)
-    file = to or paths.trace(placement.optimizer, placement.limit)
-    del files["profile"]
-    context = context_of(placement.study)
-    traced = stages.trace_stage(context, steps, PATIENCE_S, **files, library=paths.library, trace=file)
+    paths, optimizer, limit = placement.paths, placement.optimizer, placement.limit
+    file = to or paths.trace(optimizer, limit)
+    traced = trace_stage(context_of(placement.study), steps, PATIENCE_S, paths, optimizer, limit, file)
     log.info(
         "%s: a step of %.4g ms measured, %+.2g %% by reading the clock between calls; open it at ui.perfetto.dev",
         *(file, 1e3 * median(traced.traced_s), 100 * traced.overhead),

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from autotm import stages
 from autotm.cli.command import Answer, answering
 from autotm.cli.options import (
     FILE,
     FOLDER,
+    LIMIT,
     OPTIMIZERS,
     Placement,
     context_of,
@@ -25,6 +25,11 @@ from autotm.cli.options import (
 )
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
+from autotm.stages.figures import placed_of
+from autotm.stages.run import disturbed_before, disturbed_records
+from autotm.stages.run import remeasure as remeasure_records
+from autotm.stages.solve import potential_stage, sensitivity_stage
+from autotm.stages.sweep import SWEEP_S, sweep_of_study
 from autotm.study.setup import CONVENTIONAL, Study, require_optimizer
 
 log = logging.getLogger("autotm")
@@ -55,7 +60,7 @@ def _limits(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> li
     "--time-limit",
     "sweep_s",
     type=click.FloatRange(min=0, min_open=True),
-    default=stages.SWEEP_S,
+    default=SWEEP_S,
     show_default=True,
     help="Seconds for the placements of all limits together; the plans found by then are taken, with their gaps.",
 )
@@ -74,7 +79,7 @@ def sweep(
 
     Without OPTIMIZER: synchronous.
     """
-    result = stages.sweep_of_study(study, context_of(study), network, optimizer, limits, runs=runs, sweep_s=sweep_s)
+    result = sweep_of_study(study, context_of(study), network, optimizer, limits, runs=runs, sweep_s=sweep_s)
     csv, *pictures = result.write(folder or study.paths(network).sweep(optimizer), study.config.style)
     log.info("%s", ", ".join([str(csv), *(picture.name for picture in pictures)]))
     answers = result.answers if result.placements else []
@@ -93,8 +98,7 @@ def explain(placement: Placement, tensor: str | None, most: int) -> Answer:
     """
     from autotm.study.explain import explain_limit, explain_tensor, tensor_text  # noqa: PLC0415 - imports a solver
 
-    given = asdict(stages.PlacementInputs.of(placement.paths))
-    placed = stages.placed_of(**given, plan=placement.plan, program=placement.program, record=None)
+    placed = placed_of(placement.paths, placement.optimizer, placement.limit)
     if tensor is None:
         of_limit = explain_limit(placed)
         return Answer(of_limit, of_limit.text(most))
@@ -117,16 +121,14 @@ def compare(first: Path, second: Path, most: int) -> Answer:
 
 @click.command()
 @of_network
-@click.argument("limit")
+@click.argument("limit", type=LIMIT)
 @answering
-def potential(study: Study, network: str, limit: str) -> Answer:
+def potential(study: Study, network: str, limit: Limit) -> Answer:
     """Bounds beside the synchronous plan for LIMIT, which was solved before."""
-    paths, wanted = paths_of(study, network), Limit.parse(limit)
-    plan = paths.plan("synchronous", wanted)
-    bounds = stages.potential_stage(context_of(study), study.config.solve, stages.PlacementInputs.of(paths), plan=plan)
+    bounds = potential_stage(context_of(study), study.config.solve, paths_of(study, network), limit)
     proven, recomputation = bounds.gain(bounds.bound_us), bounds.gain(bounds.recomputation_us)
     text = (
-        f"synchronous {wanted}: {bounds.objective_us:.6g} us predicted, proven within {proven:.2%}\n"
+        f"synchronous {limit}: {bounds.objective_us:.6g} us predicted, proven within {proven:.2%}\n"
         f"recomputing could save at most {recomputation:.2%}, any order of kernels at most "
         f"{bounds.gain(bounds.any_order_us):.2%} (bounds; they may be far from reachable)"
     )
@@ -136,27 +138,23 @@ def potential(study: Study, network: str, limit: str) -> Answer:
 @click.command()
 @of_network
 @click.option(
-    "--limit", required=True, help="Fast memory: a ratio slow:fast such as 4:1, a share such as 0.2x, or bytes."
+    "--limit",
+    type=LIMIT,
+    required=True,
+    help="Fast memory: a ratio slow:fast such as 4:1, a share such as 0.2x, or bytes.",
 )
 @click.option("--draws", type=click.IntRange(min=1), default=20, show_default=True, help="How often times are drawn.")
 @click.option("--optimizers", "names", default="static,synchronous", show_default=True, help="Whose plans.")
 @answering
-def sensitivity(study: Study, network: str, limit: str, draws: int, names: str) -> Answer:
+def sensitivity(study: Study, network: str, limit: Limit, draws: int, names: str) -> Answer:
     """Plans that were solved before are priced, and made anew, under resampled kernel times."""
     from autotm.study.sensitivity import describe  # noqa: PLC0415 - imports a solver
 
-    paths, wanted = paths_of(study, network), Limit.parse(limit)
-    for optimizer in words(names):
+    paths, optimizers = paths_of(study, network), words(names)
+    for optimizer in optimizers:
         require_optimizer(optimizer)
-    found = stages.sensitivity_stage(
-        context_of(study),
-        study.config.solve,
-        draws,
-        stages.PlacementInputs.of(paths),
-        plans=[paths.plan(optimizer, wanted) for optimizer in words(names)],
-        sensitivity=paths.sensitivity(wanted),
-    )
-    log.info("every draw is in %s", paths.sensitivity(wanted))
+    found = sensitivity_stage(context_of(study), study.config.solve, draws, paths, optimizers, limit)
+    log.info("every draw is in %s", paths.sensitivity(limit))
     return Answer(found, describe(found))
 
 
@@ -204,10 +202,10 @@ def describe(study: Study, workload: str) -> Answer:
 @answering
 def remeasure(study: Study, only_lists: bool) -> Answer:
     """A record is replaced when its new one is there."""
-    disturbed, before = stages.disturbed_records(study), stages.disturbed_before(study)
+    disturbed, before = disturbed_records(study), disturbed_before(study)
     paths, left = [record.path for record in disturbed], len(disturbed)
     if disturbed and not only_lists:
-        left = stages.remeasure(context_of(study), disturbed)
+        left = remeasure_records(context_of(study), disturbed)
         log.info("%d of %d are sound now; snakemake draws their figures again", len(disturbed) - left, len(disturbed))
     elif not disturbed:
         log.info("no record of the study is marked as disturbed")

@@ -57,6 +57,11 @@ class ConvolutionPaths(MachinePaths):
         return self._of_machine / self.scale / "convolution_graph.json"
 
     @property
+    def library(self) -> Path:
+        """Its compiled kernel."""
+        return self._of_machine / self.scale / "convolution_kernels.so"
+
+    @property
     def profile(self) -> Path:
         """Its times in all placements."""
         return self._of_machine / self.scale / "convolution_profile.parquet"

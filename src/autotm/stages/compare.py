@@ -14,6 +14,7 @@ import numpy.typing as npt
 import psutil
 
 from autotm.model.errors import AutotmError
+from autotm.model.paths import MachinePaths
 from autotm.stages.context import Context
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ class _PlainSteps:
 
     context: Context
     target: tvm.target.Target
-    objects: Path
-    values: Path
+    caches: MachinePaths
 
     def of(self, network: Network, origin: Origin) -> tuple[list[tuple[Values, Values]], int]:
         """Arguments and results of each step, as they lie in the source, and the peak of a step in bytes."""
@@ -64,13 +64,13 @@ class _PlainSteps:
         from autotm.zoo import with_values_stored
 
         # Trained, its gradients would be gone.
-        whole = with_values_stored(replace(network, training=None, rule_states={}), self.values)
+        whole = with_values_stored(replace(network, training=None, rule_states={}), self.caches.values)
         context, machine, found = self.context, self.context.machine, []
         # Without gradients or states a second step would be the first again.
         count = STEPS if network.gradients or network.states else 1
         with tempfile.TemporaryDirectory(prefix="autotm-") as made:
             files = Path(made) / "graph.json", Path(made) / "kernels.so"
-            graph = lower_network(whole, "compared", self.target, machine.threads, *files, {}, self.objects)
+            graph = lower_network(whole, "compared", self.target, machine.threads, *files, {}, self.caches.objects)
             library = KernelLibrary.load(files[1])
         arguments = [*network.inputs, *network.parameters, *network.states]
         results = [tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT]
@@ -86,9 +86,7 @@ class _PlainSteps:
         return found, graph.peak_live_bytes
 
 
-def compare_with_source(
-    context: Context, network: Network, target: tvm.target.Target, *, objects: Path, values: Path
-) -> str:
+def compare_with_source(context: Context, network: Network, target: tvm.target.Target, caches: MachinePaths) -> str:
     """Compare two plain steps of a network with its source: outputs or loss, gradients, new states.
 
     Between the steps the parameters move along their gradients.
@@ -97,8 +95,8 @@ def compare_with_source(
         context: machine, seed and folder of devices.
         network: with an origin.
         target: of the machine.
-        objects: the folder of machine code, which the step itself takes from there afterwards.
-        values: the folder of values that came with the network.
+        caches: of machine code, which the step itself takes from there afterwards, and of values that came with the
+            network.
 
     Returns:
         What the step was compared with, in words, or why with nothing.
@@ -113,7 +111,7 @@ def compare_with_source(
     reference = origin.reference if origin is not None else None
     if origin is None or reference is None:
         return NOTHING
-    plain_steps = _PlainSteps(context, target, objects, values)
+    plain_steps = _PlainSteps(context, target, caches)
     steps, peak_bytes = plain_steps.of(network, origin)
     # Where float64 does not fit, two orders of float32 show what roundings make of the step.
     fits = psutil.virtual_memory().available > _TIMES_PEAK * peak_bytes

@@ -39,35 +39,33 @@ class Context:
 
 @dataclass(frozen=True)
 class PlacementInputs:
-    """The files that placements of a network are made from; each is read once, when it is first asked for.
+    """Step, profile and links of a network; the file of each is read once, when it is first asked for.
 
     Raises:
         DamagedFileError: one of them cannot be read.
     """
 
-    graph: Path
-    profile: Path
-    links: Path
+    paths: Paths
 
-    @classmethod
-    def of(cls, paths: Paths) -> PlacementInputs:
-        """The files of a network."""
-        return cls(paths.graph, paths.profile, paths.links)
+    def read(self, counts: Counts) -> tuple[Graph, Profile, Links]:
+        """All three."""
+        return self.step(counts), self.times, self.copies
 
     def step(self, counts: Counts) -> Graph:
         """The step as limits that count so see it."""
-        return counting(self._lowered, counts)
+        return counting(self.lowered, counts)
 
     @cached_property
     def times(self) -> Profile:
         """Of the step's kernels."""
-        return read_profile(self.profile)
+        return read_profile(self.paths.profile)
 
     @cached_property
     def copies(self) -> Links:
         """Measured between the tiers."""
-        return load(self.links, "links", Links)
+        return load(self.paths.links, "links", Links)
 
     @cached_property
-    def _lowered(self) -> Graph:
-        return load(self.graph, "graph", Graph)
+    def lowered(self) -> Graph:
+        """The step as compiled."""
+        return load(self.paths.graph, "graph", Graph)

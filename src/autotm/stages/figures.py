@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from autotm.model.config import KernelPlotConfig, PricesConfig, ProfileConfig, StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of, load, load_with_provenance
-from autotm.model.graph import Graph, Tier
-from autotm.model.limit import Counts, counting
+from autotm.model.limit import Counts, Limit, counting
 from autotm.model.links import Links
+from autotm.model.paths import ConvolutionPaths, Paths
 from autotm.model.plan import Plan
-from autotm.model.profile import read_profile, write_profile
+from autotm.model.profile import write_profile
 from autotm.model.program import Program
 from autotm.model.provenance import provenance
 from autotm.model.record import Record
-from autotm.stages.context import Context
+from autotm.stages.context import Context, PlacementInputs
 
 if TYPE_CHECKING:
     from autotm.study.placed import Placed
@@ -81,15 +81,8 @@ def convolution_profile_stage(
     context: Context,
     convolution: KernelPlotConfig,
     batch: int,
-    scale: str,
     config: ProfileConfig,
-    *,
-    links: Path,
-    store: Path,
-    objects: Path,
-    graph: Path,
-    library: Path,
-    profile: Path,
+    paths: ConvolutionPaths,
 ) -> None:
     """Compile one convolution, and time it with every operand in fast and in slow memory."""
     from autotm.kernels.library import KernelLibrary
@@ -105,26 +98,26 @@ def convolution_profile_stage(
         batch,
         convolution.image,
         convolution.channels,
-        scale,
+        paths.scale,
         machine_target(machine),
         machine.threads,
-        graph,
-        library,
+        paths.graph,
+        paths.library,
         came_from,
-        objects,
+        paths.objects,
     )
     options = replace(ProfileOptions(**config.timing, seed=context.seed), configurations="full")
-    with KernelStore(store) as opened:
+    with KernelStore(paths.store) as opened:
         timed = profile_kernels(
             counting(step, Counts.ALL),
-            KernelLibrary.load(library),
+            KernelLibrary.load(paths.library),
             machine,
-            load(links, "links", Links),
+            load(paths.links, "links", Links),
             opened,
             options,
             context.devices_dir,
         )
-    write_profile(profile, timed)
+    write_profile(paths.profile, timed)
 
 
 def timing_figure_stage(
@@ -137,53 +130,25 @@ def timing_figure_stage(
     log.info("%s:\n%s", summary, found.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
 
 
-def view_stage(
-    *, graph: Path, profile: Path, links: Path, plan: Path, program: Path, record: Path | None, page: Path
-) -> None:
-    """A plan with addresses, and the record of its run if there is one -> a page to look into.
+def placed_of(paths: Paths, optimizer: str, limit: Limit, *, with_record: bool = False) -> Placed:
+    """A plan with addresses, and all that it was made from; what its run measured, if asked for and there.
 
     Raises:
         DamagedFileError: a file cannot be read.
-        BadInputError: they do not belong together.
-    """
-    from autotm.study.view.page import write_page
-
-    write_page(placed_of(graph, profile, links, plan, program, record), page)
-
-
-def stays_stage(*, graph: Path, profile: Path, links: Path, plan: Path, program: Path, files: dict[Tier, Path]) -> None:
-    """A plan with addresses -> the buffers of each pool, as packers read them.
-
-    Raises:
-        as `view_stage`.
-    """
-    from autotm.study.placed import write_stays
-
-    write_stays(placed_of(graph, profile, links, plan, program, None), files)
-
-
-def placed_of(graph: Path, profile: Path, links: Path, plan: Path, program: Path, record: Path | None) -> Placed:
-    """A plan with addresses, and all that it was made from.
-
-    Raises:
-        as `view_stage`.
+        BadInputError: plan and step do not belong together.
     """
     from autotm.study.placed import Placed
 
+    plan, record = paths.plan(optimizer, limit), paths.record(optimizer, limit)
     placed, source = load_with_provenance(plan, "plan", Plan)
-    step = counting(load(graph, "graph", Graph), placed.counts)
+    step, times, copies = PlacementInputs(paths).read(placed.counts)
     if hash_of(step) != placed.graph_hash:
-        raise BadInputError(f"{plan}: made for another step than {graph}; solve again")
-    copies, laid = load(links, "links", Links), load(program, "program", Program)
-    return Placed(step, read_profile(profile), copies, placed, laid, source, _record_of(placed, record))
-
-
-def _record_of(plan: Plan, record: Path | None) -> Record | None:
-    """What the plan's run measured; a record of another plan is left out."""
-    if record is None or not record.exists():
-        return None
-    measured, source = load_with_provenance(record, "record", Record)
-    if source.get("plan_hash") != hash_of(plan):
-        log.warning("%s: of another plan than the one shown; left out. Run again to have it there", record)
-        return None
-    return measured
+        raise BadInputError(f"{plan}: made for another step than {paths.graph}; solve again")
+    laid = load(paths.program(optimizer, limit), "program", Program)
+    measured = None
+    if with_record and record.exists():
+        measured, of_run = load_with_provenance(record, "record", Record)
+        if of_run.get("plan_hash") != hash_of(placed):
+            log.warning("%s: of another plan than the one shown; left out. Run again to have it there", record)
+            measured = None
+    return Placed(step, times, copies, placed, laid, source, measured)

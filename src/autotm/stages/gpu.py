@@ -17,12 +17,13 @@ from autotm.model.limit import Limit, counting, fixed_bytes
 from autotm.model.links import Links
 from autotm.model.machine import CudaTier, Machine, require_runnable
 from autotm.model.network_source import NetworkSource
+from autotm.model.paths import Paths
 from autotm.model.plan import SAVE_ON_CPU, Plan
-from autotm.model.profile import Profile, read_profile
+from autotm.model.profile import Profile
 from autotm.model.program import Program
 from autotm.model.provenance import provenance
 from autotm.model.record import FrameworkRecord
-from autotm.stages.context import Context
+from autotm.stages.context import Context, PlacementInputs
 
 if TYPE_CHECKING:
     from autotm.memory.gpu.opening import GpuFacts
@@ -56,16 +57,8 @@ def gpu_links(machine: Machine) -> Links:
 
 
 def compile_and_profile_on_gpu(
-    machine: Machine,
-    network: Network,
-    scale: str,
-    config: ProfileConfig,
-    came_from: Mapping[str, Any],
-    *,
-    objects: Path,
-    graph: Path,
-    library: Path,
-) -> tuple[Graph, Profile]:
+    machine: Machine, network: Network, config: ProfileConfig, came_from: Mapping[str, Any], paths: Paths
+) -> Profile:
     """Write graph and library of a training step for the GPU, and time its kernels on it, each alone.
 
     Raises:
@@ -75,13 +68,15 @@ def compile_and_profile_on_gpu(
     from autotm.kernels.library import FatbinLibrary
     from autotm.lower.cuda import lower_for_gpu
     from autotm.runtime.streams.run import profile_on_gpu
+    from autotm.zoo import with_values_stored
 
+    network = with_values_stored(network, paths.values)
     facts = _facts(machine)
     device = device_like(facts.name, facts.capability)
     named = {**came_from, "gpu": facts.name}
-    ways = config.implementations, machine.products
-    step = lower_for_gpu(network, scale, device, graph, library, came_from, objects, *ways)
-    return step, profile_on_gpu(step, FatbinLibrary.load(library), machine, config.min_repeats, named)
+    ways = paths.objects, config.implementations, machine.products
+    step = lower_for_gpu(network, paths.scale, device, paths.graph, paths.library, came_from, *ways)
+    return profile_on_gpu(step, FatbinLibrary.load(paths.library), machine, config.min_repeats, named)
 
 
 def run_on_the_gpu(
@@ -89,13 +84,9 @@ def run_on_the_gpu(
     config: RunConfig,
     seed: int,
     came_from: Mapping[str, Any],
-    *,
-    graph: Graph,
-    library: Path,
+    given: PlacementInputs,
     program: Program,
     plan: Plan,
-    profile: Path,
-    links: Path,
     record: Path,
 ) -> None:
     """Verify and time a program; beside the record stands `timeline.json`, a step as the GPU's streams ran it.
@@ -113,11 +104,11 @@ def run_on_the_gpu(
 
     timeline_file = record.with_name("timeline.json")
     require_writable(record, timeline_file)
-    facts, copies, times = _facts(machine), load(links, "links", Links), read_profile(profile)
+    facts, graph, copies, times = _facts(machine), given.lowered, given.copies, given.times
     named = {**came_from, "gpu": facts.name, "gpu_driver": facts.driver}
     if not program.fits:
         timeline_file.unlink(missing_ok=True)
-        counted = counting(graph, plan.counts)
+        counted = given.step(plan.counts)
         save(record, "record", unfit_record(counted, program, plan, machine, copies, times, seed), named)
         log.info(
             "%s at %s does not fit: it takes %d bytes of device memory, %d are allowed; nothing ran",
@@ -125,7 +116,8 @@ def run_on_the_gpu(
         )
         return
     options = RunOptions(**config.model_dump(), seed=seed)
-    measured, timeline = run_on_gpu(graph, FatbinLibrary.load(library), program, plan, machine, copies, times, options)
+    library = FatbinLibrary.load(given.paths.library)
+    measured, timeline = run_on_gpu(graph, library, program, plan, machine, copies, times, options)
     named |= {"tier_reality": measured.tier_reality, "gpu": timeline.device}
     save(timeline_file, "timeline", timeline, named)
     save(record, "record", measured, named)
@@ -136,10 +128,7 @@ def save_on_cpu_stage(
     source: NetworkSource,
     limit: Limit,
     config: RunConfig,
-    *,
-    graph: Path,
-    library: Path,
-    record: Path,
+    paths: Paths,
     device: Device | None = None,
 ) -> None:
     """Have PyTorch train the network of a step under `save_on_cpu`, compare it with the plain step, and time it.
@@ -151,9 +140,7 @@ def save_on_cpu_stage(
         source: where the network comes from.
         limit: of device memory.
         config: how steps are verified and timed.
-        graph: of the same network's step, as lowered.
-        library: its compiled kernels.
-        record: where to write it.
+        paths: of the same network's step; the record goes there.
         device: of PyTorch, that plays the GPU; None takes the machine's.
 
     Raises:
@@ -164,8 +151,9 @@ def save_on_cpu_stage(
 
     machine = context.machine.to_measure_on()
     require_runnable(machine, SAVE_ON_CPU)
+    record = paths.framework(SAVE_ON_CPU, limit)
     require_writable(record)
-    step, facts = load(graph, "graph", Graph), _facts(machine)
+    step, facts = load(paths.graph, "graph", Graph), _facts(machine)
     counted = counting(step, context.counts)
     known = FrameworkRecord(
         network=step.network,
@@ -184,7 +172,7 @@ def save_on_cpu_stage(
     )
     came_from = provenance(machine, context.seed, options=config.model_dump(), **source.provenance)
     network = zoo.build_from(source, context.seed)
-    found = _saved_on_cpu(machine, network, config, step, library, known, device)
+    found = _saved_on_cpu(machine, network, config, step, paths.library, known, device)
     if found.left_out:
         log.warning("%s is left out of figure 12: %s", SAVE_ON_CPU, found.left_out)
     named = {"tier_reality": found.tier_reality, "gpu": facts.name, "gpu_driver": facts.driver}

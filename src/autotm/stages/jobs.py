@@ -19,15 +19,16 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from autotm.model.errors import AutotmError, DamagedFileError
 from autotm.model.files import read_json, write_json
 from autotm.model.limit import Counts, Limit
 from autotm.model.machine import load_machine
+from autotm.model.paths import Paths
 from autotm.model.slurm import keep_to_allocation
 from autotm.stages.context import Context
 
@@ -66,6 +67,10 @@ class Reason:
         """What it means that a signal ended a job."""
         name = signal.Signals(number).name if number in list(signal.Signals) else "unknown"
         return cls(f"killed by signal {number} ({name})", _OF_SIGNALS.get(number, _FAULT))
+
+    def leave(self, log: Path) -> None:
+        """Write it beside the log of a job that ends badly."""
+        write_json(_reason_file(log), KIND, asdict(self))
 
 
 _FAULT = (
@@ -115,16 +120,6 @@ class FailedJob:
         return f"{self.rule}: {', '.join([*known, *limit])}{where}" if known else f"{self.rule}{where}"
 
 
-def forget_reason(log: Path) -> None:
-    """A job starts: what an earlier one left no longer holds."""
-    _reason_file(log).unlink(missing_ok=True)
-
-
-def leave_reason(log: Path, reason: Reason) -> None:
-    """A job ends badly, and leaves its reason beside its log."""
-    write_json(_reason_file(log), KIND, asdict(reason))
-
-
 def page(failed: Sequence[FailedJob], done: int, total: int, made: Iterable[str], missing: Iterable[str]) -> str:
     """What a user needs to go on: jobs that failed alike share their lines, and jobs that waited for them go unnamed.
 
@@ -162,51 +157,68 @@ def _one_line(text: str) -> str:
 # runs out, can neither write why it ended, nor keep the output that it finished before it worked for other jobs.
 
 _PR_SET_PDEATHSIG = 1
-_PASSED_ON = {signal.SIGTERM}
 _STATUS_OF_SIGNAL = 128
 """A shell's exit status for a process that a signal killed is this and the signal's number."""
 
 
-def supervised(on_signal: Callable[[int], int | None]) -> None:
+def supervised(on_signal: Callable[[int], bool]) -> None:
     """Go on in a child process; this process waits for it and ends with its status.
 
     Call it early, before threads and large memory. The child ends with this process. `on_signal` is called here, with
-    the number of the signal that killed the child; it may return a status to end with, in place of a shell's for that.
+    the number of the signal that killed the child; where it says that all is done, the status is 0.
     """
     parent = os.getpid()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until there is somebody to pass it on
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until there is somebody to pass it on
     child = os.fork()
-    if child:
-        _wait(child, on_signal)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before it could be bound to it.
-        sys.exit(1)
+    if not child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # It died before it could be bound to it.
+            sys.exit(1)
+        return
 
-
-def _wait(child: int, on_signal: Callable[[int], int | None]) -> NoReturn:
     def pass_on(number: int, _: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to both.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code >= 0:
-        sys.exit(code)
-    status = on_signal(-code)
-    sys.exit(_STATUS_OF_SIGNAL - code if status is None else status)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status < 0:
+        status = 0 if on_signal(-status) else _STATUS_OF_SIGNAL - status
+    sys.exit(status)
 
 
 # What every script of a rule does around its stage: it logs to the rule's file, and ends with one message.
 
-CONFIG_DIR = Path("config")
+CONFIG, RESULTS = Path("config"), Path("results")
+"""Where the rules have them, from the folder that Snakemake works in."""
+
+
+@dataclass(frozen=True)
+class RuleJob:
+    """A job of Snakemake: what its stage runs on, and its files, by its wildcards."""
+
+    _job: Any
+
+    @cached_property
+    def context(self) -> Context:
+        """With the machine that its path names."""
+        wildcards, params = self._job.wildcards, self._job.params
+        name, _, threads = wildcards.machine.removesuffix("t").rpartition("-")
+        machine = load_machine(CONFIG / "machines" / f"{name}.yaml", int(threads))
+        return Context(machine, CONFIG / "devices", params.seed, Counts(params.get("counts", Counts.INTERMEDIATES)))
+
+    @property
+    def paths(self) -> Paths:
+        """The files of its network."""
+        return Paths(RESULTS, self.context.machine, self._job.wildcards.scale, self._job.wildcards.network)
 
 
 @contextmanager
-def rule(job: Any, is_done: Callable[[int], bool] = lambda _: False) -> Iterator[Context | None]:
-    """Log to the rule's log file, and yield the context of the machine that the job's paths name, if they name one.
+def rule(job: Any, is_done: Callable[[int], bool] = lambda _: False) -> Iterator[RuleJob]:
+    """Log to the rule's log file, and yield the job.
 
     A fault that the user can mend ends the process with status 1 and its message; any other also with a traceback,
     which the log file keeps in both cases. The reason is written next to the log, for the page of failures.
@@ -217,43 +229,32 @@ def rule(job: Any, is_done: Callable[[int], bool] = lambda _: False) -> Iterator
             has not failed.
     """
     log = Path(job.log[0])
-    forget_reason(log)
+    _reason_file(log).unlink(missing_ok=True)  # what an earlier job left no longer holds
     supervised(lambda number: _ended(number, log, is_done(number)))
     _log_to(log)
     keep_to_allocation()
     gc.freeze()  # Modules stay: no collection needs to look at them, before a measurement or within a solve.
     try:
-        yield _context(job)
-    except AutotmError as error:
-        leave_reason(log, Reason.of(error))
-        logging.getLogger(__name__).debug("%s", traceback.format_exc())
-        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - the message is all a user needs
-        sys.exit(1)
+        yield RuleJob(job)
     except Exception as error:
-        leave_reason(log, Reason.of(error))
-        logging.getLogger(__name__).exception("rule %s failed", job.rule)
+        Reason.of(error).leave(log)
+        if isinstance(error, AutotmError):
+            logging.getLogger(__name__).debug("%s", traceback.format_exc())
+            logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - the message is all a user needs
+        else:
+            logging.getLogger(__name__).exception("rule %s failed", job.rule)
         sys.exit(1)
 
 
-def _ended(number: int, log: Path, is_done: bool) -> int | None:
-    """What the supervisor does where a signal ended the job: the status to end with, if not that of the signal."""
+def _ended(number: int, log: Path, is_done: bool) -> bool:
+    """Leave the reason where a signal ended a job before it was done, or tell it in the log; returns `is_done`."""
     reason = Reason.of_signal(number)
     if not is_done:
-        leave_reason(log, reason)
-        return None
-    with log.open("a", encoding="utf-8") as file:
-        file.write(f"After its own work was done, while it worked ahead for other jobs: {reason.why}\n")
-    return 0
-
-
-def _context(job: Any) -> Context | None:
-    path = job.wildcards.get("machine")
-    if path is None:
-        return None
-    name, _, threads = path.removesuffix("t").rpartition("-")
-    machine = load_machine(CONFIG_DIR / "machines" / f"{name}.yaml", int(threads))
-    counts = Counts(job.params.get("counts", Counts.INTERMEDIATES))
-    return Context(machine, CONFIG_DIR / "devices", job.params.seed, counts)
+        reason.leave(log)
+    else:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"After its own work was done, while it worked ahead for other jobs: {reason.why}\n")
+    return is_done
 
 
 def _log_to(path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from autotm.check.plan import check_plan
 from autotm.model.config import SolveConfig
@@ -12,22 +14,22 @@ from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of, load, require_writable, save
 from autotm.model.gpu_file import GpuFile, load_gpu
 from autotm.model.graph import Graph
-from autotm.model.limit import Limit, counting, fixed_bytes
-from autotm.model.links import Links
+from autotm.model.limit import Limit, fixed_bytes
 from autotm.model.machine import ModelledTier
 from autotm.model.network_source import NetworkSource
-from autotm.model.plan import Plan
+from autotm.model.paths import Paths
+from autotm.model.plan import GPU_RIVALS, Plan
 from autotm.model.profile import Profile, read_profile, write_profile
 from autotm.model.provenance import provenance
 from autotm.model.timeline import ModelledStep
 from autotm.profile.extrapolate import extrapolate
-from autotm.stages.context import Context
+from autotm.stages.context import Context, PlacementInputs
 from autotm.stages.solve import options_of
 
 log = logging.getLogger(__name__)
 
 
-def model_kernels_stage(context: Context, network: NetworkSource, scale: str, *, graph: Path, profile: Path) -> None:
+def model_kernels_stage(context: Context, network: NetworkSource, paths: Paths) -> None:
     """Lower the training step of `network`, and model the times of its kernels on the machine's GPU.
 
     Raises:
@@ -38,41 +40,33 @@ def model_kernels_stage(context: Context, network: NetworkSource, scale: str, *,
     from autotm.profile.modelled_gpu import roofline_profile, with_winograd
 
     gpu = gpu_of(context)
-    require_writable(graph, profile)
-    step = with_winograd(outlined_step(zoo.build_from(network, context.seed), scale), gpu)
+    require_writable(paths.graph, paths.profile)
+    step = with_winograd(outlined_step(zoo.build_from(network, context.seed), paths.scale), gpu)
     came_from = provenance(context.machine, context.seed, **network.provenance)
-    save(graph, "graph", step, came_from)
-    modelled = roofline_profile(step, gpu)
-    write_profile(profile, Profile(modelled.graph_hash, modelled.timings, {**came_from, **modelled.provenance}))
+    _write(paths, step, roofline_profile(step, gpu), came_from)
 
 
-def modelled_step_stage(
-    context: Context,
-    optimizer: str,
-    limit: Limit,
-    config: SolveConfig,
-    *,
-    graph: Path,
-    profile: Path,
-    links: Path,
-    plan: Path | None,
-    step: Path,
-) -> None:
+def _write(paths: Paths, graph: Graph, profile: Profile, came_from: Mapping[str, Any]) -> None:
+    save(paths.graph, "graph", graph, came_from)
+    write_profile(paths.profile, replace(profile, provenance={**came_from, **profile.provenance}))
+
+
+def modelled_step_stage(context: Context, optimizer: str, limit: Limit, config: SolveConfig, paths: Paths) -> None:
     """Simulate the step of a plan, or of the rival `optimizer`, on the engines of the machine's GPU.
 
     Raises:
-        BadInputError: the machine is none that is modelled, or there is no such rival.
+        BadInputError: the machine is none that is modelled.
         IllegalPlanError: the plan is not one for this step.
     """
     from autotm.solve.gpu_rivals import ManagedPaging, run_rival
     from autotm.solve.gpu_simulation import run_plan
     from autotm.solve.problem import Problem
 
-    gpu = gpu_of(context)
-    placed = None if plan is None else load(plan, "plan", Plan)
-    whole = load(graph, "graph", Graph)
-    counted = counting(whole, context.counts)
-    problem = Problem(counted, read_profile(profile), load(links, "links", Links), limit, options_of(context, config))
+    gpu, step = gpu_of(context), paths.modelled(optimizer, limit)
+    placed = None if optimizer in GPU_RIVALS else load(paths.plan(optimizer, limit), "plan", Plan)
+    given = PlacementInputs(paths)
+    counted, times, copies = given.read(context.counts)
+    problem = Problem(counted, times, copies, limit, options_of(context, config))
     require_writable(step)
     if placed is None:
         faults = ManagedPaging(gpu.managed.block_bytes, gpu.managed.faulted_bytes_per_s)
@@ -91,7 +85,7 @@ def modelled_step_stage(
         limit=limit,
         counts=str(context.counts),
         dram_limit_bytes=problem.limit_bytes,
-        io_size=fixed_bytes(whole),
+        io_size=fixed_bytes(given.lowered),
         peak_live_bytes=counted.peak_live_bytes,
         fits=found.fits,
         most_bytes=found.most_bytes,
@@ -133,24 +127,19 @@ def gpu_of(context: Context) -> GpuFile:
 
 
 def extrapolate_stage(
-    context: Context,
-    scale: str,
-    sizes: Mapping[str, int],
-    *,
-    graphs: Sequence[Path],
-    profiles: Sequence[Path],
-    graph: Path,
-    profile: Path,
+    context: Context, sizes: Mapping[str, int], graphs: Sequence[Path], profiles: Sequence[Path], paths: Paths
 ) -> None:
-    """Model the step at `sizes` from its profiles at small batches.
+    """Model the step at `sizes` from its graphs and profiles at small batches.
 
     Raises:
         BadInputError: the network has no batch, or its steps cannot be compared.
     """
     if "batch" not in sizes:
-        raise BadInputError(f"scale {scale}: sizes {dict(sizes)} have no batch, so nothing can be extrapolated over it")
+        raise BadInputError(
+            f"scale {paths.scale}: sizes {dict(sizes)} have no batch, so nothing can be extrapolated over it"
+        )
     steps = [(load(g, "graph", Graph), read_profile(p)) for g, p in zip(graphs, profiles, strict=True)]
-    found = extrapolate(steps, sizes["batch"], scale)
+    found = extrapolate(steps, sizes["batch"], paths.scale)
     came_from = {
         **provenance(context.machine, context.seed, sizes=dict(sizes)),
         "tier_reality": "modelled",
@@ -160,6 +149,4 @@ def extrapolate_stage(
             "kernel_error": found.kernel_error,
         },
     }
-    save(graph, "graph", found.graph, came_from)
-    modelled = found.profile
-    write_profile(profile, Profile(modelled.graph_hash, modelled.timings, {**came_from, **modelled.provenance}))
+    _write(paths, found.graph, found.profile, came_from)

@@ -15,12 +15,12 @@ from autotm.model.graph import Graph, OpClass, schedules_in
 from autotm.model.links import Links
 from autotm.model.machine import ModelledTier
 from autotm.model.network_source import NetworkSource
+from autotm.model.paths import MachinePaths, Paths
 from autotm.model.profile import COMPARED_WITH, Profile, read_profile, write_profile
 from autotm.model.provenance import provenance
 from autotm.stages.compare import NOTHING, compare_with_source
 from autotm.stages.context import Context
 from autotm.stages.gpu import compile_and_profile_on_gpu, gpu_links, has_gpu
-from autotm.study.setup import Study
 
 if TYPE_CHECKING:
     from autotm.study.kernel_report import KernelReport
@@ -69,65 +69,22 @@ def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None
     save(links, "links", measured, came_from)
 
 
-# The stages that compile a training step, time its kernels, and report on them.
-
-
-def kernel_profile_stage(
-    context: Context,
-    network: NetworkSource,
-    scale: str,
-    config: ProfileConfig,
-    *,
-    links: Path,
-    store: Path,
-    objects: Path,
-    values: Path,
-    graph: Path,
-    library: Path,
-    profile: Path,
-) -> None:
-    """Compile the training step of `network`, then time its kernels; what the caches hold is not done again."""
+def kernel_profile_stage(context: Context, source: NetworkSource, config: ProfileConfig, paths: Paths) -> None:
+    """Compile the training step of a network, then time its kernels; what the caches hold is not done again."""
     from autotm import zoo
 
-    if has_gpu(context.machine):
-        machine = context.machine.to_measure_on()
-        require_writable(graph, library, profile)
-        built = zoo.with_values_stored(zoo.build_from(network, context.seed), values)
-        came_from = provenance(machine, context.seed, **network.provenance)
-        files = {"objects": objects, "graph": graph, "library": library}
-        _, timed = compile_and_profile_on_gpu(machine, built, scale, config, came_from, **files)
-        write_profile(profile, timed)
-        return
-    context = context.to_measure()
-    copies = load(links, "links", Links)
-    require_writable(store, graph, library, profile)
-    built = zoo.build_from(network, context.seed)
-    came_from = provenance(context.machine, context.seed, **network.provenance)
-    places = {"store": store, "objects": objects, "values": values, "graph": graph, "library": library}
-    _, timed = compile_and_profile(context, built, scale, config, copies, came_from, **places)
-    write_profile(profile, timed)
-
-
-def profile_of_study(study: Study, context: Context, network: str) -> None:
-    """Compile and time a network of the study; what the caches hold is not done again.
-
-    Raises:
-        as `kernel_profile_stage`; BadInputError, no such network.
-    """
-    paths = study.paths(network)
-    kernel_profile_stage(
-        context,
-        study.network(network),
-        study.config.scale,
-        study.scale.of_profile(study.config.profile),
-        links=paths.links,
-        store=paths.store,
-        objects=paths.objects,
-        values=paths.values,
-        graph=paths.graph,
-        library=paths.library,
-        profile=paths.profile,
-    )
+    on_gpu = has_gpu(context.machine)
+    machine = context.machine.to_measure_on() if on_gpu else context.to_measure().machine
+    copies = None if on_gpu else load(paths.links, "links", Links)
+    require_writable(paths.store, paths.graph, paths.library, paths.profile)
+    network = zoo.build_from(source, context.seed)
+    came_from = provenance(machine, context.seed, **source.provenance)
+    if copies is None:
+        timed = compile_and_profile_on_gpu(machine, network, config, came_from, paths)
+    else:
+        context, files = replace(context, machine=machine), {"graph": paths.graph, "library": paths.library}
+        _, timed = compile_and_profile(context, network, paths.scale, config, copies, came_from, paths, **files)
+    write_profile(paths.profile, timed)
 
 
 def compile_and_profile(
@@ -137,16 +94,14 @@ def compile_and_profile(
     config: ProfileConfig,
     links: Links,
     came_from: Mapping[str, Any],
+    caches: MachinePaths,
     *,
-    store: Path,
-    objects: Path,
-    values: Path,
     graph: Path,
     library: Path,
 ) -> tuple[Graph, Profile]:
     """Write graph and library of a training step, and time its kernels; gives the step as lowered, and their times.
 
-    Values that came with the network are kept in the folder `values`, where every step finds them.
+    Values that came with the network are kept in a folder of the machine, where every step finds them.
     A network that came from a source with a step of its own is compared with it first (`compare_with_source`).
     Kernels are timed within the step (`autotm.profile.step_profile`).
     """
@@ -161,20 +116,18 @@ def compile_and_profile(
     machine = context.machine
     target = machine_target(machine)
     options = ProfileOptions(**config.timing, seed=context.seed)
-    compared = (
-        compare_with_source(context, network, target, objects=objects, values=values) if config.compare else NOTHING
-    )
+    compared = compare_with_source(context, network, target, caches) if config.compare else NOTHING
     came_from = {**came_from, COMPARED_WITH: compared}
-    with KernelStore(store) as opened:
+    with KernelStore(caches.store) as opened:
         step = lower_network(
-            with_values_stored(network, values),
+            with_values_stored(network, caches.values),
             scale,
             target,
             machine.threads,
             graph,
             library,
             came_from,
-            objects,
+            caches.objects,
             config.implementations,
         )
         timed = profile_step(
@@ -191,7 +144,7 @@ def compile_and_profile(
     return step, replace(timed, provenance={**timed.provenance, COMPARED_WITH: compared})
 
 
-def kernel_report_stage(*, graph: Path, profile: Path, links: Path) -> tuple[KernelReport, Mapping[str, Any]]:
+def kernel_report_stage(paths: Paths) -> tuple[KernelReport, Mapping[str, Any]]:
     """Where the time of a profiled step goes, and where the profile comes from.
 
     Raises:
@@ -200,15 +153,12 @@ def kernel_report_stage(*, graph: Path, profile: Path, links: Path) -> tuple[Ker
     """
     from autotm.study.kernel_report import report_kernels
 
-    step, came_from = load_with_provenance(graph, "graph", Graph)
-    timed = read_profile(profile)
-    rates = load(links, "links", Links).rates
+    step, came_from = load_with_provenance(paths.graph, "graph", Graph)
+    timed, rates = read_profile(paths.profile), load(paths.links, "links", Links).rates
     return report_kernels(step, timed, rates, schedules_in(came_from)), timed.provenance
 
 
-def timing_study_stage(
-    context: Context, repeats: int, config: ProfileConfig, *, graph: Path, library: Path, links: Path, study: Path
-) -> None:
+def timing_study_stage(context: Context, repeats: int, config: ProfileConfig, paths: Paths) -> None:
     """Time the kernels of a step one configuration at a time, many together, and alone."""
     from autotm.kernels.library import KernelLibrary
     from autotm.profile.kernel_timing import ProfileOptions
@@ -217,12 +167,12 @@ def timing_study_stage(
     context = context.to_measure()
     came_from = provenance(context.machine, context.seed, repeats=repeats, options=config.timing)
     found = measure(
-        load(graph, "graph", Graph),
-        KernelLibrary.load(library),
+        load(paths.graph, "graph", Graph),
+        KernelLibrary.load(paths.library),
         context.machine,
-        load(links, "links", Links),
+        load(paths.links, "links", Links),
         ProfileOptions(**config.timing, seed=context.seed),
         repeats,
         context.devices_dir,
     )
-    save(study, "timing_study", found, came_from)
+    save(paths.timing_study, "timing_study", found, came_from)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from autotm.model.kernel_studies import Sensitivity
 from autotm.model.limit import Limit, fixed_bytes
 from autotm.model.links import Links
 from autotm.model.machine import Machine
+from autotm.model.paths import Paths
 from autotm.model.plan import Plan, Refusal, Status
 from autotm.model.profile import Profile
 from autotm.model.program import Layout, Program
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from autotm.solve.potential import Potential
 
 
-# The stages that place tensors: files in, plans out, and what the user is told about them.
-
 log = logging.getLogger(__name__)
 
 SERIES = ("0:1", "1:9", "1:3", "2:3", "1:1", "2:1", "3:1", "4:1", "6:1", "8:1", "12:1", "16:1", "32:1", "1:0")
@@ -42,22 +41,14 @@ def ilp_solve_stage(
     context: Context, optimizer: str, limit: Limit, config: SolveConfig, given: PlacementInputs, *, plan: Path
 ) -> None:
     """Place the tensors so that their offsets keep the limit; only what the independent checker accepts is written."""
-    sweep_stage(context, optimizer, {limit: plan}, config, given)
-
-
-def sweep_stage(
-    context: Context, optimizer: str, plans: Mapping[Limit, Path], config: SolveConfig, given: PlacementInputs
-) -> None:
-    """What `ilp_solve_stage` does, for each limit; each plan is written as soon as its offsets are there."""
     if optimizer == CACHED:
-        require_real_cache(context.machine, plans)
+        require_real_cache(context.machine, [limit])
     came_from = provenance(context.machine, context.seed, options=config.model_dump())
-    step, times, copies = read_given(context, given)
-    require_writable(*plans.values())
-    found = place(step, times, copies, optimizer, list(plans), options_of(context, config))
-    for path, (placed, _) in zip(plans.values(), found, strict=True):
-        save(path, "plan", placed, came_from)
-        tell_outcome(placed, config)
+    step, times, copies = given.read(context.counts)
+    require_writable(plan)
+    ((placed, _),) = place(step, times, copies, optimizer, [limit], options_of(context, config))
+    save(plan, "plan", placed, came_from)
+    tell_outcome(placed, config)
 
 
 def place(
@@ -110,17 +101,14 @@ def place_each(
                 raise
             for limit in short:
                 del sizes[limit]
-            if limits is not None:
-                yield from (Refusal(limit, smallest, _too_small(limit, optimizer, smallest)) for limit in short)
-            elif smallest not in sizes.values():
+                why = f"no {optimizer} placement keeps limit {limit}; the smallest feasible limit is {smallest} bytes"
+                if limits is not None:
+                    yield Refusal(limit, smallest, why)
+            if limits is None and smallest not in sizes.values():
                 sizes[Limit(size_bytes=smallest)] = smallest
 
 
-def _too_small(limit: Limit, optimizer: str, smallest: int) -> str:
-    return f"no {optimizer} placement keeps limit {limit}; the smallest feasible limit is {smallest} bytes"
-
-
-def require_real_cache(machine: Machine, limits: Iterable[Limit]) -> None:
+def require_real_cache(machine: Machine, limits: Sequence[Limit]) -> None:
     """Refuse limits that are not the size of the machine's real cache, where that is known.
 
     Raises:
@@ -141,49 +129,35 @@ def export_program_stage(
     """Write the integer program that `ilp_solve_stage` solves first, as MPS."""
     from autotm.solve.placing import export
 
-    return export(*read_given(context, given), optimizer, limit, options_of(context, config), program)
+    return export(*given.read(context.counts), optimizer, limit, options_of(context, config), program)
 
 
-def potential_stage(context: Context, config: SolveConfig, given: PlacementInputs, *, plan: Path) -> Potential:
-    """What recomputation and another order of kernels could save at most, against a plan that moves tensors."""
+def potential_stage(context: Context, config: SolveConfig, paths: Paths, limit: Limit) -> Potential:
+    """What recomputation and another order of kernels could save at most, against the synchronous plan for a limit."""
     from autotm.solve.potential import potential
     from autotm.solve.problem import Problem
 
-    placed, (step, times, copies) = load(plan, "plan", Plan), read_given(context, given)
+    placed = load(paths.plan("synchronous", limit), "plan", Plan)
+    step, times, copies = PlacementInputs(paths).read(context.counts)
     check_plan(step, times, copies, placed, fast_operands_only=context.machine.fast_operands_only)
     return potential(Problem(step, times, copies, placed.limit, options_of(context, config)), placed)
 
 
 def sensitivity_stage(
-    context: Context,
-    config: SolveConfig,
-    draws: int,
-    given: PlacementInputs,
-    *,
-    plans: Sequence[Path],
-    sensitivity: Path,
+    context: Context, config: SolveConfig, draws: int, paths: Paths, optimizers: Sequence[str], limit: Limit
 ) -> Sensitivity:
     """Price plans for one limit, and make them anew, under resampled kernel times; every draw is written."""
     from autotm.study.sensitivity import measure_sensitivity
 
     came_from = provenance(context.machine, context.seed, options=config.model_dump(), draws=draws)
-    step, times, copies = read_given(context, given)
-    placed = [load(plan, "plan", Plan) for plan in plans]
+    step, times, copies = PlacementInputs(paths).read(context.counts)
+    placed = [load(paths.plan(optimizer, limit), "plan", Plan) for optimizer in optimizers]
     for plan in placed:
         check_plan(step, times, copies, plan, fast_operands_only=context.machine.fast_operands_only)
-    require_writable(sensitivity)
+    require_writable(paths.sensitivity(limit))
     found = measure_sensitivity(step, times, copies, placed, options_of(context, config), draws)
-    save(sensitivity, "sensitivity", found, came_from)
+    save(paths.sensitivity(limit), "sensitivity", found, came_from)
     return found
-
-
-def read_given(context: Context, given: PlacementInputs) -> tuple[Graph, Profile, Links]:
-    """The step as limits count it, its profile, and the links.
-
-    Raises:
-        DamagedFileError: one of them cannot be read.
-    """
-    return given.step(context.counts), given.times, given.copies
 
 
 def options_of(context: Context, config: SolveConfig) -> SolveOptions:
@@ -248,13 +222,13 @@ def program_of(step: Graph, plan: Plan, layout: Layout | None = None) -> Program
     return compiled
 
 
-def check_stage(context: Context, given: PlacementInputs, *, plan: Path, program: Path) -> None:
+def check_stage(context: Context, paths: Paths, optimizer: str, limit: Limit) -> None:
     """Raise unless plan and program are legal on the machine.
 
     Raises:
         IllegalPlanError: names the rule that is broken, and where.
     """
-    placed = load(plan, "plan", Plan)
+    given, placed = PlacementInputs(paths), load(paths.plan(optimizer, limit), "plan", Plan)
     step = given.step(placed.counts)
     check_plan(step, given.times, given.copies, placed, fast_operands_only=context.machine.fast_operands_only)
-    check_program(step, placed, load(program, "program", Program))
+    check_program(step, placed, load(paths.program(optimizer, limit), "program", Program))

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotm.model.config import MODELLED
 from autotm.model.errors import BadInputError
-from autotm.model.files import load, read_json, save
+from autotm.model.files import read_json, save
 from autotm.model.limit import Limit
 from autotm.model.machine import require_runnable
-from autotm.model.plan import Plan, Refusal
+from autotm.model.plan import Refusal
 from autotm.model.provenance import provenance
 from autotm.model.record import Record
 from autotm.stages.context import Context, PlacementInputs
-from autotm.stages.profile import calibrate_stage, profile_of_study
-from autotm.stages.run import measure_with, runs_of_study
-from autotm.stages.solve import options_of, place_each, program_of, read_given, require_real_cache, tell_outcome
+from autotm.stages.profile import calibrate_stage, kernel_profile_stage
+from autotm.stages.run import runs_of_study
+from autotm.stages.solve import options_of, place_each, program_of, require_real_cache, tell_outcome
 from autotm.study.setup import CACHED, Study, require_compiler, require_optimizer
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def sweep_of_study(
     _prepare(study, context, network, runs=runs)
     paths, config = study.paths(network), study.config.solve
     came_from = provenance(context.machine, context.seed, options={**config.model_dump(), "sweep_s": sweep_s})
-    step, times, copies = read_given(context, PlacementInputs.of(paths))
+    step, times, copies = PlacementInputs(paths).read(context.counts)
     points, refused, plans = [], [], []
     for found in place_each(
         step, times, copies, optimizer, limits, replace(options_of(context, config), sweep_s=sweep_s)
@@ -91,15 +92,12 @@ def sweep_of_study(
         save(paths.program(optimizer, limit), "program", program, {**came_from, "plan_file": str(plan)})
         plans.append(plan)
         points.append((placed, program))
-    records = _records(study, context, network, [plan for plan, _ in points]) if runs else [None] * len(points)
+    records: Sequence[Record | None] = [None] * len(points)
+    if runs and points:
+        with closing(runs_of_study(study, context, network)) as stage:
+            records = stage.run_all([plan for plan, _ in points])
     made = [SweepPoint(*point, record) for point, record in zip(points, records, strict=True)]
     return SweepResult(sweep_table(step, times, optimizer, made, refused, came_from), tuple(plans))
-
-
-def _records(study: Study, context: Context, network: str, plans: Sequence[Plan]) -> list[Record]:
-    with runs_of_study(study, context, network) as runs:
-        paths = measure_with(runs, study, network, plans)
-    return [load(path, "record", Record) for path in paths]
 
 
 def _prepare(study: Study, context: Context, network: str, *, runs: bool) -> None:
@@ -114,17 +112,13 @@ def _prepare(study: Study, context: Context, network: str, *, runs: bool) -> Non
             raise BadInputError(f"scale {study.config.scale}: its steps are modelled and cannot run; leave out --run")
         return
     wanted = [paths.graph, paths.profile, *([paths.library] if runs else [])]
-    if paths.links.exists() and all(path.exists() for path in wanted) and _is_of(paths.graph, source.provenance):
-        return
+    if paths.links.exists() and all(path.exists() for path in wanted):
+        said = read_json(paths.graph, "graph")["provenance"]
+        if all(said.get(key, value) == value for key, value in source.provenance.items()):  # as far as the file says
+            return
     require_compiler()
     if not paths.links.exists():
         log.info("measuring copies first")
         calibrate_stage(context, study.config.profile.patience_s, links=paths.links)
     log.info("compiling %s and timing its kernels first", network)
-    profile_of_study(study, context, network)
-
-
-def _is_of(graph: Path, source: dict[str, object]) -> bool:
-    """Whether a graph file was made from that network, as far as it says."""
-    said = read_json(graph, "graph")["provenance"]
-    return all(said.get(key, value) == value for key, value in source.items())
+    kernel_profile_stage(context, source, study.scale.of_profile(study.config.profile), paths)

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from autotm.model.errors import BadInputError
-from autotm.stages.jobs import FailedJob, Reason, forget_reason, leave_reason, page
+from autotm.stages.jobs import FailedJob, Reason, page
 
 WILDCARDS = {"machine": "laptop-2t", "scale": "tiny", "network": "mlp", "optimizer": "static", "limit": "8to1"}
 
 
-def test_a_reason_stays_until_the_job_starts_again(tmp_path: Path) -> None:
+def test_a_reason_lies_beside_the_log(tmp_path: Path) -> None:
     log, reason = tmp_path / "deep" / "run.log", Reason("a fault", "mend it")
-    leave_reason(log, reason)
+    reason.leave(log)
     assert FailedJob.read("run", WILDCARDS, log).reason == reason
-    forget_reason(log)
-    assert FailedJob.read("run", WILDCARDS, log).reason.why == "it ended without a word"
+    assert FailedJob.read("run", WILDCARDS, tmp_path / "run.log").reason.why == "it ended without a word"
 
 
 def test_a_damaged_reason_is_none(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from autotm.model.config import PricesConfig, StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import save
 from autotm.model.limit import Limit
-from autotm.stages import figure_stage
+from autotm.stages.figures import figure_stage
 from autotm.study.figures import comparisons, figures
 from autotm.study.tables import read_table, table_of_records, with_prices, write_table
 

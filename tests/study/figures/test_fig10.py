@@ -13,7 +13,7 @@ from synthetic_records import IO_BYTES, LIMITS, PEAK_BYTES, write_study, write_w
 
 from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError
-from autotm.stages import figure_stage
+from autotm.stages.figures import figure_stage
 from autotm.study import tables
 from autotm.study.figures import limits
 from autotm.study.figures.figures import FigureFiles, draw
