@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from autotm.model.files import load
-from autotm.model.graph import Graph
+from autotm.model.graph import CountedGraph, Graph
 from autotm.model.limit import Counts, counting
 from autotm.model.links import Links
 from autotm.model.machine import Machine
@@ -47,11 +47,11 @@ class PlacementInputs:
 
     paths: Paths
 
-    def read(self, counts: Counts) -> tuple[Graph, Profile, Links]:
+    def read(self, counts: Counts) -> tuple[CountedGraph, Profile, Links]:
         """All three."""
         return self.step(counts), self.times, self.copies
 
-    def step(self, counts: Counts) -> Graph:
+    def step(self, counts: Counts) -> CountedGraph:
         """The step as limits that count so see it."""
         return counting(self.lowered, counts)
 
