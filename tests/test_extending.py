@@ -62,7 +62,7 @@ from pathlib import Path
 sys.path.insert(0, "examples")
 from recommender import towers
 import plain_steps
-from autotm.model.config import read_yaml
+from autotm.model.files import read_yaml
 from autotm.study.setup import load_study
 config = Path("config/config.yaml")
 study = load_study(read_yaml(config, "study"), config, config.parent, Path("results"))
@@ -100,8 +100,7 @@ assert plan("static", "2:1").bound_us <= ours.objective_us < plan("all-slow", "1
 assert plan("densest-first", "0:1").objective_us == plan("all-fast", "0:1").objective_us
 from autotm.model.config import StyleConfig
 from autotm.stages.solve import program_of
-from autotm.study.sweep import SweepPoint, sweep_table
-from autotm.study.sweep_result import SweepResult
+from autotm.study.sweep import SweepPoint, SweepResult, sweep_table
 points = [SweepPoint(found, program_of(case.graph, found)) for found in (ours, plan("densest-first", "0:1"))]
 source = {"machine": "m-1t", "threads": 1, "cpu_model": "", "seed": 1, "tier_reality": "emulated"}
 table = sweep_table(case.graph, case.profile, "densest-first", points, [], source)

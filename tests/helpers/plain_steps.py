@@ -19,7 +19,7 @@ from autotm.model.training import Training
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.verify import plain_program
-from autotm.zoo import Network
+from autotm.zoo import Network, with_values_stored
 
 Arrays = dict[str, np.ndarray]
 Body = Callable[..., Sequence[relax.Expr] | relax.Expr]
@@ -96,6 +96,6 @@ class Compiled:
 
 def compiled(net: Network, folder: Path, objects: Path | None = None) -> Compiled:
     """The step of a network, its files in `folder`; machine code that `objects` holds is taken from there."""
-    files = folder / "graph.json", folder / "kernels.so"
+    files, net = (folder / "graph.json", folder / "kernels.so"), with_values_stored(net, folder / "values")
     graph = lower_network(net, "test", host_target(2), 2, *files, {}, objects)
     return Compiled(graph, KernelLibrary.load(files[1]))

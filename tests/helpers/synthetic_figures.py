@@ -19,7 +19,7 @@ from autotm.model.links import AsynchronousLinks, Contention, CopyCurve, Link, L
 from autotm.model.profile import Profile, Timing, write_profile
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve_and_pack
-from autotm.study.figures.gpu import table_of_engines, table_of_modelled_steps
+from autotm.study.figures.gpu import table_of_lanes, table_of_steps
 from autotm.study.figures.heap import table_of_heap
 from autotm.study.figures.kernel_times import table_of_convolution
 from autotm.study.figures.slow_memories import table_of_devices, table_of_links
@@ -61,8 +61,8 @@ def tables(folder: Path) -> dict[str, pd.DataFrame]:
     found = {name: with_prices(table, PricesConfig()) for names, table in sources.items() for name in names}
     modelled = SOURCE | {"machine": "modelled-rtx-2080-ti-1t", "tier_reality": "modelled"}
     return found | {
-        "fig12": table_of_modelled_steps(write_modelled(folder / "gpu", modelled, BATCHES)),
-        "fig12_timeline": table_of_engines(write_modelled(folder / "one", modelled, {"vgg19": (64,)})),
+        "fig12": table_of_steps(write_modelled(folder / "gpu", modelled, BATCHES)),
+        "fig12_timeline": table_of_lanes(write_modelled(folder / "one", modelled, {"vgg19": (64,)})),
         "kernel_plot": table_of_convolution(*write_convolution(folder / "convolution")),
         "heap": table_of_heap(*write_program(folder / "heap")),
         "links": table_of_links(*write_links(folder / "links")),

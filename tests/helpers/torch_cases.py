@@ -12,7 +12,7 @@ import plain_steps
 import torch
 
 from autotm.model.training import Sgd, Training
-from autotm.zoo import from_torch, with_values_stored
+from autotm.zoo import from_torch
 from autotm.zoo.network import Network
 from autotm.zoo.torch.importer import Kernels
 from imported_models import Given
@@ -65,7 +65,7 @@ def compare(
     given = Given(module, inputs, targets, loss)
     before = state_of(module)
     network = from_torch(module, inputs, loss=loss, targets=targets, training=Training(Sgd(RATE)), kernels=kernels)
-    after = plain_steps.compiled(with_values_stored(network, folder / "values"), folder).run(1).after[0]
+    after = plain_steps.compiled(network, folder).run(1).after[0]
     exact, single = (torch_step(given, dtype) for dtype in (torch.float64, torch.float32))
     assert network.origin is not None
     changed = {name: after[f"{name}.new"] for name in (*network.parameters, *network.states) if f"{name}.new" in after}

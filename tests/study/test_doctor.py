@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,15 +21,7 @@ from autotm.model.machine import DaxTier, MachineFile, NumaTier, load_machine
 from autotm.model.provenance import slow_memory_facts, slow_memory_text
 from autotm.model.system import SystemMemory
 from autotm.study import doctor
-from autotm.study.doctor import (
-    Finding,
-    Use,
-    findings,
-    found_slow,
-    gpu_findings,
-    probe_here,
-    write_machine_file,
-)
+from autotm.study.doctor import Finding, Use, findings, found_slow, gpu_findings, probe_here, write_machine_file
 
 # What is found on machines: this one, and others whose /sys and /proc are written here.
 
@@ -42,19 +35,24 @@ def written(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def meminfo(node: int, total_kb: int, free_kb: int) -> str:
-    return f"Node {node} MemTotal: {total_kb} kB\nNode {node} MemFree: {free_kb} kB\n"
-
-
 NODE = "sys/devices/system/node/node"
+
+
+def meminfo(node: int, total_kb: int, free_kb: int) -> dict[str, str]:
+    text = f"Node {node} MemTotal: {total_kb} kB\nNode {node} MemFree: {free_kb} kB\n"
+    return {f"{NODE}{node}/meminfo": text}
+
+
+def node(number: int, total_kb: int, cpus: str, distances: str) -> dict[str, str]:
+    of_node = {f"{NODE}{number}/cpulist": f"{cpus}\n", f"{NODE}{number}/distance": f"{distances}\n"}
+    return of_node | meminfo(number, total_kb, total_kb)
+
+
 CXL = {
-    f"{NODE}0/meminfo": meminfo(0, 1_000_000, 600_000),
-    f"{NODE}0/cpulist": "0-3\n",
-    f"{NODE}0/distance": "10 28\n",
-    f"{NODE}1/meminfo": meminfo(1, 4_000_000, 4_000_000),
-    f"{NODE}1/cpulist": "\n",
-    f"{NODE}1/distance": "28 10\n",
-    f"{NODE}2/meminfo": meminfo(2, 0, 0),
+    **node(0, 1_000_000, "0-3", "10 28"),
+    **meminfo(0, 1_000_000, 600_000),
+    **node(1, 4_000_000, "", "28 10"),
+    **meminfo(2, 0, 0),
     f"{NODE}2/cpulist": "4-7\n",
     "proc/sys/kernel/numa_balancing": "2\n",
     "sys/kernel/mm/numa/demotion_enabled": "true\n",
@@ -94,27 +92,20 @@ def test_a_second_memory_is_told_with_what_stands_in_its_way(tmp_path: Path) -> 
 
 
 def test_a_system_that_tells_nothing_has_one_memory(tmp_path: Path) -> None:
-    root = written(tmp_path, {"proc/meminfo": "MemTotal: 8000 kB\nMemAvailable: 5000 kB\n"})
-    assert [(node.total_bytes, node.free_bytes, node.cpus) for node in SystemMemory(root).nodes] == [
-        (8_192_000, 5_120_000, "all")
-    ]
-    assert SystemMemory(root).limit_bytes is None
-    assert not SystemMemory(root).balances
-    assert not SystemMemory(root).demotes
+    system = SystemMemory(written(tmp_path, {"proc/meminfo": "MemTotal: 8000 kB\nMemAvailable: 5000 kB\n"}))
+    assert [(one.total_bytes, one.free_bytes, one.cpus) for one in system.nodes] == [(8_192_000, 5_120_000, "all")]
+    assert (system.limit_bytes, system.balances, system.demotes) == (None, False, False)
 
 
 @pytest.mark.parametrize(
     ("more", "expected"),
-    [
-        ({}, (16_000 << 10, 9_000 << 10)),
-        ({f"{NODE}1/meminfo": meminfo(1, 4_000, 4_000)}, (6_000 << 10, 2_000 << 10)),
-    ],
+    [({}, (16_000 << 10, 9_000 << 10)), (meminfo(1, 4_000, 4_000), (6_000 << 10, 2_000 << 10))],
     ids=["one node", "two"],
 )
 def test_of_one_node_the_whole_system_is_believed_where_it_has_more(
     tmp_path: Path, more: dict[str, str], expected: tuple[int, int]
 ) -> None:
-    told = {"proc/meminfo": "MemTotal: 16000 kB\nMemAvailable: 9000 kB\n", f"{NODE}0/meminfo": meminfo(0, 6_000, 2_000)}
+    told = {"proc/meminfo": "MemTotal: 16000 kB\nMemAvailable: 9000 kB\n"} | meminfo(0, 6_000, 2_000)
     found = SystemMemory(written(tmp_path, told | more)).nodes[0]
     assert (found.total_bytes, found.free_bytes) == expected
 
@@ -161,14 +152,6 @@ def test_a_tool_that_hangs_or_is_not_there_says_nothing(monkeypatch: pytest.Monk
 # What could be slow memory on a laptop, a guest with three nodes, a server with persistent memory, in a container.
 
 
-def node(number: int, total_kb: int, cpus: str, distances: str) -> dict[str, str]:
-    return {
-        f"{NODE}{number}/meminfo": f"Node {number} MemTotal: {total_kb} kB\nNode {number} MemFree: {total_kb} kB\n",
-        f"{NODE}{number}/cpulist": f"{cpus}\n",
-        f"{NODE}{number}/distance": f"{distances}\n",
-    }
-
-
 LAPTOP = node(0, 16_000_000, "0-63", "10")
 GUEST = (
     node(0, 1_000_000, "0-63", "10 28 40")
@@ -203,7 +186,7 @@ def usable(_: NumaTier | DaxTier) -> None:
 def test_a_laptop_has_no_second_memory(tmp_path: Path) -> None:
     root = written(tmp_path, LAPTOP)
     assert found_slow(root, usable) == []
-    told = {one.what: one for one in findings(tmp_path, root, usable)}
+    told = by_name(findings(tmp_path, root, usable))
     assert told["second memory"].use is Use.UNUSED
     assert "slow memory is emulated" in told["second memory"].why
     assert told["memory node 0"].use is Use.USED
@@ -216,7 +199,7 @@ def test_a_guest_of_three_nodes_can_use_two_of_them_and_a_folder(tmp_path: Path)
     assert found["memory node 1"].line == "slow_tier: {kind: numa, fast_nodes: [0], slow_nodes: [1]}"
     assert "distance 28 from node 0, 20480 MB/s read (HMAT), 300 ns read (HMAT)" in found["memory node 1"].found
     assert found["folder /mnt/pmem"].line == "slow_tier: {kind: dax, path: /mnt/pmem, fast_nodes: [0]}"
-    told = {one.what: one for one in findings(tmp_path, root, usable)}
+    told = by_name(findings(tmp_path, root, usable))
     assert told["memory node 2"].use is Use.USABLE
     assert found["memory node 2"].line in told["memory node 2"].why
     for one in found.values():
@@ -261,17 +244,13 @@ def test_what_the_system_does_to_pages_stands_in_the_way(tmp_path: Path) -> None
     assert found["memory node 1"].line
 
 
-def test_a_container_without_permission_is_told_so(tmp_path: Path) -> None:
+def test_a_container_without_permission_is_told_so_and_offered_persistent_memory_without_nodes(tmp_path: Path) -> None:
     root = written(tmp_path, GUEST)
     found = found_slow(root, lambda _: EPERM)
     assert {one.why_not for one in found} == {EPERM}
-    told = {one.what: one for one in findings(tmp_path, root, lambda _: EPERM)}
+    told = by_name(findings(tmp_path, root, lambda _: EPERM))
     assert told["memory node 1"].use is Use.UNUSED
     assert told["memory node 1"].why == f"not as slow memory: {EPERM}"
-
-
-def test_persistent_memory_where_pages_cannot_be_bound_is_offered_without_nodes(tmp_path: Path) -> None:
-    root = written(tmp_path, GUEST)
     found = by_name(found_slow(root, lambda tier: EPERM if tier.fast_nodes else None))
     folder = found["folder /mnt/pmem"]
     assert folder.line == "slow_tier: {kind: dax, path: /mnt/pmem}"
@@ -334,54 +313,60 @@ def test_here_a_node_that_does_not_exist_and_a_folder_without_dax_are_refused(tm
 # GPUs as `autotm doctor` tells of them: usable, refused, shared, or none, each with a remedy.
 
 
-def gpu_told(nvml: Recorded, root: Path, *, context_bytes: int | None = 500_000_000) -> list[Finding]:
-    def measured(facts: GpuFacts) -> tuple[int, int]:
-        if context_bytes is None:
-            raise AutotmError(f"{facts.uuid} is busy")
-        return 3, context_bytes
-
-    return list(gpu_findings(root, lambda: facts_of(nvml), measured))
+GpuTold = Callable[..., list[Finding]]
 
 
-def test_a_gpu_is_usable_by_a_line_of_a_machine_file(tmp_path: Path) -> None:
-    (found,) = gpu_told(Recorded(), tmp_path)
+@pytest.fixture
+def gpu_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> GpuTold:
+    """What is found of GPUs, by what NVML says and what a context takes; the folder is that of /proc."""
+
+    def told(nvml: Recorded, context_bytes: int | None = 500_000_000) -> list[Finding]:
+        def measured(facts: GpuFacts) -> tuple[int, int]:
+            if context_bytes is None:
+                raise AutotmError(f"{facts.uuid} is busy")
+            return 3, context_bytes
+
+        monkeypatch.setattr(doctor, "gpu_facts", lambda: facts_of(nvml))
+        monkeypatch.setattr(doctor, "measured_context", measured)
+        return list(gpu_findings(tmp_path))
+
+    return told
+
+
+def test_a_gpu_is_usable_by_a_line_of_a_machine_file(gpu_told: GpuTold) -> None:
+    (found,) = gpu_told(Recorded())
     assert found.use is Use.USABLE
     assert "sm_90, 85.52 GB, 84.92 GB free, driver 580.65.06 (CUDA 13.0); a context takes 0.5 GB" in found.found
     assert found.why == "fast memory, in a machine file: slow_tier: {kind: cuda, device_index: 3}"
-
-
-def test_what_the_paper_had_is_told_of_a_small_one(tmp_path: Path) -> None:
     memory = SimpleNamespace(total=8_000_000_000, reserved=0, used=0, free=8_000_000_000)
-    (found,) = gpu_told(Recorded(memory=memory, capability=(8, 6)), tmp_path)
-    assert "less than the 10.2 GB" in found.why
+    (small,) = gpu_told(Recorded(memory=memory, capability=(8, 6)))
+    assert "less than the 10.2 GB" in small.why, "what the paper's plans were made for"
 
 
 @pytest.mark.parametrize(
-    ("nvml", "said"), [(Recorded(cuda=12040), "580 or later"), (Recorded(capability=(6, 1)), "2018 or later")]
+    ("nvml", "context_bytes", "said"),
+    [
+        (Recorded(cuda=12040), 0, "580 or later"),
+        (Recorded(capability=(6, 1)), 0, "2018 or later"),
+        (Recorded(), None, "it cannot be opened: GPU-0 is busy"),
+        (Recorded(init=NVMLError_LibraryNotFound("")), 0, "no NVIDIA driver"),
+    ],
 )
-def test_one_that_cannot_be_used(tmp_path: Path, nvml: Recorded, said: str) -> None:
-    (found,) = gpu_told(nvml, tmp_path)
+def test_one_that_cannot_be_used(nvml: Recorded, context_bytes: int | None, said: str, gpu_told: GpuTold) -> None:
+    (found,) = gpu_told(nvml, context_bytes)
     assert found.use is Use.UNUSED
     assert said in found.why
 
 
-def test_one_that_cannot_be_opened(tmp_path: Path) -> None:
-    (found,) = gpu_told(Recorded(), tmp_path, context_bytes=None)
-    assert found.why == "it cannot be opened: GPU-0 is busy"
-
-
-def test_others_on_it(tmp_path: Path) -> None:
-    first, _, second, shared = gpu_told(
-        Recorded(names=("one", "other"), processes=(SimpleNamespace(pid=7, usedGpuMemory=1),)), tmp_path
-    )
+def test_others_on_it(gpu_told: GpuTold) -> None:
+    processes = (SimpleNamespace(pid=7, usedGpuMemory=1),)
+    first, _, second, shared = gpu_told(Recorded(names=("one", "other"), processes=processes))
     assert (first.what, second.what) == ("GPU 0", "GPU 1")
     assert (shared.what, shared.found, shared.use) == ("GPU 1's processes", "7", Use.CARE)
 
 
-def test_none_and_one_whose_driver_is_missing(tmp_path: Path) -> None:
+def test_one_whose_driver_is_missing_is_named(gpu_told: GpuTold, tmp_path: Path) -> None:
     missing = Recorded(init=NVMLError_LibraryNotFound(""))
-    (found,) = gpu_told(missing, tmp_path)
-    assert (found.found, found.use) == ("none", Use.UNUSED)
-    assert "no NVIDIA driver" in found.why
+    assert gpu_told(missing)[0].found == "none"
     (tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
-    assert gpu_told(missing, tmp_path)[0].found == "0000:01:00.0"
+    assert gpu_told(missing)[0].found == "0000:01:00.0"

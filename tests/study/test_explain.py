@@ -91,18 +91,14 @@ def test_a_gap_counts_each_tensor_between_once() -> None:
     assert gap.reuse_bytes == sum(movable.get(name, 0) for name in names)
 
 
-def test_a_plan_without_prices_says_so() -> None:
+def test_a_plan_without_prices_says_so_and_one_with_memory_enough() -> None:
     placed = placed_at("all-slow", "1:0")
     assert "nothing says what more memory would save" in explain_limit(placed).text()
     name = placed.step.movable[0].name
     found = explain_tensor(placed, name)
     assert {use.tier for use in found.uses} == {Tier.SLOW}
     assert "The plan has no prices" in tensor_text(found)
-
-
-def test_with_memory_enough_no_kernel_binds() -> None:
-    placed = placed_at("static", "0:1")
-    assert "No kernel binds the limit" in explain_limit(placed).text()
+    assert "No kernel binds the limit" in explain_limit(placed_at("static", "0:1")).text()
 
 
 def test_tensors_that_are_not_placed_are_named() -> None:
@@ -113,10 +109,6 @@ def test_tensors_that_are_not_placed_are_named() -> None:
     name = placed.step.movable[0].name
     with pytest.raises(BadInputError, match=f"unknown tensor '{name}x'; did you mean .*{name}"):
         explain_tensor(placed, f"{name}x")
-
-
-def test_an_alias_is_explained_by_what_it_lies_in() -> None:
-    placed = placed_at("static")
     alias = next(tensor for tensor in placed.step.tensors if tensor.alias_of is not None)
     with pytest.raises(BadInputError, match="in fast memory for good"):
         explain_tensor(placed, alias.name)
@@ -199,9 +191,6 @@ def test_two_plans_differ_in_where_tensors_live(plans: tuple[Path, Path]) -> Non
             fast = [stay.end - stay.start for stay in plan.stays if stay.tensor == name and stay.tier is Tier.FAST]
             assert value == sum(fast)
     assert "B/A" in found.text()
-
-
-def test_a_plan_does_not_differ_from_itself(plans: tuple[Path, Path]) -> None:
     assert "No difference" in compare(plans[0], plans[0]).text()
 
 

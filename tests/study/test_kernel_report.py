@@ -14,14 +14,7 @@ from autotm.model.graph import Graph, Kernel, OpClass, ScheduleKind, all_fast
 from autotm.model.links import MachineRates
 from autotm.model.profile import Profile, Timing
 from autotm.study.columns import MEANINGS
-from autotm.study.kernel_report import (
-    KernelReport,
-    moved_bytes,
-    report_kernels,
-    report_text,
-    shapes,
-    write_kernel_csv,
-)
+from autotm.study.kernel_report import KernelReport, moved_bytes, report_kernels, report_text, shapes, write_kernel_csv
 
 STEP = small_step.graph(batch=32, width=64)
 RATES = MachineRates(flop_per_s=1e9, copy_bytes_per_s=1e9)
@@ -65,21 +58,14 @@ def test_a_contraction_is_set_by_multiply_adds_and_a_map_by_copies() -> None:
     flops, moved = 2 * 32 * 64 * 64, 2 * ROWS + SQUARE
     found = report({"hidden": 2 * flops / 1e3, "relu": 4 * 2 * ROWS / 1e3})
     hidden, relu = by_name(found, "hidden"), by_name(found, "relu")
-    assert (hidden.flops, hidden.moved_bytes, hidden.best_us, hidden.set_by) == (
-        flops,
-        moved,
-        flops / 1e3,
-        "multiply-adds",
-    )
+    needs = (hidden.flops, hidden.moved_bytes, hidden.best_us, hidden.set_by)
+    assert needs == (flops, moved, flops / 1e3, "multiply-adds")
     assert hidden.of_best == pytest.approx(0.5)
     assert hidden.beyond_best_us == pytest.approx(flops / 1e3)
     assert (relu.flops, relu.moved_bytes, relu.set_by) == (0, 2 * 2 * ROWS, "copies")
     assert relu.of_best == pytest.approx(0.25)
-
-
-def test_a_contraction_on_few_values_is_set_by_copies() -> None:
-    found = report_kernels(STEP, profile({}), replace(RATES, flop_per_s=1e12), GENERATED)
-    assert {kernel.set_by for kernel in found.kernels} == {"copies"}
+    quick = report_kernels(STEP, profile({}), replace(RATES, flop_per_s=1e12), GENERATED)
+    assert {kernel.set_by for kernel in quick.kernels} == {"copies"}, "with quicker cores contractions are, too"
 
 
 def test_groups_hold_what_their_kernels_need_against_what_the_machine_can_do() -> None:
@@ -127,6 +113,9 @@ def test_the_text_says_what_is_measured_and_where() -> None:
     assert "22.56 ms a step" in slow
     worst = slow.split("machine needs:\n")[1].split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in worst] == ["kernel", "loss_4", "relu_1"]
+    disturbed = report_kernels(STEP, profile({"loss": 500.0}, disturbed="loss"), RATES, GENERATED)
+    assert "loss_4*" in report_text(disturbed, "desk-1t")
+    assert "its time is too long" in report_text(disturbed, "desk-1t")
 
 
 def test_without_rates_there_are_shares_but_nothing_to_judge_by() -> None:
@@ -136,12 +125,6 @@ def test_without_rates_there_are_shares_but_nothing_to_judge_by() -> None:
     told = report_text(found, "desk-1t")
     assert "To measure it: autotm calibrate" in told
     assert "does not say where schedules come from" in told
-
-
-def test_a_kernel_that_was_timed_among_others_is_marked() -> None:
-    found = report_kernels(STEP, profile({"loss": 500.0}, disturbed="loss"), RATES, GENERATED)
-    assert "loss_4*" in report_text(found, "desk-1t")
-    assert "its time is too long" in report_text(found, "desk-1t")
 
 
 def test_the_file_holds_the_same(tmp_path: Path) -> None:

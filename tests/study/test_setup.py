@@ -1,15 +1,18 @@
-"""A study as read from its files, and the files that its figures read."""
+"""A study as read from its files: names, machines, the files that its figures read, and what these cost."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from shipped_study import CONFIG, shipped_study
 from synthetic_records import LINUX
 
-from autotm.model.config import SolveConfig, read_yaml
+from autotm.cli.main import main
+from autotm.model.config import SolveConfig
 from autotm.model.cores import CoreChoice
 from autotm.model.errors import BadInputError, DamagedFileError
 from autotm.model.limit import Limit
@@ -21,12 +24,11 @@ from autotm.solve.options import optimizer_names
 from autotm.solve.placing import optimizer_named
 from autotm.stages.context import Context, PlacementInputs
 from autotm.stages.solve import ilp_solve_stage
+from autotm.study.costs import Cost, costs, figure_jobs, table_of_costs
 from autotm.study.inputs import comparison_records, large_files, predicted_records, rival_records
-from autotm.study.setup import CONVENTIONAL, Study, load_study, machine_named, machine_settings
+from autotm.study.setup import CONVENTIONAL, Study, machine_named, machine_settings
 
 # A study from its config: names, settings of machines, refusals.
-
-CONFIG = Path(__file__).parents[2] / "config"
 
 
 def test_every_optimizer_is_listed_under_its_own_name() -> None:
@@ -38,24 +40,20 @@ def test_every_optimizer_is_listed_under_its_own_name() -> None:
     assert {name: optimizer_named(name).name for name in optimizer_names()} == {name: name for name in defined}
 
 
-def test_memory_mode_is_a_setting_of_machines_that_have_it_only(tmp_path: Path) -> None:
-    for folder in ("machines", "devices"):
-        shutil.copytree(CONFIG / folder, tmp_path / folder)
-    plain = (tmp_path / "machines" / "laptop.yaml").read_text(encoding="utf-8")
-    (tmp_path / "machines" / "cached.yaml").write_text(f"{plain}memory_mode: true\n", encoding="utf-8")
-    machine, cached = (machine_named(tmp_path, name, 1) for name in ("laptop", "cached"))
-    assert "memory_mode" not in machine_settings(tmp_path, machine), "a new key must not rerun what was measured"
-    assert machine_settings(tmp_path, cached)["memory_mode"] is True
-    assert (machine.reality_of(cached=True), cached.reality_of(cached=True)) == ("emulated", "real")
-    assert cached.reality_of(cached=False) == "emulated"
-
-
 def machine_of(folder: Path, more: str) -> Machine:
     for part in ("machines", "devices"):
         shutil.copytree(CONFIG / part, folder / part, dirs_exist_ok=True)
     plain = (folder / "machines" / "laptop.yaml").read_text(encoding="utf-8")
     (folder / "machines" / "other.yaml").write_text(plain + more, encoding="utf-8")
     return machine_named(folder, "other", 1)
+
+
+def test_memory_mode_is_a_setting_of_machines_that_have_it_only(tmp_path: Path) -> None:
+    machine, cached = (machine_of(tmp_path, more) for more in ("", "memory_mode: true\n"))
+    assert "memory_mode" not in machine_settings(tmp_path, machine), "a new key must not rerun what was measured"
+    assert machine_settings(tmp_path, cached)["memory_mode"] is True
+    assert (machine.reality_of(cached=True), cached.reality_of(cached=True)) == ("emulated", "real")
+    assert cached.reality_of(cached=False) == "emulated"
 
 
 def test_the_size_of_a_real_cache_is_a_setting_where_it_is_known(tmp_path: Path) -> None:
@@ -100,40 +98,31 @@ def test_a_real_cache_has_one_size_whatever_is_asked(tmp_path: Path) -> None:
 CORES = CoreChoice("elsewhere.yaml")
 
 
-def study(predicted: dict[str, list[str]], rivals: dict[str, list[str]] | None = None) -> Study:
-    raw = read_yaml(CONFIG / "config.yaml", "study")
-    assert isinstance(raw, dict)
-    workload = {
-        "networks": ["vgg19", "mlp"], "optimizers": ["static"], "limits": ["1:0", "4:1", "0:1"], "predicted": predicted,
-        "rivals": rivals or {},
-    }  # fmt: skip
-    changed = raw | {"scale": "tiny", "workloads": raw["workloads"] | {"conventional": workload}}
-    return load_study(changed, "test.yaml", CONFIG, Path("results"))
+def study(**further: dict[str, list[str]]) -> Study:
+    workload = {"networks": ["vgg19", "mlp"], "optimizers": ["static"], "limits": ["1:0", "4:1", "0:1"], **further}
+    return shipped_study(workloads={"conventional": workload})
 
 
-def test_figure_11_reads_runs_that_the_other_comparisons_do_not() -> None:
-    found = study({"asynchronous": ["4:1", "1:1"]})
-    compared, judged = comparison_records(found, CONVENTIONAL), predicted_records(found, CONVENTIONAL)
-    assert judged[: len(compared)] == compared
-    assert [path.parts[-4:-1] for path in judged[len(compared) :]] == [
-        (network, "asynchronous", limit) for network in ("vgg19", "mlp") for limit in ("4to1", "1to1")
+@pytest.mark.parametrize(
+    ("kind", "records", "optimizer", "limits"),
+    [
+        ("predicted", predicted_records, "asynchronous", ("4:1", "1:1")),  # figure 11
+        ("rivals", rival_records, "linux-balancing", ("4:1",)),  # figure 7
+    ],
+)
+def test_some_figures_read_runs_that_other_comparisons_do_not(
+    kind: str, records: Callable[[Study, str], list[Path]], optimizer: str, limits: tuple[str, ...]
+) -> None:
+    found = study(**{kind: {optimizer: list(limits)}})
+    compared, read = comparison_records(found, CONVENTIONAL), records(found, CONVENTIONAL)
+    assert read[: len(compared)] == compared
+    assert [path.parts[-4:-1] for path in read[len(compared) :]] == [
+        (network, optimizer, limit.replace(":", "to")) for network in ("vgg19", "mlp") for limit in limits
     ]
-    assert predicted_records(found, "test_vgg") == comparison_records(found, "test_vgg")
-
-
-def test_an_optimizer_that_there_is_not_is_refused() -> None:
-    with pytest.raises(BadInputError, match=r"workloads\.conventional\.predicted: .*asynchronous"):
-        study({"asynchronos": ["4:1"]})
-
-
-def test_figure_7_reads_rivals_that_the_other_comparisons_do_not() -> None:
-    found = study({}, {"linux-balancing": ["4:1"]})
-    compared, shown = comparison_records(found, CONVENTIONAL), rival_records(found, CONVENTIONAL)
-    assert shown[: len(compared)] == compared
-    assert [path.parts[-4:-1] for path in shown[len(compared) :]] == [
-        (network, "linux-balancing", "4to1") for network in ("vgg19", "mlp")
-    ]
-    assert set(shown) <= set(found.configured_records())
+    assert set(read) <= set(found.configured_records())
+    assert records(study(), CONVENTIONAL) == comparison_records(study(), CONVENTIONAL)
+    with pytest.raises(BadInputError, match=rf"workloads\.conventional\.{kind}: .*{optimizer}"):
+        study(**{kind: {optimizer[:-1]: ["4:1"]}})
 
 
 def of(records: list[Path]) -> set[str]:
@@ -141,16 +130,14 @@ def of(records: list[Path]) -> set[str]:
 
 
 def test_what_cannot_run_on_a_machine_has_no_column_there() -> None:
-    found = study({}, {"linux-preferred": ["4:1"], "linux-balancing": ["4:1"], "all-slow": ["1:0"]})
+    found = study(rivals={"linux-preferred": ["4:1"], "linux-balancing": ["4:1"], "all-slow": ["1:0"]})
     tiers = (NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(1,)), DaxTier(kind="dax", path="/mnt/pmem"))
     # Elsewhere: what this computer's kernel has does not matter.
     numa, dax = (found.on(replace(found.machine, slow_tier=tier, cores=CORES)) for tier in tiers)
     assert of(found.further_records("conventional", "rivals")) == {"linux-preferred", "linux-balancing", "all-slow"}
     assert of(numa.further_records("conventional", "rivals")) == {"linux-preferred", "linux-balancing", "all-slow"}
     assert of(dax.further_records("conventional", "rivals")) == {"all-slow"}
-    large = read_yaml(CONFIG / "config.yaml", "study")
-    assert isinstance(large, dict)
-    shipped = load_study(large, "config.yaml", CONFIG, Path("results"))
+    shipped = shipped_study()
     assert "memory-mode" in of(large_files(shipped)[0])
     on_numa = of(large_files(shipped.on(numa.machine))[0])
     assert on_numa >= {"linux-preferred", "static", "synchronous"}
@@ -160,7 +147,7 @@ def test_what_cannot_run_on_a_machine_has_no_column_there() -> None:
 
 
 def test_what_is_named_and_cannot_run_is_refused_before_anything_does() -> None:
-    found = study({})
+    found = study()
     real = found.on(replace(found.machine, slow_tier=DaxTier(kind="dax", path="/mnt/pmem")))
     case = found.config.figures.fig10.model_copy(update={"optimizers": ["static", "memory-mode"]})
     assert found.case_study_records(case)
@@ -172,23 +159,75 @@ def test_what_is_named_and_cannot_run_is_refused_before_anything_does() -> None:
         narrowed.verification_records()
 
 
-def test_a_rival_that_there_is_not_is_refused() -> None:
-    with pytest.raises(BadInputError, match=r"workloads\.conventional\.rivals: .*linux-balancing"):
-        study({}, {"linux-balancin": ["4:1"]})
-
-
-def test_the_study_compares_with_three_policies_of_linux() -> None:
-    raw = read_yaml(CONFIG / "config.yaml", "study")
-    assert isinstance(raw, dict)
-    shipped = load_study(raw, "config.yaml", CONFIG, Path("results"))
+def test_the_study_has_three_policies_of_linux_and_few_asynchronous_plans_of_every_conventional_network() -> None:
+    shipped = shipped_study()
     for records in (rival_records(shipped, CONVENTIONAL), large_files(shipped)[0]):
-        assert {path.parts[-3] for path in records} >= set(LINUX) - {"linux-interleave"}, "the weighted one says more"
-
-
-def test_the_study_runs_few_asynchronous_plans_of_every_conventional_network() -> None:
-    raw = read_yaml(CONFIG / "config.yaml", "study")
-    assert isinstance(raw, dict)
-    shipped = load_study(raw, "config.yaml", CONFIG, Path("results"))
+        assert of(records) >= set(LINUX) - {"linux-interleave"}, "the weighted one says more"
     further = set(predicted_records(shipped, CONVENTIONAL)) - set(comparison_records(shipped, CONVENTIONAL))
     assert {path.parts[-4] for path in further} == set(shipped.config.workloads["conventional"].networks)
     assert len(further) == 8
+
+
+# What figures cost, from the benchmark files of their jobs.
+
+MIB = 1 << 20
+
+
+def write(file: Path, seconds: float, mib: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"s\th:m:s\tmax_rss\n{seconds}\t0:00:01\t{mib}\n", encoding="utf-8")
+
+
+def test_times_add_up_and_the_largest_memory_counts(tmp_path: Path) -> None:
+    files = figure_jobs(shipped_study(), tmp_path)["figures/front.pdf"]
+    rules = [file.name.removesuffix(".benchmark.tsv") for file in files]
+    assert rules == ["calibrate", "kernel_profile", *["ilp_solve", "compile", "run"] * 4, "front"]
+    for number, file in enumerate(files):
+        write(file, 2.5, str(100 + number))
+    found = {cost.target: cost for cost in costs(shipped_study(), tmp_path)}
+    assert found["figures/front.pdf"] == Cost("figures/front.pdf", 15, 15, 37.5, 114 * MIB)
+    ten = found["figures/fig10.pdf"]
+    assert ten.known_jobs == 2 + 3 * 3, "both calibrate and profile, and the three synchronous runs that both show"
+    assert ten.jobs == 2 + 3 * 36 + 1
+    assert found["figures/test_vgg/fig7.pdf"].known_jobs == 1
+    every = found["figures"]
+    assert (every.known_jobs, every.seconds) == (15, 37.5), "what several figures need counts once"
+    assert every.jobs < sum(cost.jobs for cost in found.values() if cost.target != "figures")
+
+
+def test_jobs_too_short_to_look_at_have_a_time_and_no_memory(tmp_path: Path) -> None:
+    for file in figure_jobs(shipped_study(), tmp_path)["figures/heap.pdf"]:
+        write(file, 30, "-")
+    found = next(cost for cost in costs(shipped_study(), tmp_path) if cost.target == "figures/heap.pdf")
+    assert (found.seconds, found.memory_bytes) == (150, 0)
+    assert "| `figures/heap.pdf` | 5 | 2 min 30 s | unknown |" in table_of_costs([found])
+
+
+def test_a_modelled_scale_costs_its_small_batches(tmp_path: Path) -> None:
+    jobs = figure_jobs(shipped_study(scale="tiny-modelled"), tmp_path)
+    assert list(jobs) == ["figures/fig8.pdf", "figures/fig8_talk.pdf"], "the others need runs"
+    names = {str(file.relative_to(tmp_path)) for file in jobs["figures/fig8.pdf"]}
+    assert "laptop-1t/tiny-batch-8/vgg416/kernel_profile.benchmark.tsv" in names
+    assert "laptop-1t/tiny-modelled/vgg416/extrapolate.benchmark.tsv" in names
+    assert "laptop-1t/tiny-modelled/vgg416/static/5to2/ilp_solve.benchmark.tsv" in names
+    assert not any(name.endswith("run.benchmark.tsv") for name in names)
+
+
+def test_the_command_tells_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "laptop-1t" / "calibrate.benchmark.tsv", 61, "50")
+    options = ["--config", str(CONFIG / "config.yaml"), "--scale", "tiny", "--threads", "1", "--logs", str(tmp_path)]
+    assert main(["costs", *options]) == 0
+    assert "| `figures/kernel_plot.pdf` | 1 of 3 known | 1 min 01 s | 0.05 GB |" in capsys.readouterr().out
+    assert "left no benchmark" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "s\tmax_rss\n", "time\n3\n", "s\tmax_rss\nsoon\t3\n"])
+def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "laptop-1t" / "calibrate.benchmark.tsv"
+    file.parent.mkdir(parents=True)
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(DamagedFileError) as caught:
+        costs(shipped_study(), tmp_path)
+    assert str(caught.value).startswith(f"{file}: ")

@@ -1,4 +1,4 @@
-"""The records of a study: as a table, verified or not, and the headline numbers."""
+"""The records of a study: as a table, verified or not, the headline numbers; what a report shows of files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
+from docutils.core import publish_string
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+from shipped_study import shipped_study
 from synthetic_records import PROVENANCE, record
 
 from autotm.model.cache import CacheCounts
@@ -24,7 +27,8 @@ from autotm.study.records import (
     wanted_records,
     write_runs,
 )
-from autotm.study.setup import Study, load_study, optimizer_names
+from autotm.study.report import register_directives
+from autotm.study.setup import Study, optimizer_names
 from autotm.study.tables import read_table, table_of_records
 from autotm.zoo import networks
 
@@ -78,13 +82,9 @@ def test_both_files_hold_the_table(paths: list[Path], tmp_path: Path) -> None:
 
 # The table of verified programs fails when a program ran without being compared.
 
-CONFIG = Path(__file__).parents[2] / "config"
-
 
 def study_verifying(**verification: object) -> Study:
-    raw = yaml.safe_load((CONFIG / "config.yaml").read_text(encoding="utf-8"))
-    changed = raw | {"scale": "tiny", "threads": 1, "verification": raw["verification"] | verification}
-    return load_study(changed, "test", CONFIG, Path("results"))
+    return shipped_study(verification=verification)
 
 
 def verified_records(folder: Path, *verified_steps: int) -> list[Path]:
@@ -96,26 +96,17 @@ def verified_records(folder: Path, *verified_steps: int) -> list[Path]:
     return paths
 
 
-def test_a_row_a_program_with_what_was_verified(tmp_path: Path) -> None:
-    verify_records(verified_records(tmp_path, 2, 1), tmp_path / "verification.csv")
-    table = read_table(tmp_path / "verification.csv")
-    assert list(table["network"]) == ["net0", "net1"]
-    assert table["is_verified"].all()
-    assert list(table["verified_steps"]) == [2, 1]
-
-
 def test_an_unverified_program_fails_by_name_after_the_table_is_written(tmp_path: Path) -> None:
+    csv, unfit = tmp_path / "verification.csv", tmp_path / "unfit.json"
     with pytest.raises(UnverifiedError, match="1 of 2 programs ran unverified: net1 static 4:1"):
-        verify_records(verified_records(tmp_path, 2, 0), tmp_path / "verification.csv")
-    assert list(read_table(tmp_path / "verification.csv")["is_verified"]) == [True, False]
-
-
-def test_what_exceeds_its_limit_did_not_run_and_is_no_failure(tmp_path: Path) -> None:
-    paths = verified_records(tmp_path, 2)
-    unfit = replace(record("swap-all", "4:1", network="net1"), verified_steps=0, fits=False)
-    save(tmp_path / "unfit.json", "record", unfit, PROVENANCE)
-    table = verify_records([*paths, tmp_path / "unfit.json"], tmp_path / "verification.csv")
-    assert list(table["is_verified"]) == [True, False]
+        verify_records(verified_records(tmp_path, 2, 0), csv)
+    assert list(read_table(csv)["is_verified"]) == [True, False]
+    save(unfit, "record", replace(record("swap-all", "4:1"), verified_steps=0, fits=False), PROVENANCE)
+    verify_records([*verified_records(tmp_path, 2, 1), unfit], csv)
+    table = read_table(csv)
+    assert list(table["network"][:2]) == ["net0", "net1"]
+    assert list(table["verified_steps"]) == [2, 1, 0]
+    assert list(table["is_verified"]) == [True, True, False], "what exceeds its limit did not run and is no failure"
 
 
 def test_every_network_meets_every_optimizer() -> None:
@@ -145,9 +136,7 @@ WORKLOAD = {"networks": ["mlp", "vgg19"], "optimizers": ["synchronous"], "limits
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    raw = yaml.safe_load((CONFIG / "config.yaml").read_text(encoding="utf-8"))
-    changed = raw | {"scale": "tiny", "threads": 1, "workloads": raw["workloads"] | {"two": WORKLOAD}}
-    return load_study(changed, "test", CONFIG, tmp_path / "results")
+    return shipped_study(tmp_path / "results", workloads={"two": WORKLOAD})
 
 
 def write(study: Study, leave_out: str = "none") -> list[Path]:
@@ -184,7 +173,15 @@ def test_networks_of_different_slow_downs_are_averaged_geometrically(study: Stud
     assert at.speed_ups["numa"].value == pytest.approx(numa / (one * other) ** 0.5)
 
 
-def test_what_was_run_is_told_beside_what_was_published(study: Study) -> None:
+def test_what_was_run_is_told_beside_what_was_published_and_how_to_make_what_is_missing(study: Study) -> None:
+    text = describe(study, "two")
+    assert "missing: 14 of 14" in text
+    assert "loses 27.7 %" in text
+    write(study, leave_out="vgg19/memory-mode")
+    text = describe(study, "two")
+    assert "memory mode (2LM) (mlp)" in text, "a speed-up is told for the networks that have both"
+    for part in ("missing: 2 of 14 records", "snakemake --cores 1 \\\n", "vgg19/memory-mode/4to1/record.json"):
+        assert part in text
     write(study)
     text = describe(study, "two")
     assert "synchronous loses 47.3 % against all fast (mlp, vgg19)" in text
@@ -192,15 +189,6 @@ def test_what_was_run_is_told_beside_what_was_published(study: Study) -> None:
     assert "27.7 %" in text
     assert "71.9 %" in text
     assert "missing" not in text
-
-
-def test_what_is_missing_is_named_with_its_command(study: Study) -> None:
-    write(study, leave_out="vgg19/memory-mode")
-    text = describe(study, "two")
-    assert "memory mode (2LM) (mlp)" in text, "a speed-up is told for the networks that have both"
-    assert "missing: 2 of 14 records" in text
-    assert "snakemake --cores 1 \\\n" in text
-    assert "vgg19/memory-mode/4to1/record.json" in text
 
 
 def test_without_an_all_fast_step_there_are_speed_ups_but_no_losses(study: Study) -> None:
@@ -217,7 +205,35 @@ def test_without_an_all_fast_step_there_are_speed_ups_but_no_losses(study: Study
         describe(study, "too")
 
 
-def test_with_no_record_at_all_only_the_command_is_left(study: Study) -> None:
-    text = describe(study, "two")
-    assert "missing: 14 of 14" in text
-    assert "loses 27.7 %" in text
+# What a report shows of the pipeline's files, each by a directive of reStructuredText.
+
+
+def shown(directive: str, path: Path) -> str:
+    register_directives()
+    text = publish_string(f".. {directive}:: {path}", writer="pseudoxml", settings_overrides={"report_level": 5})
+    return " ".join(str(text, "utf-8").split())
+
+
+def test_a_file_tells_where_it_comes_from(tmp_path: Path) -> None:
+    path, came_from = tmp_path / "plan.json", {"seed": 20, "options": {"gap": 0.01}, "load": [0.5, 1], "note": None}
+    save(path, "links", {}, came_from)
+    found = shown("provenance", path)
+    for name, text in (("seed", "20"), ("options", "gap 0.01"), ("load", "0.5, 1")):
+        assert f"<field_name> {name} <field_body> <paragraph> {text}" in found
+    assert "note" not in found
+
+
+def test_a_picture_shows_its_caption_and_a_log_its_lines(tmp_path: Path) -> None:
+    caption = PngInfo()
+    caption.add_text("Description", "Emulated; seed 20.")
+    Image.new("L", (1, 1)).save(tmp_path / "fig.png", pnginfo=caption)
+    (tmp_path / "run.log").write_text("measured *here*\n", encoding="utf-8")
+    assert "<paragraph> Emulated; seed 20." in shown("picture-caption", tmp_path / "fig.png")
+    assert "measured *here*" in shown("log-file", tmp_path / "run.log")
+
+
+def test_what_cannot_be_read_is_told_of_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "cut.json").write_text("{", encoding="utf-8")
+    for directive in ("provenance", "picture-caption", "log-file"):
+        assert f"{tmp_path}/gone cannot be read: " in shown(directive, tmp_path / "gone")
+    assert f"{tmp_path}/cut.json cannot be read: " in shown("provenance", tmp_path / "cut.json")

@@ -17,7 +17,6 @@ from autotm.model.errors import BadInputError, DamagedFileError
 from autotm.model.files import load, save
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan
-from autotm.model.record import Record
 from autotm.solve.placing import solve_and_pack
 from autotm.stages.figures import figure_stage
 from autotm.study.columns import MEANINGS
@@ -46,27 +45,28 @@ REQUIRED = {
 }  # fmt: skip
 
 
-def test_a_row_a_run_with_the_promised_columns(tmp_path: Path) -> None:
-    table = table_of_records(write_study(tmp_path))
+def test_rows_are_runs_by_optimizer_then_limit_with_the_promised_columns(tmp_path: Path) -> None:
+    table = table_of_records(write_study(tmp_path)[::-1])
     assert len(table) == 2 * len(LIMITS)
     assert set(table.columns) >= REQUIRED
     assert not table[sorted(REQUIRED)].isna().any().any()
-
-
-def test_rows_follow_optimizer_then_limit(tmp_path: Path) -> None:
-    table = table_of_records(write_study(tmp_path)[::-1])
     assert list(dict.fromkeys(table["optimizer"])) == ["synchronous", "static"]
     for _, runs in table.groupby("optimizer"):
         assert list(runs["dram_limit_bytes"]) == sorted(runs["dram_limit_bytes"])
 
 
-def test_a_run_is_compared_with_the_all_fast_steps_beside_it(tmp_path: Path) -> None:
+def test_values_are_the_records_and_a_run_is_compared_with_the_all_fast_steps_beside_it(tmp_path: Path) -> None:
     paths = write_study(tmp_path)
     save(tmp_path / "static" / "1to1" / "record.json", "record", record("static", "1:1", step_s=1.2), PROVENANCE)
     table = table_of_records(paths).set_index(["optimizer", "limit"])
-    assert table.loc[("static", "1:1"), "all_fast_runtime_s"] == 1.2
-    assert table.loc[("static", "1:1"), "slowdown"] == pytest.approx(1 + 3.5 * 0.25), "a slower machine cancels out"
+    row = table.loc[("static", "1:1")]
+    assert row["all_fast_runtime_s"] == 1.2
+    assert row["slowdown"] == pytest.approx(1 + 3.5 * 0.25), "a slower machine cancels out"
     assert table.loc[("static", "0:1"), "slowdown"] == 1.0
+    assert (row["dram_limit_bytes"], row["io_bytes"]) == (PEAK_BYTES // 2, IO_BYTES)
+    assert row["dram_output_fraction"] == pytest.approx(0.5)
+    assert row["predicted_slowdown"] == pytest.approx(1 + 1.04 * 3.5 * 0.25), "what is added is predicted 4 % too long"
+    assert "apache-tvm 0.27.0.post1" in row["versions"]
 
 
 def test_without_steps_beside_it_the_all_fast_runs_are_pooled(tmp_path: Path) -> None:
@@ -78,17 +78,6 @@ def test_without_steps_beside_it_the_all_fast_runs_are_pooled(tmp_path: Path) ->
     assert table["all_fast_runtime_s"].unique() == pytest.approx([(1.05 + 1.176) / 2])
     all_fast = table[(table["limit"] == "0:1") & (table["optimizer"] == "synchronous")]
     assert all_fast["slowdown"].item() == pytest.approx(1.0 / 1.113)
-
-
-def test_values_are_the_records(tmp_path: Path) -> None:
-    table = table_of_records(write_study(tmp_path)).set_index(["optimizer", "limit"])
-    row = table.loc[("static", "1:1")]
-    assert row["dram_limit_bytes"] == PEAK_BYTES // 2
-    assert row["io_bytes"] == IO_BYTES
-    assert row["slowdown"] == pytest.approx(1 + 3.5 * 0.25)
-    assert row["dram_output_fraction"] == pytest.approx(0.5)
-    assert row["predicted_slowdown"] == pytest.approx(1 + 1.04 * 3.5 * 0.25), "what is added is predicted 4 % too long"
-    assert "apache-tvm 0.27.0.post1" in row["versions"]
 
 
 def test_what_the_limit_counts_is_not_counted_again(tmp_path: Path) -> None:
@@ -103,12 +92,9 @@ def test_what_the_limit_counts_is_not_counted_again(tmp_path: Path) -> None:
     assert enough == PEAK_BYTES
 
 
-def test_without_an_all_fast_run_there_is_no_slowdown(tmp_path: Path) -> None:
+def test_only_records_that_were_timed_beside_the_all_fast_step_need_no_other(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no all-fast run"):
         table_of_records(write_study(tmp_path, ("1:0", "1:1"), side_by_side=False))
-
-
-def test_records_that_were_timed_beside_the_all_fast_step_need_no_other(tmp_path: Path) -> None:
     paths = write_study(tmp_path, ("1:0", "1:1"))
     table = table_of_records(paths)
     assert table["predicted_slowdown"].tolist() == pytest.approx((1 + 1.04 * (table["slowdown"] - 1)).tolist())
@@ -118,15 +104,11 @@ def test_records_that_were_timed_beside_the_all_fast_step_need_no_other(tmp_path
         table_of_records(paths)
 
 
-def test_runs_of_two_studies_do_not_mix(tmp_path: Path) -> None:
+def test_runs_of_two_studies_do_not_mix_and_a_cut_record_is_named(tmp_path: Path) -> None:
     paths = write_study(tmp_path)
     save(paths[0], "record", record("static", "1:0", scale="tiny"), PROVENANCE)
     with pytest.raises(BadInputError, match="records of one scale make a figure; got laptop, tiny"):
         table_of_records(paths)
-
-
-def test_a_cut_record_is_named(tmp_path: Path) -> None:
-    paths = write_study(tmp_path)
     text = paths[3].read_text(encoding="utf-8")
     paths[3].write_text(text[: len(text) // 2], encoding="utf-8")
     with pytest.raises(DamagedFileError, match=str(paths[3])):
@@ -169,13 +151,11 @@ def hollow_shapes(figure: Figure) -> int:
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_a_disturbed_run_is_hollow_and_named(name: str, all_tables: dict[str, pd.DataFrame]) -> None:
     table = all_tables[name]
-    if name == "fig10a_all_slow":
-        marked_table, run = table.assign(**{DISTURBED: table["limit"] == "1:0"}), table[table["limit"] == "1:0"].iloc[0]
-    else:
-        marked_table, run = one_disturbed(table)
+    marked, run = one_disturbed(table[table["limit"] == "1:0"] if name == "fig10a_all_slow" else table)
+    marked = table.assign(**{DISTURBED: table.index.isin(marked.index[marked[DISTURBED]])})
     with styled(StyleConfig()):
         sound, text = FIGURES[name](table, StyleConfig())
-        shown, named = FIGURES[name](marked_table, StyleConfig())
+        shown, named = FIGURES[name](marked, StyleConfig())
     assert hollow_shapes(sound) == 0
     assert hollow_shapes(shown) >= 1
     assert "Hollow" not in text
@@ -199,26 +179,18 @@ def test_solution_times_do_not_depend_on_who_held_the_cores(all_tables: dict[str
     assert "Hollow" not in text
 
 
-def test_captions_name_all_of_them(all_tables: dict[str, pd.DataFrame]) -> None:
+def test_captions_name_disturbed_runs_and_measurements(all_tables: dict[str, pd.DataFrame]) -> None:
     table = all_tables["fig7"]
-    table = table.assign(**{DISTURBED: table["limit"].isin(["4:1", "1:1"]) & (table["optimizer"] == "static")})
-    assert caption(table).count(" static ") == is_disturbed(table).sum() == 2 * table["network"].nunique()
-
-
-def test_captions_name_what_plans_were_made_from(all_tables: dict[str, pd.DataFrame]) -> None:
-    table = all_tables["fig10"]
-    sound = "predictions are made from"
-    assert sound not in caption(table)
+    marked = table.assign(**{DISTURBED: table["limit"].isin(["4:1", "1:1"]) & (table["optimizer"] == "static")})
+    assert caption(marked).count(" static ") == is_disturbed(marked).sum() == 2 * table["network"].nunique()
+    assert "predictions are made from" not in caption(table)
     found = caption(table.assign(**{DISTURBED_BEFORE: "kernels of inception_v4; copies"}))
     assert found.count("kernels of inception_v4; copies. ") == 1
     assert "Hollow" not in found
-
-
-def test_a_table_from_before_has_none(all_tables: dict[str, pd.DataFrame]) -> None:
-    table = all_tables["fig7"].drop(columns=[DISTURBED, DISTURBED_BEFORE])
-    assert not is_disturbed(table).any()
-    assert disturbed_text(table) == ""
-    assert disturbed_at(table, ["4:1", "none"]) == [False, False]
+    older = table.drop(columns=[DISTURBED, DISTURBED_BEFORE])
+    assert not is_disturbed(older).any()
+    assert disturbed_text(older) == ""
+    assert disturbed_at(older, ["4:1", "none"]) == [False, False]
 
 
 def test_headlines_are_those_of_sound_runs(all_tables: dict[str, pd.DataFrame]) -> None:
@@ -230,17 +202,11 @@ def test_headlines_are_those_of_sound_runs(all_tables: dict[str, pd.DataFrame]) 
     assert len(at.losses["synchronous"].networks) == table["network"].nunique() - 1
 
 
-def test_a_record_says_whether_its_disturbed_steps_count(made_record: Record) -> None:
-    assert _row(made_record, {})[DISTURBED] is False
-    assert _row(replace(made_record, disturbed_steps=9, disturbed_steps_count=True), {})[DISTURBED] is True
-    assert _row(replace(made_record, disturbed_steps=9), {})[DISTURBED] is False, "they were left out"
-
-
-@pytest.fixture
-def made_record() -> Record:
-    from synthetic_records import record
-
-    return record("static", "4:1")
+def test_a_record_says_whether_its_disturbed_steps_count() -> None:
+    run = record("static", "4:1")
+    assert _row(run, {})[DISTURBED] is False
+    assert _row(replace(run, disturbed_steps=9, disturbed_steps_count=True), {})[DISTURBED] is True
+    assert _row(replace(run, disturbed_steps=9), {})[DISTURBED] is False, "they were left out"
 
 
 # Steps too large to run: a table of predictions that says so.
@@ -248,8 +214,6 @@ def made_record() -> Record:
 EXTRAPOLATED = {"batches": [2, 4, 8], "step_error": -0.031, "kernel_error": 0.012}
 MODELLED = SOURCE | {"tier_reality": "modelled", "extrapolated": EXTRAPOLATED}
 OPTIMIZERS = ("memory-mode", "static", "synchronous")
-
-
 LAYERS = 4
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import tvm
+from tvm import relax
 
 from autotm import zoo
+from autotm.lower.step import whole_step
+from autotm.model.config import OwnNetworkConfig
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import Initial
 from autotm.model.network_source import NetworkSource
@@ -29,21 +32,15 @@ def source(folder: Path, text: str, function: str = "small", **sizes: int) -> Ne
     return NetworkSource("mine", sizes or {"batch": 4}, str(file), function)
 
 
-def test_it_is_built_under_the_name_of_the_study(tmp_path: Path) -> None:
+def test_it_is_built_under_the_name_of_the_study_and_its_file_is_part_of_its_origin(tmp_path: Path) -> None:
     network = zoo.build_from(source(tmp_path, START + END, batch=4, width=16))
     assert (network.name, network.batch) == ("mine", 4)
     assert "data" in network.inputs
-
-
-def test_a_source_without_a_file_is_the_zoos() -> None:
-    assert zoo.build_from(NetworkSource("mlp", {"batch": 2, "width": 8})).batch == 2
-
-
-def test_the_file_is_part_of_where_a_result_comes_from(tmp_path: Path) -> None:
     before = source(tmp_path, START + END).provenance
     after = source(tmp_path, START + END + "\n# changed").provenance
     assert before["network_file_hash"] != after["network_file_hash"]
     assert before["sizes"] == {"batch": 4}
+    assert zoo.build_from(NetworkSource("mlp", {"batch": 2, "width": 8})).batch == 2, "without a file it is the zoo's"
 
 
 @pytest.mark.parametrize(
@@ -64,12 +61,9 @@ def test_faults_are_named(tmp_path: Path, text: str, sizes: dict[str, int], mess
         zoo.build_from(source(tmp_path, text, **sizes))
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_after_a_fault_the_next_network_is_built(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"network mine: .*own.py: cannot be read \(No such file"):
         zoo.build_from(NetworkSource("mine", {}, str(tmp_path / "own.py"), "small"))
-
-
-def test_after_a_fault_the_next_network_is_built(tmp_path: Path) -> None:
     with pytest.raises(BadInputError):
         zoo.build_from(source(tmp_path, START + "    raise ValueError\n"))
     assert zoo.build_from(source(tmp_path, START + END)).batch == 4
@@ -92,24 +86,17 @@ def test_whatever_defines_the_name_is_found_without_running_it(tmp_path: Path, t
     assert "elsewhere" not in sys.modules
 
 
-def test_arguments_must_be_described() -> None:
+def test_arguments_must_be_described_and_paths_hold_names() -> None:
     good = zoo.build("mlp", {"batch": 2, "width": 8})
     with pytest.raises(BadInputError, match=r"see to \['data'\]"):
         zoo.Network("bad", 2, good.module, {"labels": Initial("one_hot")}, good.parameters, None)
     with pytest.raises(BadInputError, match="no function main"):
         zoo.Network("bad", 2, tvm.IRModule(), {}, {}, None)
-
-
-def test_a_name_that_paths_cannot_hold() -> None:
     with pytest.raises(BadInputError, match="'My net' cannot name a network"):
         zoo.call(lambda: zoo.build("mlp", {"batch": 2, "width": 8}), {}, "My net")
 
 
 def test_an_operator_without_a_gradient_is_named() -> None:
-    from tvm import relax
-
-    from autotm.lower.step import whole_step
-
     net = zoo.NetworkBuilder("curve", 4, 0.1)
     x = net.dense(net.input("data", (4, 8), Initial("normal")), 8, relu=False)
     network = net.softmax_cross_entropy(net.dense(net.emit(relax.op.cumprod(x, axis=1)), 10))
@@ -133,8 +120,6 @@ def test_an_address_that_cannot_be_is_named_before_anything_is_imported(address:
 
 
 def test_a_network_is_given_by_one_address() -> None:
-    from autotm.model.config import OwnNetworkConfig
-
     assert OwnNetworkConfig(torch="a.b:c").torch == "a.b:c"
     for wrong in ({}, {"file": "a.py"}, {"torch": "a.b:c", "file": "a.py", "function": "f"}):
         with pytest.raises(ValueError, match="give file and function, or torch"):

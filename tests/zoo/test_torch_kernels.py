@@ -17,7 +17,7 @@ from torch_modules import Made, images, words  # noqa: E402
 
 from autotm.kernels.library import pinned  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
-from autotm.zoo import from_torch, with_values_stored  # noqa: E402
+from autotm.zoo import from_torch  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 Case = tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]
@@ -77,14 +77,15 @@ def test_with_all_kernels_of_pytorchs_a_step_is_its_own(name: str, tmp_path: Pat
 def outputs_of(function: Callable[..., object], *inputs: torch.Tensor, folder: Path, **options: object) -> object:
     """What a function gives for some inputs, by one plain step."""
     network = from_torch(Made(lambda _self, *given: function(*given)), inputs, mode="inference", **options)
-    after = plain_steps.compiled(with_values_stored(network, folder / "values"), folder).run(1).after[0]
+    after = plain_steps.compiled(network, folder).run(1).after[0]
     assert network.origin is not None
     return network.origin.outputs([torch.from_numpy(np.array(after[name])) for name in network.results])
 
 
 ODD = torch.tensor([1.0, np.nan, -2.0, 3.0, np.inf, -np.inf, 0.5, -1.0])
 OTHER = torch.tensor([np.nan, 2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0])
-KEEPING: dict[str, Callable[[torch.Tensor], object]] = {
+LOWEST, MATRIX = torch.full((64, 96), -np.inf), images(9, 6)[0]
+OURS: dict[str, Callable[[torch.Tensor], object]] = {
     "relu": F.relu,
     "clamp": lambda x: x.clamp(-1, 1),
     "one bound": lambda x: x.clamp(min=0),
@@ -98,36 +99,29 @@ KEEPING: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", KEEPING)
-def test_nan_and_infinities_go_through(name: str, tmp_path: Path) -> None:
-    found, wanted = outputs_of(KEEPING[name], ODD, folder=tmp_path, kernels="tvm"), KEEPING[name](ODD)
-    torch.testing.assert_close(found, wanted, equal_nan=True)
+EITHERS: dict[str, Callable[[torch.Tensor], object]] = {
+    "the place of NaN is that of the largest": lambda x: (
+        x.argmax(), x.argmin(), tuple(x.view(2, 4).max(1)), tuple(x.topk(3)), x.argsort()
+    ),
+    "only NaN differs from itself": lambda x: x != x,  # noqa: PLR0124 - that is the case
+}  # fmt: skip
+EDGES: dict[str, tuple[Callable[[torch.Tensor], object], torch.Tensor, str]] = {
+    **{name: (function, ODD, "tvm") for name, function in OURS.items()},
+    **{name: (function, ODD, "auto") for name, function in EITHERS.items()},
+    "the largest of infinities": (lambda x: (x.amax(1), x.amin(0), F.max_pool2d(x[None, None], 2)), LOWEST, "tvm"),
+    "complex, empty and nested outputs": (
+        lambda x: (torch.fft.fft(x), x[:, 3:3], {"half": x.half()}), MATRIX, "auto"
+    ),
+    "a failure that PyTorch does not raise": (lambda x: torch.linalg.inv_ex(x)[1], torch.zeros(3, 3), "auto"),
+}  # fmt: skip
+"""A function, what it is called with, and whose kernels compute it."""
 
 
-def test_the_place_of_nan_is_that_of_the_largest(tmp_path: Path) -> None:
-    def ranked(x: torch.Tensor) -> object:
-        return x.argmax(), x.argmin(), tuple(x.view(2, 4).max(1)), tuple(x.topk(3)), x.argsort()
-
-    torch.testing.assert_close(outputs_of(ranked, ODD, folder=tmp_path), ranked(ODD), equal_nan=True)
-
-
-def test_only_nan_differs_from_itself(tmp_path: Path) -> None:
-    found = outputs_of(lambda x: x != x, ODD, folder=tmp_path)  # noqa: PLR0124 - that is the case
-    assert torch.equal(found, ODD.isnan())
-
-
-def test_the_largest_of_nothing_but_infinities_is_infinite(tmp_path: Path) -> None:
-    found = outputs_of(lambda x: (x.amax(1), x.amin(0), F.max_pool2d(x[None, None], 2)), torch.full((64, 96), -np.inf),
-                       folder=tmp_path, kernels="tvm")  # fmt: skip
-    assert all(bool((part == -np.inf).all()) for part in found)
-
-
-def test_complex_outputs_and_empty_ones_come_back_as_they_are(tmp_path: Path) -> None:
-    found = outputs_of(lambda x: (torch.fft.fft(x), x[:, 3:3], {"half": x.half()}), X[0], folder=tmp_path)
-    spectrum, nothing, rest = found
-    torch.testing.assert_close(spectrum, torch.fft.fft(X[0]))
-    assert nothing.shape == (9, 0)
-    assert torch.equal(rest["half"], X[0].half())
+@pytest.mark.parametrize("name", EDGES)
+def test_numbers_at_the_edges_are_pytorchs(name: str, tmp_path: Path) -> None:
+    function, x, kernels = EDGES[name]
+    found = outputs_of(function, x, folder=tmp_path, kernels=kernels)
+    torch.testing.assert_close(found, function(x), equal_nan=True)
 
 
 def test_an_index_that_a_step_computes_is_checked_where_it_is_used(tmp_path: Path) -> None:
@@ -150,16 +144,11 @@ def test_a_singular_matrix_raises_as_in_pytorch(invert: Callable[..., torch.Tens
         outputs_of(invert, matrix, folder=tmp_path)
 
 
-def test_what_does_not_raise_in_pytorch_does_not_here(tmp_path: Path) -> None:
-    found = outputs_of(lambda x: torch.linalg.inv_ex(x)[1], torch.zeros(3, 3), folder=tmp_path)
-    assert int(found) == 1
-
-
 def test_what_pytorch_draws_is_drawn_anew_each_step_and_the_same_again(tmp_path: Path) -> None:
     torch.manual_seed(1)
     network = from_torch(Made(lambda _self, x: torch.empty_like(x).exponential_() + 0 * x), X, mode="inference",
                          kernels="torch")  # fmt: skip
-    compiled = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path)
+    compiled = plain_steps.compiled(network, tmp_path)
     state = torch.get_rng_state()
     first, again = (compiled.run(2).after for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state)
@@ -170,14 +159,14 @@ def test_what_pytorch_draws_is_drawn_anew_each_step_and_the_same_again(tmp_path:
 
 def test_what_pytorch_allocates_is_workspace(tmp_path: Path) -> None:
     network = from_torch(Made(lambda _self, x: torch.linalg.inv(x)), (torch.eye(64)[None],), mode="inference")
-    graph = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path).graph
+    graph = plain_steps.compiled(network, tmp_path).graph
     (kernel,) = (kernel for kernel in graph.kernels if kernel.op == "torch_linalg_inv_ex")
     assert sum(operand.size_bytes for operand in kernel.workspaces) >= 64 * 64 * 4
 
 
 def test_pytorch_keeps_its_own_number_of_threads(tmp_path: Path) -> None:
     network = from_torch(Made(lambda _self, x: torch.linalg.inv(x)), (torch.eye(8),), mode="inference")
-    compiled = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path)
+    compiled = plain_steps.compiled(network, tmp_path)
     before, during = torch.get_num_threads(), []
     torch.set_num_threads(before + 1)
     try:

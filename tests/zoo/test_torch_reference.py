@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
 
 import plain_steps  # noqa: E402
+from torch_modules import Made  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from autotm import zoo  # noqa: E402
@@ -77,20 +78,10 @@ def test_rules_are_groups_of_one_optimizer() -> None:
     assert found == {(0.3, 0.5): 1, (0.1, 0.0): len(network.parameters) - 1}
 
 
-class Scaled(torch.nn.Module):
-    """One parameter for each element of its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = torch.nn.Parameter(torch.linspace(-1, 1, 6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * self.scale).sum()
-
-
 def test_a_module_that_came_with_its_gradients_has_a_loss_and_no_optimizer() -> None:
-    module, x = Scaled(), torch.arange(6.0)
-    network = from_torch(module, x)
+    module, x = Made(lambda self, x: (x * self.scale).sum()), torch.arange(6.0)
+    module.register_parameter("scale", torch.nn.Parameter(torch.linspace(-1, 1, 6)))
+    network = from_torch(module, x, name="scaled")
     found = TorchNetwork(network, {**network.inputs, **network.parameters}, torch.float32)()
     torch.testing.assert_close(found, module(x))
     with pytest.raises(BadInputError, match=r"scaled: it comes from PyTorch with its gradients"):

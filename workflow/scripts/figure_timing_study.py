@@ -14,6 +14,4 @@ with rule(snakemake):
         recorded=Path(recorded) if recorded else None,
         csv=Path(snakemake.output.csv),
         summary=Path(snakemake.output.summary),
-        pdf=Path(snakemake.output.pdf),
-        png=Path(snakemake.output.png),
     )

@@ -25,7 +25,7 @@ from autotm.stages.profile import calibrate_stage, compile_and_profile
 from autotm.study.setup import require_compiler
 
 if TYPE_CHECKING:
-    from autotm.study.sweep_result import SweepResult
+    from autotm.study.sweep import SweepResult
 
 
 SCALE = "own"

@@ -35,7 +35,7 @@ from autotm.study.setup import require_optimizer
 from autotm.zoo import Origin
 
 if TYPE_CHECKING:
-    from autotm.study.sweep_result import SweepResult
+    from autotm.study.sweep import SweepResult
 
 
 @dataclass(frozen=True)
@@ -330,8 +330,7 @@ class TrainingStep:
             VerificationError: as `Placement.run`.
             AutotmError: as `Placement.run`.
         """
-        from autotm.study.sweep import SweepPoint, sweep_table  # noqa: PLC0415 - imports pandas
-        from autotm.study.sweep_result import SweepResult  # noqa: PLC0415
+        from autotm.study.sweep import SweepPoint, SweepResult, sweep_table  # noqa: PLC0415 - imports pandas
 
         options = replace(self._solve_options(optimizer, solver), sweep_s=sweep_s)
         if limits is not None and (isinstance(limits, str) or not limits):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotm.model.config import KernelPlotConfig, PricesConfig, ProfileConfig, StyleConfig
-from autotm.model.errors import BadInputError
+from autotm.model.errors import BadInputError, unknown_name
 from autotm.model.files import hash_of, load, load_with_provenance
 from autotm.model.limit import Counts, Limit, counting
 from autotm.model.links import Links
@@ -51,11 +51,12 @@ def figure_stage(
         BadInputError: no such figure, or the records do not make one.
     """
     from autotm.study.figures import gpu, heap, kernel_times, slow_memories
-    from autotm.study.figures.figures import FigureFiles, make_figure
-    from autotm.study.tables import table_of_plans, table_of_records, with_prices
+    from autotm.study.figures.figures import FIGURES, draw
+    from autotm.study.tables import table_of_plans, table_of_records, with_prices, write_table
 
-    figure = FigureFiles.of(csv)
-    match figure.name:
+    if csv.stem not in FIGURES:
+        raise unknown_name("figure", csv.stem, FIGURES)
+    match csv.stem:
         case "fig8" | "fig8_talk" if files.get("plans"):
             table = table_of_plans(files["plans"], files["graphs"])
         case "fig8" | "fig8_talk":
@@ -74,7 +75,8 @@ def figure_stage(
             table = slow_memories.table_of_links(files["links"], files.get("device"))
         case _:
             table = with_prices(table_of_records(files["records"]), prices or PricesConfig())
-    make_figure(table, figure, style)
+    write_table(table, csv)
+    draw(csv, style)
 
 
 def convolution_profile_stage(
@@ -120,13 +122,11 @@ def convolution_profile_stage(
     write_profile(paths.profile, timed)
 
 
-def timing_figure_stage(
-    style: StyleConfig, *, study: Path, recorded: Path | None, csv: Path, summary: Path, pdf: Path, png: Path
-) -> None:
-    """Measurements -> table -> picture, and a summary, which is told too."""
+def timing_figure_stage(style: StyleConfig, *, study: Path, recorded: Path | None, csv: Path, summary: Path) -> None:
+    """Measurements -> table -> pictures next to it, and a summary, which is told too."""
     from autotm.study.figures.kernel_times import make_timing_figure
 
-    found = make_timing_figure(study, recorded, csv, summary, pdf, png, style)
+    found = make_timing_figure(study, recorded, csv, summary, style)
     log.info("%s:\n%s", summary, found.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
 
 

@@ -24,7 +24,7 @@ from autotm.stages.solve import options_of, place_each, program_of, require_real
 from autotm.study.setup import CACHED, Study, require_compiler, require_optimizer
 
 if TYPE_CHECKING:
-    from autotm.study.sweep_result import SweepResult
+    from autotm.study.sweep import SweepResult
 
 
 log = logging.getLogger(__name__)
@@ -62,8 +62,7 @@ def sweep_of_study(
         BadInputError: no such network or optimizer, or a modelled step should run.
         AutotmError: a stage failed.
     """
-    from autotm.study.sweep import SweepPoint, sweep_table
-    from autotm.study.sweep_result import SweepResult
+    from autotm.study.sweep import SweepPoint, SweepResult, sweep_table
 
     require_optimizer(optimizer)
     if runs:

@@ -26,16 +26,14 @@ _SEPARATE = ("figures/devices.pdf",)
 """It needs machines of its own, so it is not part of `figures`."""
 _OF_WORKLOADS = ("fig7", "fig9", "ilp_times", "price_performance", "cost_performance")
 _OF_THE_CASE_STUDY = ("fig10", "fig10a_all_fast", "fig10a_all_slow", "fig10a_synchronous")
-_BYTES_PER_MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The time and memory of the jobs behind a target.
+    """The time and memory of the jobs behind a target, e.g. `figures/fig7.pdf`.
 
     Attributes:
-        target: e.g. `figures/fig7.pdf`.
-        jobs: how many there are; known_jobs: of how many a benchmark file is there.
+        known_jobs: of how many `jobs` a benchmark file is there.
         seconds: sum over these. Jobs that ran side by side (placements, drawings) each count in full.
         memory_bytes: the largest resident memory of one of them; 0 where none is known.
     """
@@ -74,7 +72,7 @@ def _measured(file: Path) -> tuple[float, int]:
         seconds, mib = float(row["s"]), float(row["max_rss"])
     except (KeyError, IndexError, ValueError) as error:
         raise DamagedFileError(f"{file}: not a benchmark of Snakemake ({error}); remove it") from None
-    return seconds, 0 if pd.isna(mib) else round(mib * _BYTES_PER_MIB)
+    return seconds, 0 if pd.isna(mib) else round(mib * 2**20)
 
 
 def figure_jobs(study: Study, logs: Path) -> dict[str, list[Path]]:

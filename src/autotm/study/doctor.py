@@ -65,11 +65,9 @@ Probe = Callable[[NumaTier | DaxTier], str | None]
 
 @dataclass(frozen=True)
 class SlowMemory:
-    """A memory that is, or might be, slower than that next to the cores.
+    """A memory that is, or might be, slower than that next to the cores; `what` and `found` as in `Finding`.
 
     Attributes:
-        what: the thing.
-        found: what there is of it.
         tier: how a machine file names it; None where it cannot be used as it is.
         why_not: the reason and the remedy; empty where it can be used.
         caution: what using it does to others.
@@ -88,10 +86,14 @@ class SlowMemory:
         """Its line in a machine file, with alternatives; empty where it cannot be used."""
         if self.tier is None:
             return ""
-        contents = {"kind": self.tier.kind} | self.tier.model_dump(mode="json", exclude_defaults=True)
-        fields = ", ".join(f"{key}: {value}" for key, value in contents.items())
+        fields = ", ".join(f"{key}: {value}" for key, value in _contents(self.tier).items())
         instead = " or ".join(f"[{node}]" for node in self.other_fast_nodes)
         return f"slow_tier: {{{fields}}}" + (f", or fast_nodes: {instead}" if instead else "")
+
+
+def _contents(tier: NumaTier | DaxTier) -> dict[str, object]:
+    """Return the keys and values of a tier in a machine file."""
+    return {"kind": tier.kind} | tier.model_dump(mode="json", exclude_defaults=True)
 
 
 def probe_here(tier: NumaTier | DaxTier) -> str | None:
@@ -217,42 +219,30 @@ class _Search:
 # GPUs, as their driver describes them, whether a machine of kind cuda could use them.
 
 
-def gpu_findings(
-    root: Path,
-    told: Callable[[], list[GpuFacts]] = gpu_facts,
-    measured: Callable[[GpuFacts], tuple[int, int]] = measured_context,
-) -> Iterator[Finding]:
-    """A line for each GPU, and one for those who share it; why there is none.
-
-    Args:
-        root: where /proc is.
-        told: what the driver tells; raises where there is none.
-        measured: CUDA's number of a GPU, and what a context takes of it.
-    """
+def gpu_findings(root: Path) -> Iterator[Finding]:
+    """Yield a finding for each GPU and one for those who share it, or why there is none; `root` holds /proc."""
     try:
-        found = told()
+        found = gpu_facts()
     except AutotmError as error:
         seen = sorted(path.name for path in (root / "proc/driver/nvidia/gpus").glob("*"))
         yield Finding("GPU", ", ".join(seen) or "none", Use.UNUSED, str(error))
         return
     for index, facts in enumerate(found):
         what = "GPU" if len(found) == 1 else f"GPU {index}"
-        yield _gpu(what, facts, measured)
+        yield _gpu(what, facts)
         if facts.processes:
-            pids = ", ".join(map(str, facts.processes))
-            yield Finding(
-                f"{what}'s processes", pids, Use.CARE, "runs are refused beside others: end them (nvidia-smi)"
-            )
+            pids, why = ", ".join(map(str, facts.processes)), "end them (nvidia-smi)"
+            yield Finding(f"{what}'s processes", pids, Use.CARE, f"runs are refused beside others: {why}")
 
 
-def _gpu(what: str, facts: GpuFacts, measured: Callable[[GpuFacts], tuple[int, int]]) -> Finding:
+def _gpu(what: str, facts: GpuFacts) -> Finding:
     said = (
         f"{facts.name}, {facts.architecture}, {facts.total_bytes / 1e9:.4g} GB, {facts.free_bytes / 1e9:.4g} GB free, "
         f"driver {facts.driver} (CUDA {facts.cuda[0]}.{facts.cuda[1]})"
     )
     try:
         require_gpu(facts, 0, alone=False)
-        index, overhead_bytes = measured(facts)
+        index, overhead_bytes = measured_context(facts)
     except GpuRefusedError as error:
         return Finding(what, said, Use.UNUSED, str(error))
     except AutotmError as error:
@@ -331,10 +321,8 @@ def _memory(memories: SystemMemory, fast_nodes: Sequence[int], slow: Sequence[Sl
             care = f"; {one.caution}" if one.caution else ""
             yield Finding(one.what, one.found, Use.USABLE, f"as slow memory, in a machine file: {one.line}{care}")
     if not slow:
-        why = (
-            "one memory node, no DAX folder, no DAX device: slow memory is emulated (slow_tier: {kind: emulated, ...})"
-        )
-        yield Finding("second memory", "none", Use.UNUSED, why)
+        why = "one memory node, no DAX folder, no DAX device: slow memory is emulated"
+        yield Finding("second memory", "none", Use.UNUSED, f"{why} (slow_tier: {{kind: emulated, ...}})")
     if memories.limit_bytes is not None:
         limit = f"{memories.limit_bytes / 1e9:.4g} GB"
         yield Finding("memory limit", limit, Use.CARE, "of this container, service or job")
@@ -429,12 +417,9 @@ def write_machine_file(path: Path, slow: Sequence[SlowMemory]) -> None:
     """
     if path.exists():
         raise BadInputError(f"{path}: there is such a machine; give another name, or remove the file")
-    usable = next(((one, one.tier) for one in slow if one.tier is not None and not one.caution), None)
-    tier: dict[str, object] = {"kind": "emulated", "device": _DEVICE, "share": "balanced"}
-    memory = "persistent memory emulated beside its DRAM"
-    if usable is not None:
-        memory = f"{usable[0].what} as slow memory"
-        tier = {"kind": usable[1].kind} | usable[1].model_dump(mode="json", exclude_defaults=True)
+    emulated: dict[str, object] = {"kind": "emulated", "device": _DEVICE, "share": "balanced"}
+    usable = ((f"{one.what} as slow memory", _contents(one.tier)) for one in slow if one.tier and not one.caution)
+    memory, tier = next(usable, ("persistent memory emulated beside its DRAM", emulated))
     contents = {"description": f"{cpu_model()}, with {memory}.", "threads": "auto", "slow_tier": tier}
     MachineFile.model_validate(contents)
     text = yaml.safe_dump(contents, sort_keys=False, width=1000)

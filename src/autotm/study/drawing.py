@@ -6,6 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -301,9 +302,9 @@ _CAPTION_CHARACTERS_PER_INCH = 124.0
 
 
 def draw_to_files(
-    picture: Callable[[pd.DataFrame, StyleConfig], Drawn], table: pd.DataFrame, pdf: Path, png: Path, style: StyleConfig
+    picture: Callable[[pd.DataFrame, StyleConfig], Drawn], table: pd.DataFrame, file: Path, style: StyleConfig
 ) -> None:
-    """Draw `picture` of a table, write its caption below where the style asks for it, and save both files."""
+    """Draw `picture` of a table, its caption below where the style asks for it: a .pdf and a .png, named as `file`."""
     with styled(style):
         figure, text = picture(table, style)
         # Layout is fixed now: legends outside the panels keep their place when a caption makes the figure taller.
@@ -316,7 +317,7 @@ def draw_to_files(
             legend.set_bbox_to_anchor(tuple(corner), transform=figure.transFigure)
         if style.caption:
             write_caption(figure, text, style)
-        save_figure(figure, pdf, png, text, style)
+        save_figure(figure, file, text, style)
 
 
 def write_caption(figure: Figure, text: str, style: StyleConfig) -> None:
@@ -328,10 +329,10 @@ def write_caption(figure: Figure, text: str, style: StyleConfig) -> None:
     figure.text(0.008, -_CAPTION_GAP_POINTS / _POINTS_PER_INCH / figure.get_figheight(), "\n".join(lines), **look)
 
 
-def save_figure(figure: Figure, pdf: Path, png: Path, text: str, style: StyleConfig) -> None:
+def save_figure(figure: Figure, file: Path, text: str, style: StyleConfig) -> None:
     """Write both files, each whole; neither holds a date."""
-    of_pdf = {"Title": pdf.stem, "Subject": text, "Creator": "autotm", "CreationDate": None, "Producer": None}
-    of_png = {"Title": pdf.stem, "Description": text, "Software": None}
-    look: dict[str, Any] = {"bbox_inches": "tight", "dpi": style.dots_per_inch}
-    write_atomically(pdf, lambda path: figure.savefig(path, format="pdf", metadata=of_pdf, bbox_inches="tight"))
-    write_atomically(png, lambda path: figure.savefig(path, format="png", metadata=of_png, **look))
+    of_pdf = {"Title": file.stem, "Subject": text, "Creator": "autotm", "CreationDate": None, "Producer": None}
+    of_png = {"Title": file.stem, "Description": text, "Software": None}
+    for kind, look in (("pdf", {"metadata": of_pdf}), ("png", {"metadata": of_png, "dpi": style.dots_per_inch})):
+        save = partial(figure.savefig, format=kind, bbox_inches="tight", **look)
+        write_atomically(file.with_suffix(f".{kind}"), save)

@@ -111,18 +111,11 @@ def explain_limit(placed: Placed) -> LimitExplanation:
         if prices.us_per_mb[index] > 0
     ]
     return LimitExplanation(
-        step.network,
-        plan.optimizer,
-        plan.limit,
-        plan.dram_limit_bytes,
-        placed.graph.peak_live_bytes,
-        plan.objective_us,
-        plan.bound_us,
-        placed.all_fast_us,
-        plan.status is not Status.NOT_OPTIMIZED,
+        step.network, plan.optimizer, plan.limit, plan.dram_limit_bytes, placed.graph.peak_live_bytes,
+        plan.objective_us, plan.bound_us, placed.all_fast_us, plan.status is not Status.NOT_OPTIMIZED,
         prices.total_us_per_mb if prices.are_known else None,
         tuple(sorted(binding, key=lambda one: -one.price_us_per_mb)),
-    )
+    )  # fmt: skip
 
 
 def fast_bytes(placed: Placed) -> list[int]:
@@ -267,18 +260,10 @@ def explain_tensor(placed: Placed, name: str) -> TensorExplanation:
     slow_us = sum(use.slower_us for use in uses)
     never = Residency("slow for life", slow_us, 0.0, 0.0, _loss_us(placed, tensor, stays, Tier.SLOW))
     return TensorExplanation(
-        step.network,
-        plan.optimizer,
-        plan.limit,
-        tensor,
-        stays,
-        tuple(move for move, _ in moved),
-        tuple(uses),
-        tuple(_gaps(placed, tensor, prices)),
-        (planned, for_life, never),
-        prices.are_known,
+        step.network, plan.optimizer, plan.limit, tensor, stays, tuple(move for move, _ in moved), tuple(uses),
+        tuple(_gaps(placed, tensor, prices)), (planned, for_life, never), prices.are_known,
         bool(set(tensor.users) & set(plan.tabled)),
-    )
+    )  # fmt: skip
 
 
 def _tensor_of(placed: Placed, name: str) -> Tensor:
@@ -320,7 +305,6 @@ def _gaps(placed: Placed, tensor: Tensor, prices: MemoryPrices) -> Iterator[Gap]
 
 # The explanation of a tensor, for a terminal.
 
-_TIERS = {Tier.FAST: "fast", Tier.SLOW: "slow"}
 _NO_TIME_US = 5e-4
 """A smaller saving is rounding of the prices."""
 
@@ -333,21 +317,23 @@ def tensor_text(explanation: TensorExplanation) -> str:
     plan = f"{explanation.network}, {explanation.optimizer}, limit {explanation.limit}"
     lines = [f"{tensor.name}: {tensor.role}, {size}; {plan}"]
     lines += [
-        f"in {_TIERS[stay.tier]} memory during kernels {stay.start} to {stay.end - 1}" for stay in explanation.stays
+        f"in {stay.tier.name.lower()} memory during kernels {stay.start} to {stay.end - 1}"
+        for stay in explanation.stays
     ]
     for move in explanation.moves:
         how = f"beside kernels {move.since} to {move.before - 1}" if move.is_asynchronous else "while the step waits"
-        lines.append(f"copied to {_TIERS[move.destination]} memory before kernel {move.before}, {how}")
-    uses = [(f"{use.kernel} {shorten(use.name)}", _TIERS[use.tier], f"{use.slower_us:.4g}") for use in explanation.uses]
+        lines.append(f"copied to {move.destination.name.lower()} memory before kernel {move.before}, {how}")
+    uses = [
+        (f"{use.kernel} {shorten(use.name)}", use.tier.name.lower(), f"{use.slower_us:.4g}") for use in explanation.uses
+    ]
     lines.append("\nUses (what slow memory would add: measured alone, by the profile)")
     lines.append(columns([("kernel", "is then", "if slow us"), *uses], left=2))
     if explanation.gaps:
-        head = ("kernels", "time us", "reuse distance MB", "holding cost us", "out and back us")
-        gaps = [
-            (f"{gap.after} to {gap.before}", *_short(gap.time_us, gap.reuse_bytes / 1e6, gap.held_us, gap.moved_us))
-            for gap in explanation.gaps
-        ]
-        lines += ["\nBetween uses (predicted)", columns([head, *gaps], left=1)]
+        gaps = [("kernels", "time us", "reuse distance MB", "holding cost us", "out and back us")]
+        for gap in explanation.gaps:
+            costs = _short(gap.time_us, gap.reuse_bytes / 1e6, gap.held_us, gap.moved_us)
+            gaps.append((f"{gap.after} to {gap.before}", *costs))
+        lines += ["\nBetween uses (predicted)", columns(gaps, left=1)]
     residencies = [("residency", "slow uses", "moves", "holding cost", "in all", "step slower by")]
     for one in explanation.residencies:
         loss = "" if one.loss_us is None else f"at least {one.loss_us:.4g}"

@@ -133,11 +133,11 @@ class KernelReport:
 def report_kernels(
     graph: Graph, profile: Profile, rates: MachineRates | None, schedules: Mapping[str, ScheduleKind]
 ) -> KernelReport:
-    """Put the report together.
+    """Put the report together, of default implementations with all operands fast.
 
     Args:
-        graph: the step; its kernels' default implementations are looked at.
-        profile: times of all of them with all operands fast.
+        graph: the step.
+        profile: times of its kernels.
         rates: what the machine can do at best, if that was measured.
         schedules: by symbol of a kernel; those that lack are `unknown`.
 
@@ -207,20 +207,17 @@ def _groups(kernels: Sequence[KernelTime], field: str, rates: MachineRates | Non
     members: defaultdict[str, list[KernelTime]] = defaultdict(list)
     for kernel in kernels:
         members[str(getattr(kernel, field))].append(kernel)
-    groups = [_group(name, of_group, rates) for name, of_group in members.items()]
+    groups = []
+    for name, of_group in members.items():
+        names = ("calls", "time_us", "share", "flops", "moved_bytes")
+        calls, time_us, share, flops, moved = (sum(getattr(one, key) for one in of_group) for key in names)
+        adds = copies = best = None
+        if rates is not None and time_us:
+            adds = 1e6 * flops / rates.flop_per_s / time_us if flops else None
+            copies = 1e6 * moved / rates.copy_bytes_per_s / time_us
+            best = sum(kernel.best_us or 0.0 for kernel in of_group) / time_us
+        groups.append(Group(name, calls, time_us, share, adds, copies, best))
     return tuple(sorted(groups, key=lambda group: (-group.time_us, group.name)))
-
-
-def _group(name: str, kernels: Sequence[KernelTime], rates: MachineRates | None) -> Group:
-    time_us = sum(kernel.time_us for kernel in kernels)
-    flops, moved = sum(kernel.flops for kernel in kernels), sum(kernel.moved_bytes for kernel in kernels)
-    adds = copies = best = None
-    if rates is not None and time_us:
-        adds = 1e6 * flops / rates.flop_per_s / time_us if flops else None
-        copies = 1e6 * moved / rates.copy_bytes_per_s / time_us
-        best = sum(kernel.best_us or 0.0 for kernel in kernels) / time_us
-    share = sum(kernel.share for kernel in kernels)
-    return Group(name, sum(kernel.calls for kernel in kernels), time_us, share, adds, copies, best)
 
 
 # The report as text for a terminal.
@@ -263,16 +260,9 @@ def _rates(report: KernelReport) -> str:
 
 def _group_table(what: str, groups: Sequence[Group], report: KernelReport) -> str:
     lines = [(what, "calls", "time", "share", "of multiply-adds", "of copies", "of best")]
-    lines += [
-        (
-            group.name,
-            str(group.calls),
-            _time(group.time_us, report),
-            f"{group.share:.1%}",
-            *map(_percent, (group.of_multiply_adds, group.of_copies, group.of_best)),
-        )
-        for group in groups
-    ]
+    for group in groups:
+        shares = map(_percent, (group.of_multiply_adds, group.of_copies, group.of_best))
+        lines.append((group.name, str(group.calls), _time(group.time_us, report), f"{group.share:.1%}", *shares))
     return columns(lines, left=1)
 
 
@@ -308,15 +298,12 @@ def _as_written(report: KernelReport) -> str:
     if not unscheduled:
         return "No kernel was compiled nearly as written."
     share = sum(kernel.share for kernel in unscheduled)
-    lines = []
+    how = f"had no schedule that works and were compiled nearly {ScheduleKind.AS_WRITTEN}"
+    lines = [f"WARNING: {len(unscheduled)} kernels {how}; they take {share:.1%} of the time:"]
     for kernel in unscheduled:
         what = shorten(f"{kernel.op} {kernel.shapes}")
         lines.append(f"  {kernel.name}: {what}, {_time(kernel.time_us, report)}, {kernel.share:.1%}")
-    return (
-        f"WARNING: {len(unscheduled)} kernels had no schedule that works and were compiled nearly "
-        f"{ScheduleKind.AS_WRITTEN}; "
-        f"they take {share:.1%} of the time:\n" + "\n".join(lines)
-    )
+    return "\n".join(lines)
 
 
 def _time(time_us: float, report: KernelReport) -> str:

@@ -183,19 +183,10 @@ def write_stays(placed: Placed, files: dict[Tier, Path]) -> None:
         BadInputError: the program was made from another plan.
     """
     sizes = placed.step.by_name
-    table = pd.DataFrame(
-        [
-            (
-                f"{quote(stay.tensor, _UNQUOTED)}@{stay.start}",
-                stay.start,
-                stay.end,
-                sizes[stay.tensor].allocated_bytes,
-                at,
-            )
-            for stay, at in zip(placed.plan.stays, placed.offsets, strict=True)
-        ],
-        columns=["id", "lower", "upper", "size", "offset"],
-    )
-    tiers = [stay.tier for stay in placed.plan.stays]
     for tier, path in files.items():
-        write_table(table[[one is tier for one in tiers]], path)
+        rows = []
+        for stay, offset in zip(placed.plan.stays, placed.offsets, strict=True):
+            if stay.tier is tier:
+                name = f"{quote(stay.tensor, _UNQUOTED)}@{stay.start}"
+                rows.append((name, stay.start, stay.end, sizes[stay.tensor].allocated_bytes, offset))
+        write_table(pd.DataFrame(rows, columns=["id", "lower", "upper", "size", "offset"]), path)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import nan
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -69,13 +67,9 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
     fields = dataclasses.asdict(record) | {"limit": str(record.limit)}
     cache = fields["cache"] or dict.fromkeys(each.name for each in dataclasses.fields(CacheCounts))
     pages = fields["pages"] or dict.fromkeys(each.name for each in dataclasses.fields(PageCounts))
-    scalars = {
-        name: value
-        for name, value in fields.items()
-        if not isinstance(value, dict | tuple) and name not in {"cache", "pages"}
-    }
+    several = {"cache", "pages"}
     return {
-        **scalars,
+        **{key: value for key, value in fields.items() if not isinstance(value, dict | tuple) and key not in several},
         **{name: sum(fields[name]) for name in ("creation_times", "optimization_times")},
         DISTURBED_BEFORE: DISTURBED_SEPARATOR.join(record.disturbed_before),
         "samples": len(record.samples_s),
@@ -98,10 +92,9 @@ class UnverifiedError(AutotmError):
 
 
 def verify_records(records: Sequence[Path], csv: Path) -> pd.DataFrame:
-    """Write a table with a row a program: how many steps were verified (`verified_steps`), whether any (`is_verified`).
+    """Write a table with a row a program: how many steps were verified, and whether any (`is_verified`).
 
-    A program whose results differ has no record: its run ends with an error that names step and tensor. A program that
-    exceeds its limit did not run.
+    A program whose results differ has no record: its run ends with an error. One that exceeds its limit did not run.
 
     Raises:
         UnverifiedError: after the table is written; names the programs of which no step was compared.
@@ -130,20 +123,17 @@ published: synchronous loses 27.7 % (four networks) where 50 to 80 % of the fast
            first touch loses 71.9 %; synchronous is 2 times as fast as memory mode (large ResNet-200)"""
 
 
-@dataclass(frozen=True)
-class Headline:
+class Headline(NamedTuple):
     """One number, and the networks whose geometric mean it is."""
 
     value: float
     networks: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class AtLimit:
-    """What a study says at one limit.
+class AtLimit(NamedTuple):
+    """The numbers of a study at one limit, as asked.
 
     Attributes:
-        limit: as asked.
         losses: by optimizer, 1 - geometric mean over networks of (all-fast time / time): the share of the all-fast
             step's speed that is lost.
         speed_ups: by optimizer, geometric mean of (its time / the synchronous time) over networks that have both.
@@ -184,16 +174,13 @@ def describe(study: Study, workload: str) -> str:
         table = table_of_records(there, needs_all_fast=False)
         first = table.iloc[0]
         lines = [f"{workload}: {first['scale']} scale on {first['machine']}, {first['tier_reality']} slow memory;"]
-        lines += [
-            "medians of measured steps, geometric means over networks",
-            *_lines(headlines(table[~is_disturbed(table)])),
-        ]
+        lines.append("medians of measured steps, geometric means over networks")
+        lines += _lines(headlines(table[~is_disturbed(table)]))
         if count := int(is_disturbed(table).sum()):
             disturbed = f"{count} of {len(table)} runs, which others disturbed"
             lines.append(f"left out: {disturbed}; measure them again: autotm remeasure")
-    missing = [path for path in wanted if not path.exists()]
     lines.append(_PUBLISHED)
-    if missing:
+    if missing := [path for path in wanted if path not in there]:
         lines.append(f"missing: {len(missing)} of {len(wanted)} records; make them with:")
         lines.append(" \\\n  ".join([f"snakemake --cores {study.machine.threads}", *map(str, missing)]))
     return "\n".join(lines)
@@ -210,22 +197,18 @@ def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:
         if is_end(text):
             continue
         runs = table[table["limit"] == text]
-        times = {name: of.set_index("network") for name, of in runs.groupby("optimizer")}
-        losses = {name: _loss(of["slowdown"].dropna()) for name, of in times.items()}
-        planned = times.pop(MOVER, None)
-        speed_ups = {name: _speed_up(of, planned) for name, of in times.items()} if planned is not None else {}
-        yield AtLimit(text, *({name: one for name, one in of.items() if one.networks} for of in (losses, speed_ups)))
-
-
-def _loss(slowdowns: pd.Series) -> Headline:
-    return Headline(1 - 1 / geometric_mean(slowdowns) if len(slowdowns) else nan, tuple(slowdowns.index))
-
-
-def _speed_up(of: pd.DataFrame, planned: pd.DataFrame) -> Headline:
-    both = of.index.intersection(planned.index, sort=False)
-    ratios = of["slowdown"].div(planned["slowdown"]).loc[both]
-    medians = of["actual_runtime_median_s"].div(planned["actual_runtime_median_s"]).loc[both]
-    return Headline(geometric_mean(ratios.fillna(medians)) if len(both) else nan, tuple(both))
+        times = {str(name): of.set_index("network") for name, of in runs.groupby("optimizer")}
+        losses, speed_ups = {}, {}
+        for name, of in times.items():
+            if len(slowdowns := of["slowdown"].dropna()):
+                losses[name] = Headline(1 - 1 / geometric_mean(slowdowns), tuple(slowdowns.index))
+            planned = times.get(MOVER, of.iloc[:0])
+            both = of.index.intersection(planned.index, sort=False)
+            if name != MOVER and len(both):
+                ratios = of["slowdown"].div(planned["slowdown"]).loc[both]
+                medians = of["actual_runtime_median_s"].div(planned["actual_runtime_median_s"]).loc[both]
+                speed_ups[name] = Headline(geometric_mean(ratios.fillna(medians)), tuple(both))
+        yield AtLimit(text, losses, speed_ups)
 
 
 def _lines(limits: Iterator[AtLimit]) -> Iterator[str]:

@@ -7,41 +7,32 @@ a file cannot be read the report says so and goes on: logs may have been deleted
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 from PIL import Image
 
-_DESCRIPTION = "Description"
-"""The field of a .png in which `study/drawing.py` keeps the caption."""
 
+class _OfFile(Directive):
+    """A directive whose argument is a file."""
 
-def register_directives() -> None:
-    """Make the directives known to docutils; a second call changes nothing."""
-    for name, node_of in (("picture-caption", _picture_caption), ("provenance", _provenance), ("log-file", _log)):
-        directives.register_directive(name, _directive(node_of))
+    required_arguments = 1
+    final_argument_whitespace = True
 
-
-def _directive(node_of: Callable[[Path], nodes.Node]) -> type[Directive]:
-    class OfFile(Directive):
-        required_arguments = 1
-        final_argument_whitespace = True
-
-        def run(self) -> list[nodes.Node]:
-            path = Path(self.arguments[0])
-            try:
-                return [node_of(path)]
-            except (OSError, ValueError, KeyError) as error:
-                return [nodes.paragraph(text=f"{path} cannot be read: {error}")]
-
-    return OfFile
+    def run(self) -> list[nodes.Node]:
+        """Show the file, or why it cannot be read."""
+        path = Path(self.arguments[0])
+        try:
+            return [_NODES[self.name](path)]
+        except (OSError, ValueError, KeyError) as error:
+            return [nodes.paragraph(text=f"{path} cannot be read: {error}")]
 
 
 def _picture_caption(path: Path) -> nodes.Node:
-    with Image.open(path) as picture:
-        return nodes.paragraph(text=picture.info[_DESCRIPTION])
+    with Image.open(path) as picture:  # `study/drawing.py` keeps the caption in this field.
+        return nodes.paragraph(text=picture.info["Description"])
 
 
 def _provenance(path: Path) -> nodes.Node:
@@ -61,3 +52,12 @@ def _provenance(path: Path) -> nodes.Node:
 def _log(path: Path) -> nodes.Node:
     text = path.read_text(encoding="utf-8")
     return nodes.literal_block(text, text)
+
+
+_NODES = {"picture-caption": _picture_caption, "provenance": _provenance, "log-file": _log}
+
+
+def register_directives() -> None:
+    """Make the directives known to docutils; a second call changes nothing."""
+    for name in _NODES:
+        directives.register_directive(name, _OfFile)

@@ -6,18 +6,12 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from autotm.model.config import (
-    CaseStudyConfig,
-    ScaleFile,
-    StudyConfig,
-    scale_named,
-    sizes_at,
-)
+from autotm.model.config import CaseStudyConfig, ScaleFile, StudyConfig, scale_named, sizes_at
 from autotm.model.errors import AutotmError, BadInputError, unknown_name, validated
 from autotm.model.files import read_yaml
 from autotm.model.gpu_file import load_gpu
@@ -181,11 +175,9 @@ class Study:
         if name not in self.config.workloads:
             raise unknown_name("workload", name, self.config.workloads)
         workload = self.config.workloads[name]
-        for network in workload.networks:
-            try:
+        with _of(f"scale {self.config.scale}, workloads.{name}.networks"):
+            for network in workload.networks:
                 self.network(network)
-            except BadInputError as error:
-                raise BadInputError(f"scale {self.config.scale}, workloads.{name}.networks: {error}") from None
         points = list(itertools.product(self.runnable(workload.optimizers), workload.limits))
         return [record for network in workload.networks for record in self.records(network, points)]
 
@@ -234,14 +226,12 @@ class Study:
         config = self.config.verification
         networks = sorted(self.scale.networks) if config.networks == "all" else config.networks
         optimizers = self.runnable(optimizer_names()) if config.optimizers == "all" else config.optimizers
-        try:
+        with _of("verification"):
             for network in networks:
                 self.network(network)
             for optimizer in optimizers:
                 require_optimizer(optimizer)
                 require_runnable(self.machine, optimizer)
-        except BadInputError as error:
-            raise BadInputError(f"verification: {error}") from None
         points = [(optimizer, ALL_FAST if optimizer == "all-fast" else config.limit) for optimizer in optimizers]
         return [record for network in networks for record in self.records(network, points)]
 
@@ -260,20 +250,29 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     if taken := sorted(set(config.own_networks) & set(scale.networks)):
         raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
     for key in ("fig10", "front", "heap", "devices"):
-        try:
+        with _of(f"{source}: figures.{key}.network"):
             network_source(config_dir, config, config.scale, getattr(figures, key).network)
-        except BadInputError as error:
-            raise BadInputError(f"{source}: figures.{key}.network: {error}") from None
-    _require_optimizers(f"{source}: figures.heap.optimizer", [figures.heap.optimizer])
-    for key in ("fig10", "devices", "fig12"):
-        _require_optimizers(f"{source}: figures.{key}.optimizers", getattr(figures, key).optimizers)
     if figures.fig8.workload not in config.workloads:
         unknown = unknown_name("workload", figures.fig8.workload, config.workloads)
         raise BadInputError(f"{source}: figures.fig8.workload: {unknown}")
+    named = {"figures.heap.optimizer": [figures.heap.optimizer]}
+    named |= {f"figures.{key}.optimizers": getattr(figures, key).optimizers for key in ("fig10", "devices", "fig12")}
     for name, workload in config.workloads.items():
-        for key in ("optimizers", "predicted", "rivals"):
-            _require_optimizers(f"{source}: workloads.{name}.{key}", getattr(workload, key))
+        named |= {f"workloads.{name}.{key}": getattr(workload, key) for key in ("optimizers", "predicted", "rivals")}
+    for key, optimizers in named.items():
+        with _of(f"{source}: {key}"):
+            for optimizer in optimizers:
+                require_optimizer(optimizer)
     return Study(config_dir, results, config, machine, scale)
+
+
+@contextlib.contextmanager
+def _of(where: str) -> Iterator[None]:
+    """Name the key of the config that a fault within comes from."""
+    try:
+        yield
+    except BadInputError as error:
+        raise BadInputError(f"{where}: {error}") from None
 
 
 def network_source(config_dir: Path, config: StudyConfig, scale: str, name: str) -> NetworkSource:
@@ -295,14 +294,6 @@ def network_source(config_dir: Path, config: StudyConfig, scale: str, name: str)
         source = NetworkSource(name, sizes, str(folder / own.file), own.function)
     source.require()
     return source
-
-
-def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
-    try:
-        for optimizer in optimizers:
-            require_optimizer(optimizer)
-    except BadInputError as error:
-        raise BadInputError(f"{where}: {error}") from None
 
 
 def require_optimizer(name: str) -> None:

@@ -1,14 +1,17 @@
-"""The plans of a sweep over limits on fast memory: as one table, and how little memory is enough in words."""
+"""A sweep over limits on fast memory: its table, how little memory is enough in words, text and picture."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
+from autotm.model.config import StyleConfig
+from autotm.model.errors import BadInputError
 from autotm.model.graph import Graph
 from autotm.model.limit import fixed_bytes
 from autotm.model.plan import Plan, Refusal, Status
@@ -16,18 +19,18 @@ from autotm.model.profile import Profile
 from autotm.model.program import Program
 from autotm.model.provenance import slow_memory_text
 from autotm.model.record import Record
-from autotm.study.tables import DISTURBED, PAGES, fields_of, versions_text
+from autotm.study.columns import columns
+from autotm.study.tables import DISTURBED, PAGES, SLOWDOWNS_ASKED, fields_of, kernels_word, versions_text, write_table
+
+T = TypeVar("T")
 
 # How little fast memory a step needs, in words.
 
-ALLOWED = (0.01, 0.05, 0.1)
-"""Slow-downs that are asked about, as shares of the all-fast step."""
-
 
 def answers(table: pd.DataFrame) -> list[str]:
-    """Return a sentence for each of `ALLOWED`: the least memory tried that is enough, and what is proven too little."""
+    """Say for each of `SLOWDOWNS_ASKED` the least memory tried that is enough, and what is proven too little."""
     kept = table[table["refused"] == ""]
-    return [_answer(kept, allowed) for allowed in ALLOWED]
+    return [_answer(kept, allowed) for allowed in SLOWDOWNS_ASKED]
 
 
 def _answer(kept: pd.DataFrame, allowed: float) -> str:
@@ -67,18 +70,14 @@ def sweep_table(
     step: Graph,
     profile: Profile,
     optimizer: str,
-    points: Iterable[SweepPoint],
+    points: Sequence[SweepPoint],
     refused: Iterable[Refusal],
     source: Mapping[str, Any],
 ) -> pd.DataFrame:
     """Return one row for each limit, most fast memory first; those that no placement can keep come last.
 
-    Columns: what was placed and where (`machine`, `threads`, `tier_reality`: whether slow memory was real, emulated,
-    modelled or a stand-in; `slow_memory`: which, where not emulated); the limit as text, in bytes and as a share of
-    the step's peak; pools and moved bytes (`_bytes`); predicted seconds (`_s`), over the predicted all-fast step
-    (`predicted_slowdown`); the certified bound in the same two ways (`bound_s`, `bound_slowdown`: no plan of this
-    optimizer is predicted to be faster); `gap` as a share; measured median seconds and slow-down over the all-fast
-    step timed in turn, empty where nothing ran. Of a refused limit there are `refused`, why, and `smallest_bytes`.
+    Columns are described in `study/columns.py`; what was measured is empty where nothing ran. Of a refused limit there
+    are `refused`, why, and `smallest_bytes`.
 
     Args:
         step: as limits count it.
@@ -92,32 +91,32 @@ def sweep_table(
         AutotmError: the profile lacks a kernel.
     """
     all_fast_s = sum(map(profile.base_us, step.computed_by(()).kernels)) / 1e6
-    kept = list(points)
     shared = {
         **fields_of(step, "network", "scale", "batch"),
         "optimizer": optimizer,
         **{key: source.get(key) for key in ("machine", "threads", "cpu_model", "seed")},
         "tier_reality": profile.provenance.get("tier_reality", source.get("tier_reality")),
         "slow_memory": slow_memory_text(profile.provenance) or slow_memory_text(source),
-        PAGES: next((point.plan.paged.placed_by for point in kept if point.plan.paged), ""),
+        PAGES: next((point.plan.paged.placed_by for point in points if point.plan.paged), ""),
         "versions": versions_text(source),
         "peak_live_bytes": step.peak_live_bytes,
         "uncounted_bytes": fixed_bytes(step),
         "all_fast_predicted_s": all_fast_s,
     }
     # The fastest run at a limit 0:n, for runs that no all-fast step was timed in turn with.
-    runs = [point.record for point in kept if point.record and point.plan.limit.is_unlimited]
+    runs = [point.record for point in points if point.record and point.plan.limit.is_unlimited]
     medians = [record.actual_runtime_median_s for record in runs if record.actual_runtime_median_s is not None]
     all_fast_run_s = min(medians, default=math.nan)
-    rows = [shared | _kept_row(step, point, all_fast_s, all_fast_run_s) for point in kept]
+    rows = [shared | _kept_row(step, point, all_fast_s, all_fast_run_s) for point in points]
     rows.sort(key=lambda row: -row["dram_limit_bytes"])
-    rows += [shared | _refused_row(step, one) for one in refused]
+    for refusal in refused:
+        limit = refusal.limit
+        size = math.nan if limit.less_io else limit.fast_bytes(step.peak_live_bytes)
+        own = {"limit": str(limit), "dram_limit_bytes": size, "share_of_peak": _share(size, step)}
+        own |= {"solver_status": "infeasible", DISTURBED: False}
+        smallest = math.nan if refusal.smallest_bytes is None else refusal.smallest_bytes
+        rows.append(shared | own | {"smallest_bytes": smallest, "refused": refusal.why})
     return pd.DataFrame(rows)
-
-
-def kernels_word(table: pd.DataFrame) -> str:
-    """Whether the kernel times behind a sweep were measured or modelled, in a word."""
-    return "modelled" if table["tier_reality"].iloc[0] == "modelled" else "measured"
 
 
 def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s: float) -> dict[str, Any]:
@@ -150,19 +149,105 @@ def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s:
     }
 
 
-def _refused_row(step: Graph, refusal: Refusal) -> dict[str, Any]:
-    limit = refusal.limit
-    size = math.nan if limit.less_io else limit.fast_bytes(step.peak_live_bytes)
-    return {
-        "limit": str(refusal.limit),
-        "dram_limit_bytes": size,
-        "share_of_peak": _share(size, step),
-        "solver_status": "infeasible",
-        DISTURBED: False,
-        "smallest_bytes": math.nan if refusal.smallest_bytes is None else refusal.smallest_bytes,
-        "refused": refusal.why,
-    }
-
-
 def _share(size: float, step: Graph) -> float:
     return size / step.peak_live_bytes if step.peak_live_bytes else 1.0
+
+
+# The result: from Python, for a terminal, and as files.
+
+
+@dataclass(frozen=True)
+class SweepResult(Generic[T]):
+    """What limits on fast memory cost one step.
+
+    Attributes:
+        table: a row for each limit, as `sweep_table` describes it.
+        placements: what was placed at the limits that can be kept, in the order in which they were asked for; a result
+            iterates over them.
+    """
+
+    table: pd.DataFrame
+    placements: tuple[T, ...]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.placements)
+
+    def __len__(self) -> int:
+        return len(self.placements)
+
+    @property
+    def answers(self) -> list[str]:
+        """How little fast memory is enough for a step at most 1, 5 and 10 % slower, a sentence each."""
+        return answers(self.table)
+
+    def plot(self, path: str | Path, style: StyleConfig | None = None) -> None:
+        """Draw slow-down against fast memory: `path` names a .pdf or a .png, and the other is written beside it.
+
+        Raises:
+            BadInputError: the name ends otherwise, or no limit could be kept.
+        """
+        path = Path(path)
+        if path.suffix not in {".pdf", ".png"}:
+            raise BadInputError(f"{path}: a picture is a .pdf or a .png file")
+        if not self.placements:
+            raise BadInputError(f"{path}: nothing to draw: no placement can keep any of these limits")
+        # seaborn takes a second, and most sweeps are read, not drawn.
+        from autotm.study.drawing import draw_to_files  # noqa: PLC0415
+        from autotm.study.figures.limits import draw_sweep  # noqa: PLC0415
+
+        draw_to_files(draw_sweep, self.table, path, style or StyleConfig())
+
+    def write(self, folder: Path, style: StyleConfig) -> list[Path]:
+        """Write `sweep.csv` and, where a limit could be kept, `sweep.pdf` and `.png`, each whole; return the paths."""
+        csv, *pictures = (folder / f"sweep.{kind}" for kind in ("csv", "pdf", "png"))
+        write_table(self.table, csv)
+        if not self.placements:
+            return [csv]
+        self.plot(csv.with_suffix(".pdf"), style)
+        return [csv, *pictures]
+
+    def __str__(self) -> str:
+        head = ("limit", "fast MB", "of peak", "slow MB", "predicted", "bound", "gap", "moved MB", "measured")
+        parts = [_title(self.table), columns([head, *(_line(row) for _, row in self.table.iterrows())], left=1)]
+        if self.table[DISTURBED].any():
+            parts.append("* others held the cores meanwhile: too slow.")
+        refused = self.table[self.table["refused"] != ""]
+        parts += [f"{row['limit']}: {row['refused']}" for _, row in refused.iterrows()]
+        return "\n".join([*parts, *(self.answers if self.placements else ())])
+
+
+def _title(table: pd.DataFrame) -> str:
+    first = table.iloc[0]
+    uncounted = f" (beside {_mb(first['uncounted_bytes'])} MB of arguments)" if first["uncounted_bytes"] else ""
+    threads = f"{first['threads']} thread{'s' if first['threads'] != 1 else ''}"
+    where = f"{first['machine']}, {threads}; slow memory {str(first['tier_reality']).upper()}"
+    if first["slow_memory"]:
+        where += f" ({first['slow_memory']})"
+    all_fast = f"{1e3 * first['all_fast_predicted_s']:.4g} ms PREDICTED from {kernels_word(table)} kernels"
+    if first[PAGES]:
+        where += f"; pages {str(first[PAGES]).upper()}"
+    return (
+        f"{first['network']} ({first['scale']}), {first['optimizer']}, on {where}.\n"
+        f"Peak {_mb(first['peak_live_bytes'])} MB{uncounted}. All-fast step: {all_fast}.\n"
+        "`predicted`, `bound`: slow-downs over that step. `measured`: over the all-fast step timed in turn."
+    )
+
+
+def _line(row: pd.Series) -> Sequence[str]:
+    """Return the words of a limit, in the order of the table's head."""
+    fast, proof = ("?", "?"), ("-", "-")
+    if pd.notna(row["dram_limit_bytes"]):
+        fast = (_mb(row["dram_limit_bytes"]), f"{100 * row['share_of_peak']:.1f} %")
+    if row["refused"]:
+        return (row["limit"], *fast, "-", "impossible", "-", "-", "-", "-")
+    if row["solver_status"] != Status.NOT_OPTIMIZED:  # an optimizer that does not search has neither bound nor gap
+        proof = (f"{row['bound_slowdown']:.3f}", f"{100 * row['gap']:.2g} %")
+    measured = "-"
+    if pd.notna(row["measured_slowdown"]):
+        measured = f"{row['measured_slowdown']:.3f}{'*' if row[DISTURBED] else ''}"
+    slow, moved = _mb(row["pmem_alloc_bytes"]), _mb(row["bytes_moved"])
+    return (row["limit"], *fast, slow, f"{row['predicted_slowdown']:.3f}", *proof, moved, measured)
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:.4g}"

@@ -66,6 +66,20 @@ def disturbed_at(runs: pd.DataFrame, limits: Sequence[str]) -> list[bool]:
     return [bool(by_limit.get(limit, False)) for limit in limits]
 
 
+def is_modelled(table: pd.DataFrame) -> bool:
+    """Whether the table is one of plans."""
+    return "step_error" in table
+
+
+SLOWDOWNS_ASKED = (0.01, 0.05, 0.1)
+"""Of sweeps: slow-downs whose least memory is told and which their picture marks, as shares of the all-fast step."""
+
+
+def kernels_word(table: pd.DataFrame) -> str:
+    """Whether the kernel times behind a sweep were measured or modelled, in a word."""
+    return "modelled" if table["tier_reality"].iloc[0] == "modelled" else "measured"
+
+
 # Records -> one table, a row a run: the .csv of most figures.
 
 _IN_ORDER = ("network", "optimizer")
@@ -78,13 +92,12 @@ _VERSIONS_IN_CAPTIONS = ("autotm", "apache-tvm", "highspy", "pyomo", "python")
 def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> pd.DataFrame:
     """One row for each record file, ordered by network and optimizer as given and then by limit, tightest first.
 
-    Columns: what identifies the run, `disturbed`, `disturbed_before`, bytes (`_bytes`), seconds (`_s`), shares in
-    [0, 1]. `uncounted_bytes` are in fast memory whatever the limit: parameters, inputs and results, unless the limit
-    counts them. `slowdown` divides the median step by `all_fast_runtime_s`: the median all-fast step timed in turn with
-    it, or, where there is none, the median step of the network's runs at limit 0:1. `predicted_slowdown` adds to that
-    measured step the predicted cost of the placement, `predicted_runtime_s` less `all_fast_predicted_s`: the processor
-    may have become faster or slower since its kernels were timed, but a wait for slow memory has not. Without
-    `needs_all_fast`, what has nothing to be divided by is empty.
+    Columns are described in `study/columns.py`. `uncounted_bytes` are in fast memory whatever the limit: parameters,
+    inputs and results, unless the limit counts them. `slowdown` divides the median step by `all_fast_runtime_s`: the
+    median all-fast step timed in turn with it, or, where there is none, the median step of the network's runs at limit
+    0:1. `predicted_slowdown` adds to that measured step the predicted cost of the placement, `predicted_runtime_s` less
+    `all_fast_predicted_s`: the processor may have become faster or slower since its kernels were timed, but a wait for
+    slow memory has not. Without `needs_all_fast`, what has nothing to be divided by is empty.
 
     Raises:
         DamagedFileError: a record cannot be read.
@@ -135,11 +148,7 @@ def require_one(table: pd.DataFrame, *columns: str) -> None:
 
 
 def _require_one_reality(table: pd.DataFrame) -> None:
-    """Refuse to compare what ran on real slow memory with what ran on emulated one.
-
-    Raises:
-        BadInputError: names the optimizers of each, and what to do.
-    """
+    """Refuse to compare what ran on real slow memory with what ran on emulated one."""
     optimizers_of = {str(name): sorted(set(of["optimizer"])) for name, of in table.groupby("tier_reality")}
     if len(optimizers_of) > 1:
         whose = "; ".join(f"{name}: {', '.join(optimizers)}" for name, optimizers in optimizers_of.items())
@@ -209,10 +218,7 @@ def versions_text(provenance: Mapping[str, Any]) -> str:
 
 
 def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFrame:
-    """One row for each plan file, in that order, with the names of `table_of_records` where it has such columns.
-
-    `predicted_runtime_s` is the plan's objective. `batches` are those that were profiled for the step, and `step_error`
-    and `kernel_error` what predicting the largest of them from the others missed, as shares.
+    """One row for each plan file, in that order; columns as `study/columns.py` describes them.
 
     Raises:
         DamagedFileError: a file cannot be read.
@@ -251,11 +257,6 @@ def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFram
     return table
 
 
-def is_modelled(table: pd.DataFrame) -> bool:
-    """Whether the table is one of plans."""
-    return "step_error" in table
-
-
 # Price of the memory of a run over that of the same step with everything in fast memory.
 
 _BYTES_PER_GB = 1e9
@@ -272,9 +273,8 @@ def ratio_price(limit: Limit, prices: PricesConfig) -> float:
 def with_prices(table: pd.DataFrame, prices: PricesConfig) -> pd.DataFrame:
     """The runs with what their memory costs.
 
-    `ratio_price` is that of the limit's ratio. `pools_price` is that of the memory that the run took, parameters,
-    inputs and results in fast memory included, and of the rest of the machine, over both of the all-fast step.
-    `price_ratio` is how many times as much a byte of fast memory costs.
+    `pools_price` is that of the memory that the run took, parameters, inputs and results in fast memory included, and
+    of the rest of the machine, over both of the all-fast step.
     """
     fast = (table["dram_alloc_bytes"] + table["uncounted_bytes"]) * prices.fast_per_gb / _BYTES_PER_GB
     slow = table["pmem_alloc_bytes"] * prices.slow_per_gb / _BYTES_PER_GB

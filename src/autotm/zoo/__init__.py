@@ -30,8 +30,8 @@ __all__ = [
     "with_values_stored",
 ]
 
-_HOMES = {"from_onnx": ("autotm.zoo.onnx.network", "onnx"), "from_torch": ("autotm.zoo.torch.network", "torch")}
-"""Module of each name, and the library that it needs, which is optional."""
+_LIBRARIES = {"from_onnx": "onnx", "from_torch": "torch"}
+"""The optional library that each importer needs; its package here has the same name."""
 
 
 def __getattr__(name: str) -> Any:
@@ -40,11 +40,11 @@ def __getattr__(name: str) -> Any:
     Raises:
         AutotmError: the library that it needs is not installed.
     """
-    if name not in _HOMES:
+    if name not in _LIBRARIES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    home, library = _HOMES[name]
+    library = _LIBRARIES[name]
     try:
-        return getattr(import_module(home), name)
+        return getattr(import_module(f"autotm.zoo.{library}.network"), name)
     except ModuleNotFoundError as error:
         if error.name != library:
             raise

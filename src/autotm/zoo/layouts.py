@@ -46,13 +46,7 @@ class Laid:
 
 @dataclass(frozen=True)
 class Applied:
-    """A call of an operator as it was rewritten, for the gradients that refer to it.
-
-    Attributes:
-        result: what it gave, a tensor or a tuple.
-        order: of the result, or of its first part.
-        orders: of its first operands.
-    """
+    """A call of an operator as it was rewritten, for gradients: orders of its result, or first part, and operands."""
 
     result: relax.Var
     order: Order
@@ -381,8 +375,8 @@ def _layer_norm(layouts: Layouts, call: relax.Call) -> Value:
     value, order = _with_last(layouts, call.args[0], axes)
     rest = [layouts.tensor(layouts.at(argument)) for argument in call.args[1:]]
     last = list(range(len(order) - len(axes), len(order)))
-    written = tuple(range(len(axes)))
     found = _operator(call)(value, *rest, axes=last, epsilon=call.attrs.epsilon)
+    written = tuple(range(len(axes)))
     return Laid(layouts.apply(found, order, order, written, written), order)
 
 
@@ -434,16 +428,26 @@ def _conv1d(layouts: Layouts, call: relax.Call) -> Value:
     return layouts.reshape(wide, (batch, channels, width))
 
 
-def _pool(layouts: Layouts, call: relax.Call) -> Value:
-    value = layouts.at(call.args[0])
+_POOL = ("pool_size", "strides", "padding", "dilation", "ceil_mode", "count_include_pad")
+_OF_IMAGES = {
+    "relax.nn.adaptive_avg_pool2d": ("output_size",), "relax.nn.avg_pool2d": _POOL, "relax.nn.max_pool2d": _POOL,
+    "relax.image.resize2d": (
+        "roi", "method", "coordinate_transformation_mode", "rounding_method", "cubic_alpha", "cubic_exclude",
+        "extrapolation_value",
+    ),
+}  # fmt: skip
+"""Attributes, besides the layout, of operators that take images and compute them with channels last."""
+
+
+def _of_image(layouts: Layouts, call: relax.Call) -> Value:
     if call.attrs.layout != "NCHW":
         return layouts.as_written(call)
-    operator = _operator(call)
-    names = ("output_size",)
-    if "adaptive" not in call.op.name:
-        names = ("pool_size", "strides", "padding", "dilation", "ceil_mode", "count_include_pad")
-    attrs = _attributes(call, *names)
-    return Laid(layouts.apply(operator(layouts.tensor(value, _NHWC), layout="NHWC", **attrs), _NHWC, _NHWC), _NHWC)
+    attrs = _attributes(call, *_OF_IMAGES[call.op.name])
+    if "roi" in attrs:
+        attrs["roi"] = tuple(map(float, call.attrs.roi))
+    data = layouts.tensor(layouts.at(call.args[0]), _NHWC)
+    found = _operator(call)(data, *call.args[1:], layout="NHWC", **attrs)
+    return Laid(layouts.apply(found, _NHWC, _NHWC), _NHWC)
 
 
 def _concat(layouts: Layouts, call: relax.Call) -> Value:
@@ -490,17 +494,6 @@ def _broadcast_to(layouts: Layouts, call: relax.Call) -> Value:
         return value
     found = relax.op.broadcast_to(value.tensor, [shape[axis] for axis in value.order])
     return Laid(layouts.emit(found), value.order)
-
-
-def _resize(layouts: Layouts, call: relax.Call) -> Value:
-    attrs, data = call.attrs, layouts.at(call.args[0])
-    if attrs.layout != "NCHW":
-        return layouts.as_written(call)
-    names = ("method", "coordinate_transformation_mode", "rounding_method", "cubic_alpha", "cubic_exclude")
-    rest = _attributes(call, *names, "extrapolation_value")
-    rest["roi"] = tuple(map(float, attrs.roi))
-    found = relax.op.image.resize2d(layouts.tensor(data, _NHWC), call.args[1], layout="NHWC", **rest)
-    return Laid(layouts.apply(found, _NHWC, _NHWC), _NHWC)
 
 
 def _matmul(layouts: Layouts, call: relax.Call) -> Value:
@@ -554,14 +547,13 @@ RULES: dict[str, Callable[[Layouts, relax.Call], Value]] = {
     **{f"relax.{name}": _elementwise for name in _ELEMENTWISE},
     **{f"relax.{name}": _reduction for name in _REDUCTIONS},
     **{f"relax.{name}": _reshape for name in ("expand_dims", "flatten", "reshape", "squeeze")},
-    **{f"relax.nn.{name}": _pool for name in ("adaptive_avg_pool2d", "avg_pool2d", "max_pool2d")},
+    **dict.fromkeys(_OF_IMAGES, _of_image),
     **{f"relax.nn.{name}": _softmax for name in ("log_softmax", "softmax")},
     **{f"relax.nn.{name}": _layer_norm for name in ("layer_norm", "rms_norm")},
     "relax.astype": _cast,
     "relax.call_pure_packed": _gradient,
     "relax.broadcast_to": _broadcast_to,
     "relax.concat": _concat,
-    "relax.image.resize2d": _resize,
     "relax.matmul": _matmul,
     "relax.nn.batch_norm": _batch_norm,
     "relax.nn.conv1d": _conv1d,

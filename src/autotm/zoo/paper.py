@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tvm import relax
 
@@ -116,19 +116,15 @@ def resnet(name: str, batch: int, image: int, blocks: tuple[int, ...]) -> Networ
     x = net.max_pool(x, 3, 2, 1)
     for stage, count in enumerate(blocks):
         filters = _RESNET_FILTERS << stage
-        x = _bottleneck(net, x, filters, stride=1 if stage == 0 else 2, project=True)
-        for _ in range(count - 1):
-            x = _bottleneck(net, x, filters, stride=1, project=False)
+        for block in range(count):
+            stride = 2 if stage and block == 0 else 1
+            y = net.batch_norm(net.conv(x, filters, 1, relu=False), relu=True)
+            y = net.batch_norm(net.conv(y, filters, 3, padding=1, relu=False), relu=True)
+            y = net.batch_norm(net.conv(y, 4 * filters, 1, stride, relu=False))
+            shortcut = x if block else net.batch_norm(net.conv(x, 4 * filters, 1, stride, relu=False))
+            x = net.relu(net.add(y, shortcut))
     scores = net.dense(net.global_mean(x), IMAGENET_CLASSES, relu=False)
     return net.softmax_cross_entropy(net.log_floored(scores, 1e-9))
-
-
-def _bottleneck(net: NetworkBuilder, x: relax.Var, filters: int, stride: int, *, project: bool) -> relax.Var:
-    y = net.batch_norm(net.conv(x, filters, 1, relu=False), relu=True)
-    y = net.batch_norm(net.conv(y, filters, 3, padding=1, relu=False), relu=True)
-    y = net.batch_norm(net.conv(y, 4 * filters, 1, stride, relu=False))
-    shortcut = net.batch_norm(net.conv(x, 4 * filters, 1, stride, relu=False)) if project else x
-    return net.relu(net.add(y, shortcut))
 
 
 # DenseNet as AutoTM trained it: explicit concatenations, and transitions back to 64 channels instead of to half.
@@ -154,15 +150,11 @@ def densenet(name: str, batch: int, image: int, layers: tuple[int, ...]) -> Netw
         if block > 0:
             x = net.avg_pool(net.conv(net.batch_norm(x, relu=True), _DENSENET_FIRST, 1, relu=False), 2, 2)
         for _ in range(count):
-            x = _densenet_layer(net, x)
+            y = net.conv(net.batch_norm(x, relu=True), 4 * _DENSENET_GROWTH, 1, relu=False)
+            y = net.conv(net.batch_norm(y, relu=True), _DENSENET_GROWTH, 3, padding=1, relu=False)
+            x = net.concat([x, y])
     scores = net.dense(net.global_mean(x), IMAGENET_CLASSES, relu=False)
     return net.softmax_cross_entropy(net.log_floored(scores, 1e-9))
-
-
-def _densenet_layer(net: NetworkBuilder, x: relax.Var) -> relax.Var:
-    y = net.conv(net.batch_norm(x, relu=True), 4 * _DENSENET_GROWTH, 1, relu=False)
-    y = net.conv(net.batch_norm(y, relu=True), _DENSENET_GROWTH, 3, padding=1, relu=False)
-    return net.concat([x, y])
 
 
 # Inception v4 as AutoTM trained it: no batch norm, biased convolutions, ReLU on all of them but one per B block.
@@ -255,56 +247,11 @@ _MASKED = 1e9
 """Subtracted from scores of later positions; softmax makes them zero."""
 
 
-@dataclass(frozen=True)
-class _TransformerBlocks:
-    """The parts of a layer; activations are (batch * sequence, width), so that dense layers are plain products."""
-
-    net: NetworkBuilder
-    batch: int
-    sequence: int
-
-    def encoder_layer(self, x: relax.Expr) -> relax.Var:
-        """Attention of x to itself, then two dense layers."""
-        return self.feed_forward(self.normalized_sum(x, self.attention(x, x)))
-
-    def decoder_layer(self, x: relax.Expr, memory: relax.Expr, mask: relax.Expr) -> relax.Var:
-        """Attention of x to its own past, then to the encoder's result, then two dense layers."""
-        x = self.normalized_sum(x, self.attention(x, x, mask))
-        return self.feed_forward(self.normalized_sum(x, self.attention(x, memory)))
-
-    def feed_forward(self, x: relax.Expr) -> relax.Var:
-        """Two dense layers with a ReLU between them."""
-        return self.normalized_sum(
-            x, self.net.dense(self.net.dense(x, _TRANSFORMER_HIDDEN), _TRANSFORMER_WIDTH, relu=False)
-        )
-
-    def normalized_sum(self, x: relax.Expr, change: relax.Expr) -> relax.Var:
-        """Add the residual connection, and normalize the sum."""
-        return self.net.layer_norm(self.net.add(change, x))
-
-    def attention(self, x: relax.Expr, memory: relax.Expr, mask: relax.Expr | None = None) -> relax.Var:
-        """softmax(Q Kᵀ / sqrt(width of a head) + mask) V of every head, and a dense layer over all heads."""
-        net = self.net
-        queries, keys, values = (self._heads(net.dense(y, _TRANSFORMER_WIDTH, relu=False)) for y in (x, memory, memory))
-        products = net.product("bihd,bjhd->bhij", queries, keys)
-        scores = net.scale(products, 1 / math.sqrt(_TRANSFORMER_WIDTH // _TRANSFORMER_HEADS))
-        if mask is not None:
-            scores = net.add(scores, mask)
-        context = net.product("bhij,bjhd->bihd", net.softmax(scores), values)
-        return net.dense(
-            net.reshape(context, (self.batch * self.sequence, _TRANSFORMER_WIDTH)), _TRANSFORMER_WIDTH, relu=False
-        )
-
-    def _heads(self, x: relax.Expr) -> relax.Var:
-        return self.net.reshape(
-            x, (self.batch, self.sequence, _TRANSFORMER_HEADS, _TRANSFORMER_WIDTH // _TRANSFORMER_HEADS)
-        )
-
-
 def transformer(batch: int, sequence: int, vocabulary: int = 20000) -> Network:
     """8 encoder and 8 decoder layers of width 512, loss = cross-entropy over all positions, SGD 0.05.
 
     Encoder and decoder share the table of embeddings. Positions and the mask of future positions are inputs.
+    Activations are (batch * sequence, width), so that dense layers are plain products.
     """
     net = NetworkBuilder("transformer", batch, learning_rate=0.05)
     tokens = [
@@ -317,16 +264,33 @@ def transformer(batch: int, sequence: int, vocabulary: int = 20000) -> Network:
         "embedding_table", (vocabulary, _TRANSFORMER_WIDTH), Initial("normal", 1 / math.sqrt(_TRANSFORMER_WIDTH))
     )
 
+    head_width, rows = _TRANSFORMER_WIDTH // _TRANSFORMER_HEADS, (batch * sequence, _TRANSFORMER_WIDTH)
+
     def embedded(indices: relax.Expr) -> relax.Var:
         scaled = net.scale(net.embedding(table, indices), math.sqrt(_TRANSFORMER_WIDTH))
-        return net.reshape(net.add(scaled, positions), (batch * sequence, _TRANSFORMER_WIDTH))
+        return net.reshape(net.add(scaled, positions), rows)
 
-    blocks = _TransformerBlocks(net, batch, sequence)
+    def attended(x: relax.Expr, memory: relax.Expr, mask: relax.Expr | None = None) -> relax.Var:
+        """Add softmax(Q Kᵀ / sqrt(width of a head) + mask) V of every head, by a dense layer, to x; normalize."""
+        projected = (net.dense(y, _TRANSFORMER_WIDTH, relu=False) for y in (x, memory, memory))
+        heads = (net.reshape(y, (batch, sequence, _TRANSFORMER_HEADS, head_width)) for y in projected)
+        queries, keys, values = heads
+        scores = net.scale(net.product("bihd,bjhd->bhij", queries, keys), 1 / math.sqrt(head_width))
+        if mask is not None:
+            scores = net.add(scores, mask)
+        context = net.product("bhij,bjhd->bihd", net.softmax(scores), values)
+        return net.layer_norm(net.add(net.dense(net.reshape(context, rows), _TRANSFORMER_WIDTH, relu=False), x))
+
+    def feed_forward(x: relax.Expr) -> relax.Var:
+        """Add two dense layers of x with a ReLU between them to x; normalize."""
+        hidden = net.dense(x, _TRANSFORMER_HIDDEN)
+        return net.layer_norm(net.add(net.dense(hidden, _TRANSFORMER_WIDTH, relu=False), x))
+
     memory, x = (embedded(indices) for indices in tokens)
     for _ in range(TRANSFORMER_LAYERS):
-        memory = blocks.encoder_layer(memory)
+        memory = feed_forward(attended(memory, memory))
     for _ in range(TRANSFORMER_LAYERS):
-        x = blocks.decoder_layer(x, memory, mask)
+        x = feed_forward(attended(attended(x, x, mask), memory))
     return net.softmax_cross_entropy(net.dense(x, vocabulary, relu=False))
 
 

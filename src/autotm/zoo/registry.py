@@ -16,65 +16,25 @@ from typing import Any
 
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
 from autotm.model.network_source import NetworkSource
+from autotm.zoo import paper
 from autotm.zoo.network import Network
-from autotm.zoo.paper import (
-    densenet264,
-    dlrm,
-    inception_v4,
-    mlp,
-    mnist,
-    resnet50,
-    resnet200,
-    transformer,
-    vgg19,
-    vgg416,
-    vgg_to_test,
-)
 
 # A user's own network: a function in a Python file, called like those of the zoo.
 
 _NAME = re.compile(r"[a-z0-9_]+")
 
 
-def load_function(file: Path, function: str) -> Callable[..., Any]:
-    """Run a Python file, and return its function of that name.
-
-    Raises:
-        BadInputError: running the file raises, or it has no such function.
-    """
-    spec = importlib.util.spec_from_file_location(f"autotm_own_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise BadInputError(f"{file}: is not a Python file; give one whose name ends in .py")
-    module = importlib.util.module_from_spec(spec)
+def _own_function(source: NetworkSource, file: str) -> Callable[..., Any]:
+    """Run a user's own file, or import `package.module` of `root` or of what is installed; return the function."""
+    address, _, name = source.function.rpartition(":")
+    place, doing = (file, "running it") if source.root is None else (source.function, f"importing {address}")
     try:
-        spec.loader.exec_module(module)
+        module = _module_of_file(Path(file)) if source.root is None else _module_of_root(address, source.root)
     except AutotmError:
         raise
     except Exception as error:
-        raise BadInputError(f"{file}: {_where(error, str(file))}running it raised {_what(error)}") from error
-    return _function_of(module, function, str(file))
-
-
-def imported_function(address: str, root: Path) -> Callable[..., Any]:
-    """Return the function `package.module:function` of an installed package, or of one in the folder `root`.
-
-    Raises:
-        BadInputError: the module cannot be imported, or has no such function.
-    """
-    module, _, function = address.partition(":")
-    sys.path.insert(0, str(root))
-    try:
-        found = importlib.import_module(module)
-    except AutotmError:
-        raise
-    except Exception as error:
-        raise BadInputError(f"{address}: importing {module} raised {_what(error)}") from error
-    finally:
-        sys.path.remove(str(root))
-    return _function_of(found, function, address)
-
-
-def _function_of(module: ModuleType, name: str, place: str) -> Callable[..., Any]:
+        where = _where(error, file) if source.root is None else ""
+        raise BadInputError(f"{place}: {where}{doing} raised {_what(error)}") from error
     function: Callable[..., Any] | None = getattr(module, name, None)
     if callable(function):
         return function
@@ -84,6 +44,23 @@ def _function_of(module: ModuleType, name: str, place: str) -> Callable[..., Any
         if inspect.isfunction(value) and not other.startswith("_") and value.__module__ not in sys.modules
     ]
     raise BadInputError(f"{place}: {unknown_name('function', name, likely)}")
+
+
+def _module_of_file(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"autotm_own_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise BadInputError(f"{file}: is not a Python file; give one whose name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _module_of_root(address: str, root: str) -> ModuleType:
+    sys.path.insert(0, root)
+    try:
+        return importlib.import_module(address)
+    finally:
+        sys.path.remove(root)
 
 
 def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | None = None, seed: int = 0) -> Network:
@@ -106,7 +83,13 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
     try:
-        network = _from_torch(function(**sizes))
+        network = function(**sizes)
+        if isinstance(network, tuple) and len(network) == 2:  # noqa: PLR2004  (module and inputs)
+            network = {"module": network[0], "inputs": network[1]}
+        if isinstance(network, Mapping) and {"module", "inputs"} <= set(network):
+            from autotm.zoo import from_torch  # noqa: PLC0415 - only for those who have PyTorch
+
+            network = from_torch(**network)
     except AutotmError:
         raise
     except Exception as error:
@@ -123,17 +106,6 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
             "digits and _"
         )
     return named
-
-
-def _from_torch(found: object) -> object:
-    """Make a network of what was returned where it is a module of PyTorch with its inputs."""
-    if isinstance(found, tuple) and len(found) == 2:  # noqa: PLR2004  (module and inputs)
-        found = {"module": found[0], "inputs": found[1]}
-    if not (isinstance(found, Mapping) and {"module", "inputs"} <= set(found)):
-        return found
-    from autotm.zoo import from_torch  # noqa: PLC0415 - only for those who have PyTorch
-
-    return from_torch(**found)
 
 
 def _check_sizes(function: Callable[..., Any], sizes: Mapping[str, Any], source: str) -> None:
@@ -159,19 +131,11 @@ def _where(error: Exception, file: str) -> str:
     return f"line {lines[-1]}: " if lines else ""
 
 
-_NETWORKS: dict[str, Callable[..., Network]] = {
-    "densenet264": densenet264,
-    "dlrm": dlrm,
-    "inception_v4": inception_v4,
-    "mlp": mlp,
-    "mnist": mnist,
-    "resnet50": resnet50,
-    "resnet200": resnet200,
-    "test_vgg": vgg_to_test,
-    "transformer": transformer,
-    "vgg19": vgg19,
-    "vgg416": vgg416,
-}
+_FUNCTIONS: tuple[Callable[..., Network], ...] = (
+    paper.densenet264, paper.dlrm, paper.inception_v4, paper.mlp, paper.mnist, paper.resnet50, paper.resnet200,
+    paper.transformer, paper.vgg19, paper.vgg416,
+)  # fmt: skip
+_NETWORKS = {function.__name__: function for function in _FUNCTIONS} | {"test_vgg": paper.vgg_to_test}
 
 
 def networks() -> tuple[str, ...]:
@@ -206,8 +170,4 @@ def build_from(source: NetworkSource, seed: int = 0) -> Network:
     if source.file is None:
         return build(source.name, source.sizes)
     source.require()
-    if source.root is not None:
-        function = imported_function(source.function, Path(source.root))
-    else:
-        function = load_function(Path(source.file), source.function)
-    return call(function, source.sizes, source.name, seed)
+    return call(_own_function(source, source.file), source.sizes, source.name, seed)

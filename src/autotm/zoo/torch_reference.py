@@ -26,13 +26,7 @@ IMAGE_RANK = 4
 
 
 def function_of(call: tvm.ir.Call, network: str, *, sparse: bool) -> Callable[..., torch.Tensor]:
-    """Return what computes a call; named `product` where it takes a bias as a third argument.
-
-    With `sparse`, the gradient of a table names the rows that it changes.
-
-    Raises:
-        BadInputError: the operator, or one of its options, has no counterpart.
-    """
+    """Return what computes a call, if it has a counterpart; named `product` where a third argument may be a bias."""
     rules = {**_RULES, "relax.take": partial(_take, sparse=sparse)}
     if call.op.name not in rules:
         raise BadInputError(f"network {network}: {call.op.name} has no counterpart in PyTorch here")
@@ -157,14 +151,7 @@ _RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True)
 class Instruction:
-    """One operator of PyTorch.
-
-    Attributes:
-        result: its name.
-        function: that gives it.
-        arguments: names of values, lists of them, or constants.
-        last: names that nobody uses after it.
-    """
+    """One operator of PyTorch: `arguments` are names of values, lists of these, or constants; `last` are used last."""
 
     result: str
     function: Callable[..., Any]
@@ -202,8 +189,14 @@ class TorchNetwork(torch.nn.Module):
     def forward(self) -> torch.Tensor:
         """Compute the loss of the fixed batch."""
         values: dict[str, Any] = {**self.inputs, **self.weights}
+
+        def value(argument: Any) -> Any:
+            if isinstance(argument, list):
+                return [values[name] for name in argument]
+            return values[argument] if isinstance(argument, str) else argument
+
         for one in self._plan:
-            values[one.result] = one.function(*[_value(values, argument) for argument in one.arguments])
+            values[one.result] = one.function(*map(value, one.arguments))
             for name in one.last:
                 del values[name]
         return values[self._result]
@@ -218,7 +211,7 @@ def plan_of(network: Network, *, sparse: bool) -> list[Instruction]:
     """Return the operators of PyTorch that compute a network's loss, in order; a bias addition joins its product.
 
     Raises:
-        BadInputError: it has states, or an operator that has no counterpart; names it.
+        BadInputError: it has states, or an operator with options that have no counterpart; names it.
     """
     if network.states:
         raise BadInputError(f"network {network.name}: it has states, which PyTorch does not keep here")
@@ -255,12 +248,6 @@ def _to_torch(
         return tensor
     ordered = tensor.permute(3, 2, 0, 1) if weight else tensor.permute(0, 3, 1, 2)
     return ordered.contiguous(memory_format=torch.channels_last)
-
-
-def _value(values: Mapping[str, Any], argument: Any) -> Any:
-    if isinstance(argument, list):
-        return [values[name] for name in argument]
-    return values[argument] if isinstance(argument, str) else argument
 
 
 def _leading_to_the_loss(main: relax.Function) -> list[relax.VarBinding]:

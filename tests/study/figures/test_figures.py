@@ -1,4 +1,4 @@
-"""What holds of every figure: drawn from its table alone, the same bytes each time, and said where it comes from."""
+"""Figures: drawn from their tables alone, the same bytes each time; what each of them divides, prices and names."""
 
 from __future__ import annotations
 
@@ -8,32 +8,42 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import pytest
+import synthetic_figures
+import synthetic_records
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
-from synthetic_figures import LARGE, LIMITS, tables
-from synthetic_records import IO_BYTES, LINUX, PEAK_BYTES, write_workload
+from synthetic_figures import LARGE, LIMITS
+from synthetic_records import IO_BYTES, LINUX, PEAK_BYTES, PROVENANCE, record, write_study, write_workload
 
 from autotm.model.config import PricesConfig, StyleConfig
 from autotm.model.errors import BadInputError
+from autotm.model.files import save
 from autotm.model.limit import Limit
+from autotm.stages.figures import figure_stage
 from autotm.study.columns import MEANINGS
-from autotm.study.drawing import network_colors, styled
-from autotm.study.figures import comparisons, memory_prices
-from autotm.study.figures.figures import FIGURES, FigureFiles, draw
+from autotm.study.drawing import gap_text, network_colors, proven_text, styled, write_caption
+from autotm.study.figures import comparisons, limits, memory_prices
+from autotm.study.figures.figures import FIGURES, draw
 from autotm.study.tables import ratio_price, read_table, table_of_records, with_prices, write_table
+
+# What holds of every figure: drawn from its table alone, the same bytes each time, and said where it comes from.
 
 STYLE = StyleConfig(dots_per_inch=60)
 AGAIN = """
 import sys
 from pathlib import Path
 from autotm.model.config import StyleConfig
-from autotm.study.figures.figures import FigureFiles, draw
+from autotm.study.figures.figures import draw
 for csv in sys.argv[1:]:
-    draw(FigureFiles.of(Path(csv)), StyleConfig(dots_per_inch=60))
+    draw(Path(csv), StyleConfig(dots_per_inch=60))
 """
 SAVED = ("fig8",)
 """The figure whose files are always compared; those of the others take a second or more each, twice."""
@@ -44,7 +54,7 @@ OTHERS = [name for name in FIGURES if name not in SAVED]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The table of every figure."""
     folder = tmp_path_factory.mktemp("figures")
-    for name, table in tables(folder / "sources").items():
+    for name, table in synthetic_figures.tables(folder / "sources").items():
         write_table(table, folder / f"{name}.csv")
     return folder
 
@@ -65,9 +75,7 @@ def test_every_column_has_a_meaning(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "names",
-    [SAVED, *(pytest.param(OTHERS[place::4], marks=pytest.mark.slow) for place in range(4))],
-    ids=" ".join,
+    "names", [SAVED, *(pytest.param(OTHERS[place::4], marks=pytest.mark.slow) for place in range(4))], ids=" ".join
 )
 def test_the_same_table_gives_the_same_files_without_a_date(folder: Path, tmp_path: Path, names: list[str]) -> None:
     """In another process, whose strings hash and whose clock stands otherwise."""
@@ -76,7 +84,7 @@ def test_the_same_table_gives_the_same_files_without_a_date(folder: Path, tmp_pa
         place.mkdir(exist_ok=True)
         shutil.copy(folder / f"{name}.csv", place)
     for name in names:
-        draw(FigureFiles.of(here / f"{name}.csv"), STYLE)
+        draw(here / f"{name}.csv", STYLE)
     environment = os.environ | {"PYTHONHASHSEED": "4711", "TZ": "Pacific/Kiritimati"}
     copies = [there / f"{name}.csv" for name in names]
     subprocess.run([sys.executable, "-c", AGAIN, *copies], env=environment, check=True, timeout=280)
@@ -157,13 +165,9 @@ def test_figure_8_on_real_slow_memory_has_no_cache_to_compare_with(
     assert figure.axes[0].get_ylabel() == f"speed-up over {base}"
     assert "There is no memory-mode here: fast memory is no cache of slow memory that programs address." in text
     assert f"Bars: {base}'s slow-down over the optimizer's" in text
-
-
-def test_a_caption_says_when_the_kernel_placed_pages(tmp_path: Path) -> None:
-    table = table_of_records(write_workload(tmp_path, LARGE, ("5:2",), ("linux-preferred", "static")))
-    _, text = comparisons.draw_fig8(table.assign(tier_reality="real", page_placement="linux"), STYLE)
-    assert "Pages by Linux (linux-preferred, static): placed by this machine's kernel" in text
-    assert "SIMULATED" not in text
+    _, by_kernel = comparisons.draw_fig8(table.assign(page_placement="linux"), STYLE)
+    assert f"Pages by Linux ({', '.join(optimizers)}): placed by this machine's kernel" in by_kernel
+    assert "SIMULATED" not in by_kernel
 
 
 def test_figure_8_asks_for_memory_mode_and_one_limit(tmp_path: Path) -> None:
@@ -214,9 +218,6 @@ def test_prices_are_those_of_the_memory_taken(folder: Path) -> None:
     assert table.xs("0:1", level="limit")["pools_price"].tolist() == pytest.approx([1.0] * 12)
     dear = with_prices(table.reset_index(), PricesConfig(rest=1e6))
     assert dear["pools_price"].min() > 0.999, "beside a dear machine, memory is cheap"
-
-
-def test_a_ratio_costs_what_its_parts_cost() -> None:
     assert ratio_price(Limit(0, 1), PricesConfig()) == 1.0
     assert ratio_price(Limit(1, 0), PricesConfig()) == pytest.approx(1 / 2.1)
     assert pd.isna(ratio_price(Limit.parse("4500MB"), PricesConfig()))
@@ -241,3 +242,251 @@ def test_a_network_keeps_its_colour_whatever_is_shown_beside_it() -> None:
     assert alone["my_net"] == together["my_net"]
     assert together["test_vgg"] == together["vgg19"] == alone["vgg19"]
     assert len({together[name] for name in together}) == len(together) - 1, "but for these two, all differ"
+
+
+# Figure 10 from records to files: the table decides the picture.
+
+
+@pytest.fixture(scope="module")
+def fig10(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fig10")
+    figure_stage(STYLE, {"records": write_study(folder / "records")}, csv=folder / "fig10.csv")
+    return folder
+
+
+def test_the_table_survives_its_file(fig10: Path, tmp_path: Path) -> None:
+    table = read_table(fig10 / "fig10.csv")
+    write_table(table, tmp_path / "again.csv")
+    assert (tmp_path / "again.csv").read_bytes() == (fig10 / "fig10.csv").read_bytes()
+
+
+def test_a_look_changes_the_picture_and_leaves_matplotlib_as_it_was(fig10: Path, tmp_path: Path) -> None:
+    assert b"EMULATED" in (fig10 / "fig10.pdf").read_bytes()
+    with Image.open(fig10 / "fig10.png") as image:
+        assert image.width > 3 * 8 / 2.54 * STYLE.dots_per_inch * 0.9
+    before = dict(mpl.rcParams)
+    (tmp_path / "fig10.csv").write_bytes((fig10 / "fig10.csv").read_bytes())
+    draw(tmp_path / "fig10.csv", STYLE.model_copy(update={"font_size_pt": 11.0}))
+    assert (tmp_path / "fig10.png").read_bytes() != (fig10 / "fig10.png").read_bytes()
+    assert dict(mpl.rcParams) == before
+
+
+def test_panels_show_the_table(fig10: Path) -> None:
+    table = read_table(fig10 / "fig10.csv")
+    figure, _ = limits.draw_fig10(table, StyleConfig())
+    slowdown, traffic, movement = figure.axes
+
+    assert _line(slowdown, "static-AutoTM") == pytest.approx(_points(table, "static", "slowdown"))
+    assert _line(slowdown, "sync-AutoTM") == pytest.approx(_points(table, "synchronous", "slowdown"))
+    assert _line(traffic, "static-AutoTM: inputs") == pytest.approx(_points(table, "static", "dram_input_fraction"))
+    assert len([line for line in traffic.lines if ":" in str(line.get_label())]) == 4
+    assert traffic.yaxis.get_major_formatter()(0.5) == "50%"
+    assert _line(movement, "fast → slow") == pytest.approx(_points(table, "synchronous", "bytes_moved_pmem"))
+    assert movement.get_ylabel() == "moved in one step (GB)"
+    assert movement.yaxis.get_major_formatter()(1.5e9) == "1.5"
+    for axes in (slowdown, traffic, movement):
+        assert axes.get_xlabel() == "fast memory allowed, with I/O tensors (GB)"
+        marks = [line for line in axes.lines if set(line.get_xdata()) == {PEAK_BYTES + IO_BYTES}]
+        assert len(marks) == 1, "the whole step's memory is marked where the x axis counts it, I/O included"
+
+
+def test_pictures_for_a_talk_share_their_axes(fig10: Path) -> None:
+    table = read_table(fig10 / "fig10.csv")
+    pictures = [limits.draw_fig10a(table, StyleConfig(), limit)[0] for limit in ("0:1", "1:0")]
+    everything, _ = limits.draw_fig10a(table, StyleConfig())
+    (whole,) = everything.axes
+    assert _line(whole, "sync-AutoTM") == pytest.approx(_points(table, "synchronous", "slowdown"))
+    for picture, limit in zip(pictures, ("0:1", "1:0"), strict=True):
+        (axes,) = picture.axes
+        assert (axes.get_xlim(), axes.get_ylim()) == (whole.get_xlim(), whole.get_ylim())
+        point = table[(table["limit"] == limit) & (table["optimizer"] == "synchronous")]
+        ((x, y),) = axes.lines[0].get_xydata()
+        assert (x, y) == (point["dram_limit_bytes"].item() + IO_BYTES, point["slowdown"].item())
+    with pytest.raises(BadInputError, match='at limit "1:0"'):
+        limits.draw_fig10a(table[table["limit"] != "1:0"], StyleConfig(), "1:0")
+
+
+def _line(axes: mpl.axes.Axes, label: str) -> np.ndarray:
+    line = next(
+        line
+        for line in axes.lines
+        if line.get_label() == label and len(line.get_xdata()) == len(synthetic_records.LIMITS)
+    )
+    return np.asarray(line.get_xydata())
+
+
+def _points(table: pd.DataFrame, optimizer: str, column: str) -> np.ndarray:
+    runs = table[table["optimizer"] == optimizer]
+    return np.column_stack([runs["dram_limit_bytes"] + IO_BYTES, runs[column]])
+
+
+# Figures 7, 9 and 11 divide, price and name what their tables say.
+
+NETWORKS = ("resnet200", "vgg19", "densenet264")
+SHARES = {"1:0": 0.0, "8:1": 1 / 9, "4:1": 0.2, "1:1": 0.5, "0:1": 1.0}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_workload(tmp_path_factory.mktemp("workload"), NETWORKS, LIMITS)
+
+
+@pytest.fixture(scope="module")
+def compared(records: list[Path]) -> pd.DataFrame:
+    return with_prices(table_of_records(records), PricesConfig())
+
+
+def predicted_too_long(times: float, limit: str) -> float:
+    """Per cent of a step for whose slow memory 4 % too much is predicted."""
+    measured = slow_down(times, limit)
+    return 100 * ((1 + 1.04 * (measured - 1)) / measured - 1)
+
+
+def heights(axes: Axes, series: int) -> list[float]:
+    return [bar.get_height() for bar in axes.containers[series]]
+
+
+def slow_down(times: float, limit: str) -> float:
+    return 1 + times * (1 - SHARES[limit]) ** 2
+
+
+def test_a_table_holds_every_run_by_network_optimizer_and_limit(compared: pd.DataFrame) -> None:
+    table = compared
+    assert len(table) == len(NETWORKS) * 3 * len(LIMITS)
+    assert list(dict.fromkeys(table["network"])) == list(NETWORKS)
+    assert list(table["limit"][:5]) == ["1:0", "8:1", "4:1", "1:1", "0:1"]
+    assert table.groupby("network")["all_fast_runtime_s"].first()[list(NETWORKS)].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_figure_7_divides_by_the_slowest_all_slow_run(compared: pd.DataFrame) -> None:
+    figure, _ = comparisons.draw_fig7(compared, STYLE)
+    axes = figure.axes[1]
+    assert axes.get_title(loc="left") == "(b)  VGG19"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["8:1", "4:1", "1:1"]
+    for series, times in enumerate((4.2, 3.5, 1.4)):
+        expected = [(1 + 4.2) / slow_down(times, limit) for limit in ("8:1", "4:1", "1:1")]
+        assert heights(axes, series) == pytest.approx(expected)
+    (line,) = [line for line in axes.lines if line.get_label() == "all fast"]
+    assert set(line.get_ydata()) == {5.2}
+
+
+def test_figure_7_shows_rivals_and_says_that_they_are_simulated(records: list[Path], tmp_path: Path) -> None:
+    rivals = write_workload(tmp_path, NETWORKS, LIMITS[1:-1], LINUX)
+    figure, text = comparisons.draw_fig7(table_of_records([*records, *rivals]), STYLE)
+    axes = figure.axes[1]
+    names = [bars.get_label() for bars in axes.containers]
+    assert names[-4:] == ["Linux: preferred", "Linux: interleave", "Linux: weighted", "Linux: NUMA balancing"]
+    expected = [(1 + 4.2) / slow_down(3.8, limit) for limit in ("8:1", "4:1", "1:1")]
+    for series in range(3, 7):
+        assert heights(axes, series) == pytest.approx(expected)
+    assert f"Pages by Linux ({', '.join(LINUX)}): where they are is SIMULATED" in text
+    assert "SIMULATED" not in comparisons.draw_fig7(table_of_records(records), STYLE)[1]
+
+
+def test_figure_9_shows_performance_and_price(compared: pd.DataFrame) -> None:
+    figure, _ = memory_prices.draw_fig9(compared, STYLE)
+    (axes,) = figure.axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1:0", "8:1", "4:1", "1:1"]
+    assert heights(axes, 0) == pytest.approx([1 / slow_down(1.4, limit) for limit in ("1:0", "8:1", "4:1", "1:1")])
+    (prices,) = axes.collections
+    heights_of_prices = [segment[0][1] for segment in prices.get_segments()]
+    assert heights_of_prices == pytest.approx([0.476, 0.534, 0.581, 0.738], abs=5e-4), "as in the paper"
+    assert [bars.get_label() for bars in axes.containers] == ["VGG19", "DenseNet-264", "ResNet-200"], "as published"
+
+
+def test_figure_11_shows_errors_and_names_those_that_are_large(records: list[Path]) -> None:
+    table = table_of_records(records)
+    is_far = (table["network"] == "vgg19") & (table["optimizer"] == "static") & (table["limit"] == "4:1")
+    table.loc[is_far, "predicted_slowdown"] *= 1.25
+    figure, remark = comparisons.draw_fig11(table, STYLE)
+    static, synchronous = figure.axes
+    assert "numa" not in {static.get_title(loc="left"), synchronous.get_title(loc="left")}, (
+        "it does not place by prediction"
+    )
+    expected = [predicted_too_long(3.5, limit) for limit in SHARES]
+    expected[2] = 100 * (1.25 * (1 + expected[2] / 100) - 1)
+    assert heights(static, 1) == pytest.approx(expected, abs=1e-9)
+    assert heights(synchronous, 1) == pytest.approx([predicted_too_long(1.4, limit) for limit in SHARES], abs=1e-9)
+    assert expected[2] == pytest.approx(28.5, abs=0.05)
+    assert "vgg19 static 4:1: +28.5 % (" in remark
+    assert "largest 28.5 %" in remark
+    assert "median 4.0 %, largest 4.0 %. Above 10 %: " in remark, "of predicted seconds"
+
+
+def test_figure_11_says_what_an_outlier_is_made_of(tmp_path: Path) -> None:
+    all_fast = record("synchronous", "0:1")
+    held_up = replace(
+        record("synchronous", "4:1"),
+        predicted_runtime_s=2.0, move_time_us=300_000.0, actual_runtime_median_s=2.5, all_fast_samples_s=(1.0,),
+        all_fast_predicted_s=1.25,
+        kernel_times_us={"conv": 1_900_000.0, "relu": 150_000.0}, move_actual_us=310_000.0, stall_time_us=0.0,
+        waited_s=(0.4, 0.36, 0.5),
+    )  # fmt: skip
+    older = replace(held_up, limit=Limit.parse("8:1"), move_actual_us=None, waited_s=())
+    paths = [tmp_path / name for name in ("all_fast.json", "held_up.json", "older.json")]
+    for path, one in zip(paths, (all_fast, held_up, older), strict=True):
+        save(path, "record", one, PROVENANCE)
+    table = table_of_records(paths)
+    whole = {row["limit"]: comparisons.explained_errors(row) for _, row in table.iterrows()}
+    known = "its step took 25.0 % longer than predicted, the all-fast one 20.0 % less, kernels by +350 ms"
+    assert whole["4:1"] == f"{known}, moves by +10 ms, its threads waited 400 ms a step for cores that others held"
+    assert whole["8:1"] == known, "records from before moves and waits were measured"
+    _, remark = comparisons.draw_fig11(table, STYLE)
+    assert f"inception_v4 synchronous 4:1: -30.0 % ({whole['4:1']})" in remark
+
+
+def test_figure_11_shows_further_optimizers_at_their_own_limits(tmp_path: Path) -> None:
+    workload = write_workload(tmp_path / "all", NETWORKS, LIMITS, ("static", "synchronous"))
+    further = write_workload(tmp_path / "few", NETWORKS, ("4:1", "1:1"), ("asynchronous",))
+    figure, _ = comparisons.draw_fig11(table_of_records([*workload, *further]), STYLE)
+    assert [axes.get_title(loc="left")[5:] for axes in figure.axes] == ["static-AutoTM", "sync-AutoTM", "async-AutoTM"]
+    last = figure.axes[-1]
+    assert [tick.get_text() for tick in last.get_xticklabels()] == ["4:1", "1:1"]
+    assert len(last.containers) == len(NETWORKS)
+
+
+def test_runs_on_real_and_on_emulated_slow_memory_are_not_compared(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("cached.json", "static.json")]
+    save(paths[0], "record", replace(record("memory-mode", "5:2"), tier_reality="real"), PROVENANCE)
+    save(paths[1], "record", record("static", "5:2"), PROVENANCE)
+    with pytest.raises(BadInputError) as caught:
+        table_of_records(paths, needs_all_fast=False)
+    assert "emulated: static; real: memory-mode" in str(caught.value)
+    assert "memory_mode" in str(caught.value)
+    assert table_of_records(paths[:1], needs_all_fast=False)["tier_reality"].tolist() == ["real"]
+
+
+def test_what_a_figure_needs_is_asked_for(records: list[Path], compared: pd.DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="records of one network"):
+        limits.draw_fig10(compared, STYLE)
+
+    def make(name: str, without: str) -> None:
+        kept = [path for path in records if without not in path.parts]
+        figure_stage(STYLE, {"records": kept}, csv=tmp_path / f"{name}.csv")
+
+    with pytest.raises(BadInputError, match='at limit "1:0"'):
+        make("fig7", "1to0")
+    for name in ("fig9", "price_performance", "cost_performance"):
+        with pytest.raises(BadInputError, match="synchronous"):
+            make(name, "synchronous")
+    with pytest.raises(BadInputError, match="unknown figure 'fig6'"):
+        make("fig6", "")
+
+
+# Captions as they are set.
+
+
+def test_a_number_keeps_its_percent_sign_and_a_name_its_hyphen() -> None:
+    figure = Figure(figsize=(3.0, 2.0))
+    write_caption(figure, "apache-tvm 1.7 % of " * 20, StyleConfig())
+    lines = figure.texts[0].get_text().split("\n")
+    assert len(lines) > 5
+    assert not any(line.startswith("%") or line.endswith("-") for line in lines)
+    assert " ".join(lines).replace("\N{NO-BREAK SPACE}", " ") == ("apache-tvm 1.7 % of " * 20).strip()
+
+
+@pytest.mark.parametrize(("gap", "said"), [(1.7e-15, "0 %"), (0.0, "0 %"), (0.0096, "0.96 %")])
+def test_rounding_errors_are_no_gap(gap: float, said: str) -> None:
+    assert gap_text(gap) == f"within {said} of a proven bound"
+    row = {"solver_status": "within_gap", "optimizer": "static", "gap": gap}
+    assert proven_text(pd.DataFrame([row])).startswith(f"Plans (static) within {said} ")

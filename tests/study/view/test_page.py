@@ -1,7 +1,11 @@
-"""The page of a plan in a real browser: what it draws is the plan, and mouse, search and keys find their way."""
+"""The page of a plan in a real browser: what it draws is the plan, and mouse, search and keys find their way.
+
+Without a browser these tests are skipped, and say how to get one.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,20 @@ ONE_PLAN = pytest.mark.parametrize("placed", ["synchronous"], indirect=True)
 """For what is the same whatever plan is shown."""
 LEGIBLE = 4.5
 """Contrast of text, by the Web Content Accessibility Guidelines (1.4.3)."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium, driven by Playwright."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("!!! SKIPPED: no Chromium here, so no page was opened: sudo apt-get install chromium")
+    reason = "!!! SKIPPED: Playwright is not installed, so no page was opened: make setup-browser"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(scope="module", params=["static", "synchronous", "asynchronous", "memory-mode"])

@@ -1,4 +1,7 @@
-"""Figures that compare optimizers by network: speed-ups, errors of predictions, times to solve."""
+"""Figures that compare optimizers by network: speed-ups, errors of predictions, times to solve.
+
+A table that lacks a run which a figure needs raises BadInputError, whose message names it.
+"""
 
 from __future__ import annotations
 
@@ -89,11 +92,7 @@ _ALL_FAST_LINE = {"color": "#c0392b", "linestyle": (0, (4, 2)), "linewidth": 1.1
 
 
 def draw_fig7(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """One panel for each network in the table.
-
-    Raises:
-        BadInputError: a network has no run at limit 1:0.
-    """
+    """One panel for each network in the table, all of which have a run at limit 1:0."""
     networks = list(dict.fromkeys(table["network"]))
     figure, axes_of = grid(len(networks), min(_COLUMNS, len(networks)), style)
     for letter, axes, network in zip(string.ascii_lowercase, axes_of, networks, strict=False):
@@ -154,10 +153,7 @@ def speedups(table: pd.DataFrame) -> pd.DataFrame:
     Columns: `network`, `batch`, `optimizer`, `speedup`, `disturbed`.
 
     Slow-downs are divided where every run of the network has one, which leaves out the drift of the machine's speed
-    between two runs; else median steps; of modelled steps, predictions.
-
-    Raises:
-        BadInputError: runs at several limits, or a network without a run in memory-mode or without any other.
+    between two runs; else median steps; of modelled steps, predictions. All runs are at one limit.
     """
     runs = table[table["limit"] != str(ALL_FAST)]
     require_one(runs, "limit")
@@ -180,11 +176,7 @@ def speedups(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_fig8(table: pd.DataFrame, style: StyleConfig, label: str = "speed-up over {name}") -> Drawn:
-    """Draw a group of bars for each network, a bar for each optimizer but the one compared with; `label` is y's.
-
-    Raises:
-        BadInputError: as `speedups`.
-    """
+    """Draw a group of bars for each network, a bar for each optimizer but the one compared with; `label` is y's."""
     runs = speedups(table)
     wide = runs.pivot_table(index="network", columns="optimizer", values="speedup", sort=False)
     batches = runs.drop_duplicates("network").set_index("network")["batch"]
@@ -304,11 +296,7 @@ def longest_solves(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_ilp_times(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A bar for each network and optimizer that searches, on a log axis.
-
-    Raises:
-        BadInputError: no optimizer searched for its plans.
-    """
+    """A bar for each network and optimizer that searches, on a log axis."""
     slowest = longest_solves(table)
     if slowest.empty:
         raise BadInputError("solution times: no run of an optimizer that searches (static, synchronous, asynchronous)")

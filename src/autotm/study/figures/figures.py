@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from autotm.model.config import StyleConfig
-from autotm.model.errors import unknown_name
 from autotm.model.limit import ALL_FAST, ALL_SLOW
 from autotm.study.drawing import Drawn, draw_to_files
 from autotm.study.figures import comparisons, gpu, heap, kernel_times, limits, memory_prices, slow_memories
-from autotm.study.tables import read_table, write_table
+from autotm.study.tables import read_table
 
 FIGURES: Mapping[str, Callable[[pd.DataFrame, StyleConfig], Drawn]] = {
     "fig7": comparisons.draw_fig7,
@@ -40,45 +38,10 @@ FIGURES: Mapping[str, Callable[[pd.DataFrame, StyleConfig], Drawn]] = {
 """The function that makes the picture and its caption from the table."""
 
 
-@dataclass(frozen=True)
-class FigureFiles:
-    """The files of one figure; its name is theirs."""
-
-    csv: Path
-    pdf: Path
-    png: Path
-
-    @classmethod
-    def of(cls, csv: Path) -> FigureFiles:
-        """Table and pictures side by side."""
-        return cls(csv, csv.with_suffix(".pdf"), csv.with_suffix(".png"))
-
-    @property
-    def name(self) -> str:
-        """The figure's name.
-
-        Raises:
-            BadInputError: no such figure.
-        """
-        if self.csv.stem not in FIGURES:
-            raise unknown_name("figure", self.csv.stem, FIGURES)
-        return self.csv.stem
-
-
-def make_figure(table: pd.DataFrame, files: FigureFiles, style: StyleConfig) -> None:
-    """Table -> .csv -> .pdf and .png.
+def draw(csv: Path, style: StyleConfig) -> None:
+    """Draw the figure that a .csv is named after from that file alone, beside it: the same bytes each time.
 
     Raises:
-        BadInputError: no such figure, or the table lacks what it needs.
+        BadInputError: the table lacks what the figure needs.
     """
-    write_table(table, files.csv)
-    draw(files, style)
-
-
-def draw(files: FigureFiles, style: StyleConfig) -> None:
-    """Draw a figure from its .csv alone: no records, no machine; the same bytes each time.
-
-    Raises:
-        BadInputError: no such figure, or the table lacks what it needs.
-    """
-    draw_to_files(FIGURES[files.name], read_table(files.csv), files.pdf, files.png, style)
+    draw_to_files(FIGURES[csv.stem], read_table(csv), csv, style)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -35,52 +35,40 @@ from autotm.study.figures.comparisons import bars
 from autotm.study.setup import GPU_BASELINE
 from autotm.study.tables import DISTURBED, fields_of, is_disturbed, require_one, versions_text
 
-# Modelled steps -> a row for each step, or for each event of an engine.
+# Steps of figure 12, modelled or measured on a GPU, never both: a row for each step, or for each event of an engine.
 
 ORACLE = "oracle"
+LEFT_OUT = "left_out"
+"""Column: why a step has no bar; empty where it has one, and where it does not fit."""
+_RECORD = "record.json"
 _MODELLED_WORK = ("network", "batch", "scale", "machine", "gpu", "tier_reality", "optimizer", "limit")
 """Columns that say which step a modelled one is."""
+_ENGINES = {Lane.COMPUTE: Engine.COMPUTE, Lane.INWARD: Engine.IN, Lane.OUTWARD: Engine.OUT}
 
 
-def table_of_modelled_steps(paths: Iterable[Path]) -> pd.DataFrame:
-    """One row for each file, in that order; `speedup` is the baseline's step over this one.
+def table_of_steps(paths: Sequence[Path]) -> pd.DataFrame:
+    """Return a row for each step, in the order given, those that PyTorch made itself last.
+
+    `speedup` is the baseline's `step_s` over that of the step. Of a measured step that does not fit, what would have
+    been measured is empty; `oracle_s` is then the least over the records of a network and batch: each kernel's fastest
+    implementation, as profiled or, where that was faster, as it ran.
 
     Raises:
         DamagedFileError: a file cannot be read.
-        BadInputError: a network and batch without a step of the baseline, or steps of several machines.
+        BadInputError: some are modelled and some measured, of several machines, or without a baseline; a record names
+            no GPU, or records name several.
     """
-    rows = []
-    for path in paths:
-        step, source = load_with_provenance(path, "modelled_step", ModelledStep)
-        rows.append(
-            {
-                **fields_of(step, *_MODELLED_WORK, "counts", "dram_limit_bytes"),
-                "io_bytes": step.io_size,
-                **fields_of(step, "peak_live_bytes", "fits", "most_bytes"),
-                **{
-                    f"{name}_s": getattr(step, f"{name}_us") / 1e6 for name in ("step", "kernels", "repeated", "oracle")
-                },
-                **fields_of(step, "in_bytes", "out_bytes"),
-                "predicted_s": _seconds(step.predicted_us),
-                "bound_s": _seconds(step.bound_us),
-                **fields_of(step, "gap", "solver_status"),
-                "winograd_kernels": step.implementations.get("winograd", 0),
-                "remark": step.remark,
-                "seed": source["seed"],
-                "versions": versions_text(source),
-            }
-        )
-    table = pd.DataFrame(rows)
-    require_one(table, "machine", "counts", "tier_reality")
-    return with_speedups(table)
-
-
-def with_speedups(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with `speedup`: the baseline's `step_s` over each step's.
-
-    Raises:
-        BadInputError: a network and batch without a step of the baseline.
-    """
+    if not _are_measured(paths):
+        table = pd.DataFrame(map(_modelled_row, paths))
+        require_one(table, "machine", "counts", "tier_reality")
+    else:
+        rows = [_record_row(path) for path in paths if path.name == _RECORD]
+        require_one(pd.DataFrame(rows), "tier_reality")
+        table = pd.DataFrame([*rows, *(_framework_row(path) for path in paths if path.name == FRAMEWORK_FILE)])
+        require_one(table, "machine", "counts")
+        # Where a CPU stands in for the GPU, the caption says so, and names may differ.
+        require_one(table[table["fits"].astype(bool) & (table["tier_reality"] != "stand-in")], "gpu")
+        table["oracle_s"] = table.groupby(["network", "batch"])["oracle_s"].transform("min")
     base = table[table["optimizer"] == GPU_BASELINE].set_index(["network", "batch"])["step_s"]
     own = list(zip(table["network"], table["batch"], strict=True))
     if missing := [f"{network} (batch {batch})" for network, batch in own if (network, batch) not in base.index]:
@@ -88,112 +76,96 @@ def with_speedups(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(speedup=[base[place] for place in own] / table["step_s"])
 
 
-def table_of_engines(paths: Iterable[Path]) -> pd.DataFrame:
-    """One row for each thing that an engine did, step by step, as `EngineEvent` describes it.
+def table_of_lanes(paths: Sequence[Path]) -> pd.DataFrame:
+    """Return a row for each thing that an engine did in a modelled step, or a stream in a measured one.
+
+    What a stream did is in the timeline beside its record; a step that does not fit has one row, without a name.
 
     Raises:
         DamagedFileError: a file cannot be read.
-        BadInputError: steps of several networks, batches or machines.
+        BadInputError: as `table_of_steps`; steps of several networks, batches or limits.
     """
-    rows = []
-    for path in paths:
-        step, source = load_with_provenance(path, "modelled_step", ModelledStep)
-        shared = fields_of(step, *_MODELLED_WORK, "fits") | {"seed": source["seed"], "versions": versions_text(source)}
-        rows += [
-            {**shared, "engine": str(event.engine), **fields_of(event, "name", "start_us", "end_us")}
-            for event in step.events
-        ]
-    table = pd.DataFrame(rows)
+    events_of = _stream_events if _are_measured(paths) else _engine_events
+    table = pd.DataFrame([event for path in paths for event in events_of(path)])
     require_one(table, "network", "batch", "scale", "machine", "limit", "tier_reality")
     return table
 
 
-def _seconds(us: float | None) -> float | None:
-    return None if us is None else us / 1e6
-
-
-# Records of a GPU -> a row for each, or for each operation of its streams; columns as of modelled steps.
-
-_ENGINES = {Lane.COMPUTE: Engine.COMPUTE, Lane.INWARD: Engine.IN, Lane.OUTWARD: Engine.OUT}
-
-
-def table_of_gpu_records(paths: Iterable[Path], frameworks: Iterable[Path] = ()) -> pd.DataFrame:
-    """One row for each record, in that order; of one that does not fit, what would have been measured is empty.
-
-    Those of `frameworks`, whose own steps they are, come last.
-
-    `oracle_s` is the least over the records of a network and batch: each kernel's fastest implementation, as profiled
-    or, where that was faster, as it ran.
-
-    Raises:
-        DamagedFileError: a file cannot be read.
-        BadInputError: as `table_of_modelled_steps`; or a record that names no GPU, or records of several.
-    """
-    rows = []
-    for path in paths:
-        record, source = load_with_provenance(path, "record", Record)
-        searched, median_s = record.solver_status != Status.NOT_OPTIMIZED, record.actual_runtime_median_s
-        kernels_s = sum(record.kernel_times_us.values()) / 1e6 if record.fits else nan
-        rows.append(
-            {
-                **_stream_work(path, record, source),
-                **fields_of(record, "counts", "dram_limit_bytes"),
-                "io_bytes": record.io_size,
-                "peak_live_bytes": record.default_alloc_size,
-                "fits": record.fits,
-                LEFT_OUT: "",
-                "most_bytes": record.dram_alloc_size,
-                "step_s": nan if median_s is None else median_s,
-                "kernels_s": kernels_s * (1 - record.repeated_share),
-                "repeated_s": kernels_s * record.repeated_share,
-                "oracle_s": record.oracle_time_us / 1e6,
-                "in_bytes": record.bytes_moved_dram + record.bytes_async_moved_dram,
-                "out_bytes": record.bytes_moved_pmem + record.bytes_async_moved_pmem,
-                "predicted_s": record.predicted_runtime_s,
-                "bound_s": record.bound_s if searched else None,
-                "gap": record.gap if searched else None,
-                "solver_status": record.solver_status,
-                "winograd_kernels": record.implementations.get("winograd", 0),
-                "remark": "",
-                "samples": len(record.samples_s),
-                DISTURBED: record.disturbed_steps_count,
-                **fields_of(record, "verified_steps", "verified_against"),
-                "seed": source["seed"],
-                "versions": versions_text(source),
-            }
+def _are_measured(paths: Sequence[Path]) -> bool:
+    measured = {path.name in {_RECORD, FRAMEWORK_FILE}: path for path in paths}
+    if len(measured) > 1:
+        raise BadInputError(
+            f"figure 12: {measured[False]} is modelled, {measured[True]} is measured: these do not compare; draw "
+            "a figure of each"
         )
-    require_one(pd.DataFrame(rows), "tier_reality")
-    table = pd.DataFrame([*rows, *map(framework_row, frameworks)])
-    require_one(table, "machine", "counts")
-    # Where a CPU stands in for the GPU, the caption says so, and names may differ.
-    require_one(table[table["fits"].astype(bool) & (table["tier_reality"] != "stand-in")], "gpu")
-    table["oracle_s"] = table.groupby(["network", "batch"])["oracle_s"].transform("min")
-    return with_speedups(table)
+    return True in measured
 
 
-def table_of_timelines(paths: Iterable[Path]) -> pd.DataFrame:
-    """One row for each thing that a stream did, from the timeline beside each record; one row for what does not fit.
+def _modelled_row(path: Path) -> dict[str, Any]:
+    step, source = load_with_provenance(path, "modelled_step", ModelledStep)
+    return {
+        **fields_of(step, *_MODELLED_WORK, "counts", "dram_limit_bytes"),
+        "io_bytes": step.io_size,
+        **fields_of(step, "peak_live_bytes", "fits", "most_bytes"),
+        **{f"{name}_s": getattr(step, f"{name}_us") / 1e6 for name in ("step", "kernels", "repeated", "oracle")},
+        **fields_of(step, "in_bytes", "out_bytes"),
+        "predicted_s": None if step.predicted_us is None else step.predicted_us / 1e6,
+        "bound_s": None if step.bound_us is None else step.bound_us / 1e6,
+        **fields_of(step, "gap", "solver_status"),
+        "winograd_kernels": step.implementations.get("winograd", 0),
+        "remark": step.remark,
+        **_came_from(source),
+    }
 
-    Raises:
-        as `table_of_gpu_records`; BadInputError, too, for records of several networks, batches or limits.
-    """
-    rows = []
-    for path in paths:
-        record, source = load_with_provenance(path, "record", Record)
-        shared = _stream_work(path, record, source)
-        shared |= {"fits": record.fits, "seed": source["seed"], "versions": versions_text(source)}
-        if not record.fits:
-            rows.append({**shared, "engine": "", "name": "", "start_us": 0.0, "end_us": 0.0})
-            continue
-        timeline = load(path.with_name("timeline.json"), "timeline", Timeline)
-        rows += [
-            {**shared, "engine": str(_ENGINES[one.lane]), "name": one.name}
-            | {"start_us": one.start_ns / 1e3, "end_us": one.end_ns / 1e3}
-            for one in timeline.operations
-        ]
-    table = pd.DataFrame(rows)
-    require_one(table, "network", "batch", "scale", "machine", "limit", "tier_reality")
-    return table
+
+def _engine_events(path: Path) -> Iterator[dict[str, Any]]:
+    step, source = load_with_provenance(path, "modelled_step", ModelledStep)
+    shared = fields_of(step, *_MODELLED_WORK, "fits") | _came_from(source)
+    for event in step.events:
+        yield {**shared, "engine": str(event.engine), **fields_of(event, "name", "start_us", "end_us")}
+
+
+def _record_row(path: Path) -> dict[str, Any]:
+    """Return the row of a record of a GPU; its columns are those of modelled steps, and what was measured."""
+    record, source = load_with_provenance(path, "record", Record)
+    searched, median_s = record.solver_status != Status.NOT_OPTIMIZED, record.actual_runtime_median_s
+    kernels_s = sum(record.kernel_times_us.values()) / 1e6 if record.fits else nan
+    return {
+        **_stream_work(path, record, source),
+        **fields_of(record, "counts", "dram_limit_bytes"),
+        "io_bytes": record.io_size,
+        "peak_live_bytes": record.default_alloc_size,
+        "fits": record.fits,
+        LEFT_OUT: "",
+        "most_bytes": record.dram_alloc_size,
+        "step_s": nan if median_s is None else median_s,
+        "kernels_s": kernels_s * (1 - record.repeated_share),
+        "repeated_s": kernels_s * record.repeated_share,
+        "oracle_s": record.oracle_time_us / 1e6,
+        "in_bytes": record.bytes_moved_dram + record.bytes_async_moved_dram,
+        "out_bytes": record.bytes_moved_pmem + record.bytes_async_moved_pmem,
+        "predicted_s": record.predicted_runtime_s,
+        "bound_s": record.bound_s if searched else None,
+        "gap": record.gap if searched else None,
+        "solver_status": record.solver_status,
+        "winograd_kernels": record.implementations.get("winograd", 0),
+        "remark": "",
+        "samples": len(record.samples_s),
+        DISTURBED: record.disturbed_steps_count,
+        **fields_of(record, "verified_steps", "verified_against"),
+        **_came_from(source),
+    }
+
+
+def _stream_events(path: Path) -> Iterator[dict[str, Any]]:
+    record, source = load_with_provenance(path, "record", Record)
+    shared = _stream_work(path, record, source) | {"fits": record.fits, **_came_from(source)}
+    if not record.fits:
+        yield {**shared, "engine": "", "name": "", "start_us": 0.0, "end_us": 0.0}
+        return
+    for one in load(path.with_name("timeline.json"), "timeline", Timeline).operations:
+        times = {"start_us": one.start_ns / 1e3, "end_us": one.end_ns / 1e3}
+        yield {**shared, "engine": str(_ENGINES[one.lane]), "name": one.name, **times}
 
 
 def _stream_work(path: Path, record: Record, source: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,18 +181,15 @@ def _stream_work(path: Path, record: Record, source: Mapping[str, Any]) -> dict[
     }
 
 
+def _came_from(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {"seed": source["seed"], "versions": versions_text(source)}
+
+
 # PyTorch's own step in figure 12: a row like those of programs, and its sentences in the caption.
 
-LEFT_OUT = "left_out"
-"""Column: why a step has no bar; empty where it has one, and where it does not fit."""
 
-
-def framework_row(path: Path) -> dict[str, Any]:
-    """Return the row of a framework's record; columns that only programs have are empty.
-
-    Raises:
-        DamagedFileError: the file cannot be read.
-    """
+def _framework_row(path: Path) -> dict[str, Any]:
+    """Return the row of a framework's record; columns that only programs have are empty."""
     record, source = load_with_provenance(path, "framework_record", FrameworkRecord)
     remark = ""
     if record.framework:
@@ -245,69 +214,30 @@ def framework_row(path: Path) -> dict[str, Any]:
         "samples": len(record.samples_s),
         DISTURBED: record.disturbed_steps_count,
         "verified_steps": nan,
-        "seed": source["seed"],
-        "versions": versions_text(source),
+        **_came_from(source),
     }
 
 
-def has_bar(table: pd.DataFrame) -> pd.Series:
+def _has_bar(table: pd.DataFrame) -> pd.Series:
     """Of which rows there is something to draw: a bar, or a cross."""
     if LEFT_OUT not in table:
         return pd.Series(data=True, index=table.index)
     return table[LEFT_OUT].isna() | (table[LEFT_OUT] == "")
 
 
-def framework_text(table: pd.DataFrame) -> str:
+def _framework_text(table: pd.DataFrame) -> str:
     """For captions: what ran of PyTorch, and what was left out; empty where neither was asked for."""
     own = table[table["optimizer"] == SAVE_ON_CPU]
     if own.empty or LEFT_OUT not in own:
         return ""
-    shown, texts = own[has_bar(own)], []
+    shown, texts = own[_has_bar(own)], []
     if len(shown):
         ran = "; ".join(f"{row['network']}: {row['remark']}" for _, row in shown.iterrows())
         texts.append(f"save_on_cpu is PyTorch's own step of the same network ({ran}).")
     if (shown["tier_reality"] == "stand-in").any():
         texts.append("It ran on NO GPU: its time says nothing about one.")
-    texts += [f"save_on_cpu is left out: {reason}." for reason in dict.fromkeys(own[~has_bar(own)][LEFT_OUT])]
+    texts += [f"save_on_cpu is left out: {reason}." for reason in dict.fromkeys(own[~_has_bar(own)][LEFT_OUT])]
     return " ".join(texts) + " "
-
-
-# Figure 12 is drawn from modelled steps or from records of a GPU, never from both.
-
-_RECORD = "record.json"
-
-
-def table_of_steps(paths: Sequence[Path]) -> pd.DataFrame:
-    """A row for each step, modelled or measured.
-
-    Raises:
-        DamagedFileError: a file cannot be read.
-        BadInputError: some are modelled and some measured, of several machines, or without a baseline.
-    """
-    if not _are_measured(paths):
-        return table_of_modelled_steps(paths)
-    return table_of_gpu_records(
-        [path for path in paths if path.name == _RECORD], [path for path in paths if path.name == FRAMEWORK_FILE]
-    )
-
-
-def table_of_lanes(paths: Sequence[Path]) -> pd.DataFrame:
-    """A row for each thing that an engine did in a modelled step, or a stream in a measured one.
-
-    Raises:
-        as `table_of_steps`.
-    """
-    return table_of_timelines(paths) if _are_measured(paths) else table_of_engines(paths)
-
-
-def _are_measured(paths: Sequence[Path]) -> bool:
-    measured = {path.name in {_RECORD, FRAMEWORK_FILE}: path for path in paths}
-    if len(measured) > 1:
-        raise BadInputError(
-            f"figure 12: {measured[False]} is modelled, {measured[True]} is measured: these do not compare; draw "
-            "a figure of each"
-        )
-    return True in measured
 
 
 # Figure 12 of AutoTM: training beyond a GPU's memory, speed-up over memory that the driver manages.
@@ -322,7 +252,7 @@ _CROWDED = 5
 
 def draw_fig12(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """A panel for plans and the oracle, and one for the best of them beside rivals."""
-    told, table = table, table.assign(**{DISTURBED: is_disturbed(table)})[has_bar(table)]
+    told, table = table, table.assign(**{DISTURBED: is_disturbed(table)})[_has_bar(table)]
     figure, axes = panels(2, style, widen=1.35)
     _mark_modelled(figure, table, style)
     plans = [name for name in dict.fromkeys(table["optimizer"]) if name not in GPU_RIVALS]
@@ -336,7 +266,7 @@ def draw_fig12(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     finish(axes[0], "a", "plans and oracle")
     _panel(axes[1], shown, [*plans[-1:], *rivals], colors)
     finish(axes[1], "b", "rivals of today")
-    return figure, _caption(table, framework_text(told))
+    return figure, _caption(table, _framework_text(told))
 
 
 def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[str, Any]) -> None:

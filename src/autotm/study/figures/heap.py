@@ -17,21 +17,11 @@ from autotm.model.errors import BadInputError
 from autotm.model.files import load, load_with_provenance
 from autotm.model.graph import Graph, Tier
 from autotm.model.limit import counting
-from autotm.model.plan import Move, Plan, Stay
+from autotm.model.plan import Plan
 from autotm.model.profile import read_profile
 from autotm.model.program import Program
 from autotm.model.provenance import slow_memory_text
-from autotm.study.drawing import (
-    GRAY,
-    Drawn,
-    count_bytes,
-    finish,
-    gap_text,
-    grid,
-    machine_text,
-    optimizer_colors,
-    title,
-)
+from autotm.study.drawing import GRAY, Drawn, count_bytes, finish, gap_text, grid, machine_text, optimizer_colors, title
 from autotm.study.placed import stay_offsets
 from autotm.study.tables import fields_of, versions_text
 
@@ -44,10 +34,8 @@ _EDGED_SHARE = 0.004
 def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.DataFrame:
     """A row for each stay of each tensor, by start.
 
-    Columns: the tensor, its tier, `offset_bytes` and `size_bytes` in that tier's pool, the kernels [`start`, `end`)
-    and their predicted times `start_us`, `end_us`, whether the tensor `moves` in the step, and how the stay began
-    (`born`, `blocking` or `asynchronous` move) with `arrival_us`, at which such a move is complete; and what the
-    caption needs. Times are sums of kernels as the plan places them; moves that a step waits for add nothing.
+    Columns are described in `study/columns.py`; the kernels of a stay are [`start`, `end`). Times are sums of kernels
+    as the plan places them; moves that a step waits for add nothing.
 
     Raises:
         DamagedFileError: a file cannot be read.
@@ -73,8 +61,10 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
         "slow_memory": slow_memory_text(timed.provenance),
         "versions": versions_text(timed.provenance),
     }
-    return pd.DataFrame(
-        {
+    rows = []
+    for stay, offset in zip(placed.stays, stay_offsets(step, placed, laid), strict=True):
+        move = arrivals.get((stay.tensor, stay.tier, stay.start))
+        row = {
             "tensor": stay.tensor,
             "tier": str(stay.tier),
             "offset_bytes": offset,
@@ -84,17 +74,11 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
             "start_us": times[stay.start],
             "end_us": times[stay.end],
             "moves": stay.tensor in moving,
-            **_arrival(arrivals.get((stay.tensor, stay.tier, stay.start)), times, stay),
+            "began": "born" if move is None else "asynchronous" if move.is_asynchronous else "blocking",
+            "arrival_us": times[stay.start if move is None else move.before],
         }
-        | shared
-        for stay, offset in zip(placed.stays, stay_offsets(step, placed, laid), strict=True)
-    )
-
-
-def _arrival(move: Move | None, times: list[float], stay: Stay) -> dict[str, object]:
-    if move is None:
-        return {"began": "born", "arrival_us": times[stay.start]}
-    return {"began": "asynchronous" if move.is_asynchronous else "blocking", "arrival_us": times[move.before]}
+        rows.append(row | shared)
+    return pd.DataFrame(rows)
 
 
 def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
@@ -116,7 +100,17 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         axes.grid(visible=False)
         finish(axes, letter, name)
     axes_of[-1].set_xlabel("predicted time of kernels (ms)")
-    figure.legend(handles=_legend(table, style), loc="outside lower center", ncols=5)
+    colors, moves, began = optimizer_colors(style), _moves(style), set(table["began"])
+    handles: dict[str, Patch | Line2D] = {
+        "born": Patch(color=colors["static"], alpha=0.75, label="tensor that stays"),
+        "moved": Patch(color=colors["synchronous"], alpha=0.75, label="tensor that moves"),
+        "blocking": Line2D([], [], color=moves["blocking"], label="arrives by a move that the step waits for"),
+        "asynchronous": Line2D([], [], color=moves["asynchronous"], label="arrives by a move beside kernels"),
+    }
+    shown = {"born", *began, *(["moved"] if began - {"born"} else [])}
+    limit_line = Line2D([], [], color=GRAY, linewidth=0.8, linestyle=(0, (4, 2)), label="limit")
+    named = [*(handle for name, handle in handles.items() if name in shown), limit_line]
+    figure.legend(handles=named, loc="outside lower center", ncols=5)
     return figure, _caption(table)
 
 
@@ -144,20 +138,6 @@ def _draw_pool(axes: Axes, stays: pd.DataFrame, extent: tuple[float, float], sty
 
 def _moves(style: StyleConfig) -> dict[str, object]:
     return {"blocking": "black", "asynchronous": optimizer_colors(style)["numa"]}
-
-
-def _legend(table: pd.DataFrame, style: StyleConfig) -> list[Patch | Line2D]:
-    """What the plan has; a limit always."""
-    colors, moves, began = optimizer_colors(style), _moves(style), set(table["began"])
-    handles: dict[str, Patch | Line2D] = {
-        "born": Patch(color=colors["static"], alpha=0.75, label="tensor that stays"),
-        "moved": Patch(color=colors["synchronous"], alpha=0.75, label="tensor that moves"),
-        "blocking": Line2D([], [], color=moves["blocking"], label="arrives by a move that the step waits for"),
-        "asynchronous": Line2D([], [], color=moves["asynchronous"], label="arrives by a move beside kernels"),
-    }
-    shown = {"born", *began, *(["moved"] if began - {"born"} else [])}
-    limit = Line2D([], [], color=GRAY, linewidth=0.8, linestyle=(0, (4, 2)), label="limit")
-    return [*(handle for name, handle in handles.items() if name in shown), limit]
 
 
 def _caption(table: pd.DataFrame) -> str:

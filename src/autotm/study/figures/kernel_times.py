@@ -14,34 +14,21 @@ from matplotlib.patches import Patch
 from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, load_with_provenance
-from autotm.model.graph import Graph, Tier, configuration
+from autotm.model.graph import Graph, configuration
 from autotm.model.kernel_studies import TimingMethod, TimingStudy
 from autotm.model.limit import Counts, counting
 from autotm.model.profile import read_profile
 from autotm.model.provenance import slow_memory_text
-from autotm.study.drawing import (
-    GRAY,
-    Drawn,
-    draw_to_files,
-    finish,
-    machine_text,
-    optimizer_colors,
-    panels,
-)
+from autotm.study.drawing import GRAY, Drawn, draw_to_files, finish, machine_text, optimizer_colors, panels
 from autotm.study.tables import DISTURBED, fields_of, is_disturbed, read_table, versions_text, write_table
 
 # The kernel plot: one convolution's time in all eight placements of what it reads and writes.
 
 OPERANDS = ("data", "weight", "output")
-_TIERS = {Tier.FAST: "fast", Tier.SLOW: "slow"}
 
 
 def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
-    """A row for each placement, in binary order: `data` turns slow last, `output` first.
-
-    Columns: `fast` or `slow` for each operand, median and quartiles in nanoseconds, `relative` to the all-fast median,
-    whether the time is `measured` or holds an `emulated` wait, whether it was `disturbed`, shapes, and where it was
-    measured.
+    """A row for each placement, in binary order: `data` turns slow last, `output` first (`study/columns.py`).
 
     Raises:
         DamagedFileError: a file cannot be read.
@@ -60,14 +47,15 @@ def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
         "versions": versions_text(source),
     }
     rows = []
-    for tiers in itertools.product(_TIERS, repeat=len(OPERANDS)):
-        slow = {name for name, tier in zip(OPERANDS, tiers, strict=True) if tier is Tier.SLOW}
+    for tiers in itertools.product(("fast", "slow"), repeat=len(OPERANDS)):
+        placed = dict(zip(OPERANDS, tiers, strict=True))
+        slow = {name for name, tier in placed.items() if tier == "slow"}
         timing = timed.timing(kernel, configuration(counted, kernel, slow))
         if timing is None:
             raise BadInputError(f"{profile}: no time with {', '.join(sorted(slow)) or 'nothing'} in slow memory")
         reality = shared["tier_reality"]
         rows.append(
-            {name: _TIERS[tier] for name, tier in zip(OPERANDS, tiers, strict=True)}
+            placed
             | fields_of(timing, "median_ns", "lower_quartile_ns", "upper_quartile_ns", "repeats", DISTURBED)
             | {"time": "measured" if not slow or reality in {"real", "stand-in"} else reality}
             | shared
@@ -152,6 +140,7 @@ def sums_of_recorded(path: Path) -> pd.DataFrame:
 
 
 def _read(path: Path) -> pd.DataFrame:
+    """Read a table of recorded kernels, whose columns are those of docs/emulation.md."""
     try:
         table = pd.read_csv(path, keep_default_na=False, compression="infer")
     except FileNotFoundError:
@@ -258,36 +247,34 @@ _SHOWN_QUANTILE = 0.99
 
 
 def make_timing_figure(
-    study_file: Path, recorded: Path | None, csv: Path, summary_csv: Path, pdf: Path, png: Path, style: StyleConfig
+    study_file: Path, recorded: Path | None, csv: Path, summary_csv: Path, style: StyleConfig
 ) -> pd.DataFrame:
-    """Measurements -> both tables -> .pdf and .png; returns the summary.
+    """Measurements -> both tables -> .pdf and .png beside the first; returns the summary.
 
     Raises:
         DamagedFileError: the measurements cannot be read.
         BadInputError: the table of recorded kernels cannot.
     """
     write_table(timing_table(study_file, recorded), csv)
-    draw_timing_study(csv, pdf, png, style)
+    draw_to_files(draw_timing_study, read_table(csv), csv, style)
     ways = summary(read_table(csv))
     write_table(ways, summary_csv)
     return ways
 
 
-def draw_timing_study(csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
-    """Draw the figure from its table alone: no measurements, no machine."""
-    draw_to_files(_drawn, read_table(csv), pdf, png, style)
-
-
-def _drawn(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+def draw_timing_study(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """A panel each for the difference, the spread and the cost of the ways, and one for sums of recorded kernels."""
     measured, recorded = (table[table["source"] == source] for source in (MEASURED, RECORDED))
     figure, axes_of = panels(3 if recorded.empty else 4, style)
     colors = dict(zip(_WAYS, sns.color_palette(style.palette, len(_WAYS)), strict=True))
     compared = measured[measured["way"].isin(_COMPARED)]
     _differences(axes_of[0], compared, "one configuration at a time, us")
+    edge = _edge(compared)
+    clipped = compared["difference_percent"].clip(-edge, edge)
     for way in _COMPARED:
-        of_way = compared[compared["way"] == way]
+        of_way = compared["way"] == way
         look = {"s": 7, "color": colors[way], "label": way, "alpha": 0.7, "linewidth": 0}
-        axes_of[0].scatter(of_way["single_us"], _clipped(of_way, compared), **look)
+        axes_of[0].scatter(compared["single_us"][of_way], clipped[of_way], **look)
     figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_COMPARED))
     _spreads(axes_of[1], measured, colors)
     _costs(axes_of[2], measured, colors)
@@ -295,7 +282,8 @@ def _drawn(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     if not recorded.empty:
         _differences(axes_of[3], recorded, "as recorded, us")
         look = {"s": 3, "color": GRAY, "alpha": 0.3, "linewidth": 0, "rasterized": True}
-        axes_of[3].scatter(recorded["single_us"], _clipped(recorded, recorded), **look)
+        edge = _edge(recorded)
+        axes_of[3].scatter(recorded["single_us"], recorded["difference_percent"].clip(-edge, edge), **look)
         titles.append("sums of recorded kernels")
     for letter, axes, title in zip(string.ascii_lowercase, axes_of, titles, strict=False):
         finish(axes, letter, title)
@@ -313,11 +301,6 @@ def _differences(axes: Axes, table: pd.DataFrame, what: str) -> None:
 
 def _edge(table: pd.DataFrame) -> float:
     return max(1.0, float(table["difference_percent"].abs().quantile(_SHOWN_QUANTILE)))
-
-
-def _clipped(of_way: pd.DataFrame, every: pd.DataFrame) -> pd.Series:
-    edge = _edge(every)
-    return of_way["difference_percent"].clip(-edge, edge)
 
 
 def _spreads(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, float, float]]) -> None:

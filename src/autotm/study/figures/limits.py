@@ -1,4 +1,7 @@
-"""What a limit on fast memory costs one step: figure 10, its points one by one for a talk, and a sweep."""
+"""What a limit on fast memory costs one step: figure 10, its points one by one for a talk, and a sweep.
+
+A table that lacks a run which a figure needs, or has runs of several steps, raises BadInputError.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,7 @@ from autotm.study.drawing import (
     title,
 )
 from autotm.study.setup import MOVER
-from autotm.study.sweep import ALLOWED, kernels_word
-from autotm.study.tables import require_one
+from autotm.study.tables import SLOWDOWNS_ASKED, kernels_word, require_one
 
 # Figure 10, AutoTM's case study: what a limit on fast memory costs, and what the placements do about it.
 
@@ -48,11 +50,7 @@ _EDGED: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 
 
 def draw_fig10(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Three panels over the fast memory allowed.
-
-    Raises:
-        BadInputError: the runs are not one case study.
-    """
+    """Three panels over the fast memory allowed."""
     table, enough = with_fast_memory(table)
     figure, (slowdown, traffic, movement) = panels(3, style)
     _draw_slowdown(slowdown, table, style)
@@ -64,11 +62,7 @@ def draw_fig10(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def with_fast_memory(table: pd.DataFrame) -> tuple[pd.DataFrame, float]:
-    """Return the runs with `_FAST_MEMORY`, bytes, and the bytes of fast memory into which the whole step fits.
-
-    Raises:
-        BadInputError: the runs are not one case study.
-    """
+    """Return the runs with `_FAST_MEMORY`, bytes, and the bytes of fast memory into which the whole step fits."""
     require_one(table, "network", "batch")
     enough = float((table["peak_live_bytes"] + table["uncounted_bytes"]).iloc[0])
     return table.assign(**{_FAST_MEMORY: table["dram_limit_bytes"] + table["uncounted_bytes"]}), enough
@@ -137,9 +131,6 @@ def draw_fig10a(table: pd.DataFrame, style: StyleConfig, limit: str | None = Non
     """Draw the points of synchronous plans, or only the one at `limit`.
 
     The axes are those of all points, whatever is shown, so that such pictures follow each other in a talk.
-
-    Raises:
-        BadInputError: there is no such run.
     """
     everything, enough = with_fast_memory(table)
     everything = everything[everything["optimizer"] == MOVER]
@@ -169,17 +160,13 @@ _GUIDE: dict[str, Any] = {"color": GRAY, "linewidth": 0.5, "linestyle": (0, (1, 
 
 
 def draw_sweep(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """One panel; limits that no placement can keep are a shaded margin.
-
-    Raises:
-        BadInputError: no row of the table has a plan.
-    """
+    """One panel; limits that no placement can keep are a shaded margin. Some row of the table has a plan."""
     kept = table[table["refused"] == ""].sort_values(_X)
     optimizer = str(kept["optimizer"].iloc[0])
     color = optimizer_colors(style)[optimizer]
     figure, (axes,) = panels(1, style, widen=1.3)
     is_searched = bool((kept["solver_status"] != str(Status.NOT_OPTIMIZED)).any())
-    for allowed in ALLOWED:
+    for allowed in SLOWDOWNS_ASKED:
         axes.axhline(1 + allowed, **_GUIDE)
     if is_searched:
         # A bound holds for all smaller limits, too, and for no larger one: steps, no slopes.

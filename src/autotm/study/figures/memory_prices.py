@@ -1,4 +1,7 @@
-"""Figures of performance against the price of memory: figure 9, points or bars of runs, the front figure."""
+"""Figures of performance against the price of memory: figure 9, points or bars of runs, the front figure.
+
+A table that lacks a run which a figure needs raises BadInputError, whose message names it.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,7 @@ from autotm.study.tables import DISTURBED, is_disturbed, require_one
 
 
 def _planned(figure: str, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the synchronous runs of a table.
-
-    Raises:
-        BadInputError: there are none; names the figure.
-    """
+    """Return the synchronous runs of a table; refuse one that has none for the figure."""
     runs = table[table["optimizer"] == MOVER]
     if runs.empty:
         raise BadInputError(f"{figure}: no run of optimizer '{MOVER}'; add it to the workload's optimizers")
@@ -45,11 +44,7 @@ _MARK_WIDTH = 0.9
 
 
 def draw_fig9(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Bars for each network at each ratio; prices (`with_prices`) as marks.
-
-    Raises:
-        BadInputError: the table has no synchronous runs.
-    """
+    """Bars for each network at each ratio; prices (`with_prices`) as marks."""
     runs = _planned("figure 9", table[table["ratio_price"].notna()])
     places = [text for text in limits_of(runs, ends=True) if text != str(ALL_FAST)]
     networks = sorted(dict.fromkeys(runs["network"]), key=lambda name: (*_ORDER, name).index(name))
@@ -73,11 +68,7 @@ _MOST = 1.06
 
 
 def draw_price_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A line for each network, a mark for each limit; on the diagonal, memory is as much cheaper as steps are slower.
-
-    Raises:
-        BadInputError: the table has no synchronous runs.
-    """
+    """A line a network, a mark a limit; on the diagonal, memory is as much cheaper as steps are slower."""
     runs = _planned("price-performance", table)
     runs = runs.assign(performance=1.0 / runs["slowdown"])
     figure, (axes,) = panels(1, style, widen=1.4)
@@ -110,11 +101,7 @@ def draw_price_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def draw_cost_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A group for each limit, a bar in it for each network.
-
-    Raises:
-        BadInputError: the table has no synchronous runs.
-    """
+    """A group for each limit, a bar in it for each network."""
     runs = _planned("cost-performance", table)
     runs = runs.assign(ratio=runs["pools_price"] * runs["slowdown"])
     places, networks = limits_of(runs, ends=True), list(dict.fromkeys(runs["network"]))
@@ -137,11 +124,7 @@ _HEADINGS = ((0.0, "lowest cost"), (1.5, "middle"), (3.0, "highest cost"))
 
 
 def draw_front(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Four bars; the memory that each took stands below it.
-
-    Raises:
-        BadInputError: runs of several networks, or one of the four runs is missing.
-    """
+    """Four bars, of one network; the memory that each took stands below it."""
     require_one(table, "network")
     limits = limits_of(table, ends=False)
     if len(limits) != 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,18 +115,16 @@ _KEYS = {Tier.FAST: "to_fast_bytes_per_s", Tier.SLOW: "to_slow_bytes_per_s"}
 _MOVES = {"moves": "blocking", "asynchronous_moves": "asynchronous"}
 _TALLER = 1.4
 """Height over that of other figures: a legend of four lines is below the panels."""
-_UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
+_UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+"""Copies are timed at powers of two."""
 _COPY, _MOVE, _STRETCHED, _PUBLISHED = "copy", "move", "device", "published"
 
 
 def table_of_links(links: Path, device: Path | None) -> pd.DataFrame:
     """A row for each direction, series and size.
 
-    Columns: the tier copied `to`; the `series`: `copy` (what the memory gives, without emulated waits, by a `team` of
-    so many threads, with plain or streaming `stores`, which ask for lines `ahead_bytes` early), `move` (as programs
-    make them, `mode` `blocking` or `asynchronous`, waits included), `device` (what the emulated wait amounts to) or
-    `published` (the device file's constants); `copied_bytes`, `took_ns`, `bytes_per_s`; and what the caption needs.
-    `device` is the device file of an emulated slow tier.
+    Columns are described in `study/columns.py`. Of the series, `copy` is what the memory gives without emulated waits,
+    `move` as programs make them, waits included. `device` is the device file of an emulated slow tier.
 
     Raises:
         DamagedFileError: the links cannot be read.
@@ -140,38 +139,33 @@ def table_of_links(links: Path, device: Path | None) -> pd.DataFrame:
         "disturbed": bool(measured.disturbed),
         "versions": versions_text(source),
     }
-    rows = [*_measured(measured), *_constants(measured, constants)]
+    rows = list(_points(measured, constants))
     return pd.DataFrame([{"team": 0, "stores": "", "ahead_bytes": 0, "mode": "", **row, **shared} for row in rows])
 
 
-def _measured(links: Links) -> Iterator[dict[str, object]]:
+def _points(links: Links, constants: Mapping[str, Any]) -> Iterator[dict[str, object]]:
+    """Yield what was measured by size, then the device's bandwidths: as this process waits for them, and published."""
+
+    def points(to: Tier, measured: Iterable[tuple[int, int]], look: dict[str, object]) -> Iterator[dict[str, object]]:
+        for size, time_ns in measured:
+            rate = {"copied_bytes": size, "took_ns": time_ns, "bytes_per_s": 1e9 * size / time_ns}
+            yield {"to": str(to), **look, **rate}
+
     for curve in links.curves:
         look = {"series": _COPY, "team": curve.threads, "stores": "streaming" if curve.streams else "plain"}
-        look |= {"ahead_bytes": curve.ahead_bytes}
-        yield from _points(curve.destination, curve.points, look)
+        yield from points(curve.destination, curve.points, look | {"ahead_bytes": curve.ahead_bytes})
     for mode, pair in (("blocking", links), ("asynchronous", links.asynchronous)):
         for link in () if pair is None else (pair.to_fast, pair.to_slow):
-            yield from _points(link.destination, link.points, {"series": _MOVE, "mode": mode})
-
-
-def _points(to: Tier, points: tuple[tuple[int, int], ...], look: dict[str, object]) -> Iterator[dict[str, object]]:
-    for size, time_ns in points:
-        rate = {"copied_bytes": size, "took_ns": time_ns, "bytes_per_s": 1e9 * size / time_ns}
-        yield {"to": str(to), **look, **rate}
-
-
-def _constants(links: Links, constants: Mapping[str, Any]) -> Iterator[dict[str, object]]:
-    """The device's bandwidths as lines: as published, and as this process is made to wait for."""
+            yield from points(link.destination, link.points, {"series": _MOVE, "mode": mode})
     sizes = [size for size, _ in links.to_fast.points]
-    for key, mode in _MOVES.items():
-        for tier, name in _KEYS.items():
-            if key not in constants:
-                continue
-            for series, stretch in ((_STRETCHED, links.emulation_stretch), (_PUBLISHED, 1.0)):
-                rate = float(constants[key][name]) / stretch
-                points = tuple((size, max(round(1e9 * size / rate), 1)) for size in (sizes[0], sizes[-1]))
-                for point in _points(tier, points, {"series": series, "mode": mode}):
-                    yield point | {"bytes_per_s": rate}
+    for (key, mode), (tier, name) in itertools.product(_MOVES.items(), _KEYS.items()):
+        if key not in constants:
+            continue
+        for series, stretch in ((_STRETCHED, links.emulation_stretch), (_PUBLISHED, 1.0)):
+            rate = float(constants[key][name]) / stretch
+            ends = ((size, max(round(1e9 * size / rate), 1)) for size in (sizes[0], sizes[-1]))
+            for point in points(tier, ends, {"series": series, "mode": mode}):
+                yield point | {"bytes_per_s": rate}
 
 
 def draw_links(table: pd.DataFrame, style: StyleConfig) -> Drawn:
@@ -186,7 +180,8 @@ def draw_links(table: pd.DataFrame, style: StyleConfig) -> Drawn:
             axes.plot(line["copied_bytes"], line["bytes_per_s"] / 1e9, label=label, **look)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xticks(sizes, [_binary_text(size) for size in sizes])
+        units = [next((unit for unit, bytes_of in _UNITS.items() if size >= bytes_of), "B") for size in sizes]
+        axes.set_xticks(sizes, [f"{size / _UNITS[unit]:g} {unit}" for size, unit in zip(sizes, units, strict=True)])
         axes.minorticks_off()
         axes.set_xlabel("size of the copy")
         axes.set_ylim(0.7 * float(table["bytes_per_s"].min()) / 1e9, 1.4 * float(table["bytes_per_s"].max()) / 1e9)
@@ -197,14 +192,6 @@ def draw_links(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     return figure, _caption(table)
-
-
-def _binary_text(size_bytes: int) -> str:
-    """Copies are timed at powers of two."""
-    for unit, size in _UNITS.items():
-        if size_bytes >= size:
-            return f"{size_bytes / size:g} {unit}"
-    return f"{size_bytes} B"
 
 
 def _lines(shown: pd.DataFrame, style: StyleConfig) -> Iterator[tuple[str, dict[str, Any], pd.DataFrame]]:

@@ -10,7 +10,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from autotm.model.certificate import Certificate, SpanPrices
+import numpy as np
+
+from autotm.model.certificate import Certificate
 from autotm.model.files import write_atomically
 from autotm.model.graph import Tier
 from autotm.model.plan import Status
@@ -109,7 +111,7 @@ def _time(microseconds: float) -> str:
 
 
 def _measured(placed: Placed) -> tuple[str, str]:
-    """Return the measured time of the step, and what it is relative to; or that there is none, and why."""
+    """Return the measured time of the step and a note; or that there is none, and why."""
     record = placed.record
     if record is None:
         return "none", "no record of a run beside the plan"
@@ -148,8 +150,7 @@ def contents(placed: Placed) -> Columns:
         "pool_bytes": [placed.program.fast_bytes, placed.program.slow_bytes],
         "kernels": _kernels(placed, numbers),
         "tensors": _attributes(
-            step.tensors,
-            *("name", "role", "shape", "dtype", "size_bytes", "allocated_bytes", "producer", "readers"),
+            step.tensors, *("name", "role", "shape", "dtype", "size_bytes", "allocated_bytes", "producer", "readers")
         ),
         "stays": {
             "tensor": [numbers[stay.tensor] for stay in plan.stays],
@@ -209,16 +210,12 @@ def _engine_prices(certificate: Certificate, kernels: int) -> list[list[float]] 
     A move pays for every span of kernels that its window lies within; these are the sums of all spans over a kernel,
     the most that a move there can pay.
     """
-
-    def over(spans: SpanPrices) -> list[float]:
-        total = [0.0] * kernels
+    engines = (certificate.back, certificate.out)
+    total = np.zeros((len(engines), kernels))
+    for engine, spans in enumerate(engines):
         for start, end, price_us in zip(spans.starts, spans.ends, spans.prices_us, strict=True):
-            for index in range(start, end):
-                total[index] += price_us
-        return _short(total)
-
-    is_priced = certificate.back.prices_us or certificate.out.prices_us
-    return [over(certificate.back), over(certificate.out)] if is_priced else None
+            total[engine, start:end] += price_us
+    return [_short(row) for row in total] if any(spans.prices_us for spans in engines) else None
 
 
 _PARTS = files("autotm.study.view") / "assets"
@@ -226,30 +223,20 @@ _SCRIPTS = ("data", "format", "index", "scale", "map", "strips", "overlay", "fac
 """They are one module in this order: each may use the names of those before it."""
 
 
-def page_of(placed: Placed) -> str:
-    """The page as one text.
+def write_page(placed: Placed, path: Path) -> None:
+    """Write the page, whole.
 
     Raises:
-        BadInputError: the program was made from another plan.
-        AutotmError: the profile lacks a kernel.
+        as `contents`.
     """
     shown = contents(placed)
     name = ", ".join((shown["heading"]["network"], shown["heading"]["optimizer"], shown["heading"]["limit"]))
     data = json.dumps(shown, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     scripts = "\n".join(_part(f"{script}.js") for script in _SCRIPTS)
     # An escaped `<` cannot end the element that holds the data.
-    return Template(_part("page.html")).substitute(
+    text = Template(_part("page.html")).substitute(
         title=escape(name), style=_part("page.css"), data=data.replace("<", "\\u003c"), script=scripts
     )
-
-
-def write_page(placed: Placed, path: Path) -> None:
-    """Write the page, whole.
-
-    Raises:
-        as `page_of`.
-    """
-    text = page_of(placed)
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 

@@ -18,7 +18,6 @@ from autotm.model.timeline import StepTrace
 _STEP, _TO_SLOW, _TO_FAST = 1, 2, 3
 """Threads of the trace: the one that runs the step, and one that copies in each direction."""
 _PROCESS = 1
-_NAMES = {Tier.FAST: "fast", Tier.SLOW: "slow"}
 Event = dict[str, Any]
 
 
@@ -56,9 +55,10 @@ def trace_events(step: Graph, program: Program, trace: StepTrace, source: Mappin
             case KernelStep():
                 yield from _kernel(step, item, marks)
             case MoveStep():
-                yield _span(_STEP, "move", _move_name(item), marks[0], marks[-1], _move_facts(item))
+                name, facts = _move(item)
+                yield _span(_STEP, "move", name, marks[0], marks[-1], facts)
             case StartMoveStep():
-                yield _span(_STEP, "start", f"start {_move_name(item)}", marks[0], marks[-1], {"move": item.move})
+                yield _span(_STEP, "start", f"start {_move(item)[0]}", marks[0], marks[-1], {"move": item.move})
                 yield from _copy(item, trace)
             case WaitMoveStep():
                 yield _span(_STEP, "wait", f"wait for move {item.move}", marks[0], marks[-1], {"move": item.move})
@@ -79,17 +79,10 @@ def _threads(step: Graph, program: Program, source: Mapping[str, Any]) -> Iterat
 
 def _kernel(step: Graph, item: KernelStep, marks: tuple[int, ...]) -> Iterator[Event]:
     kernel = step.kernels[item.kernel]
-    slow = [
-        operand.tensor
-        for operand, address in zip(kernel.operands, item.addresses, strict=True)
-        if address.tier is Tier.SLOW
-    ]
-    facts = {
-        "kernel": item.kernel,
-        "op": kernel.op,
-        "implementation": kernel.implementation,
-        "slow operands": ", ".join(dict.fromkeys(slow)) or "none",
-    }
+    places = zip(kernel.operands, item.addresses, strict=True)
+    slow = dict.fromkeys(operand.tensor for operand, address in places if address.tier is Tier.SLOW)
+    facts = {"kernel": item.kernel, "op": kernel.op, "implementation": kernel.implementation}
+    facts |= {"slow operands": ", ".join(slow) or "none"}
     yield _span(_STEP, str(kernel.op_class), kernel.name, marks[0], marks[1], facts)
     for begun, ended in pairwise(marks[1:]):
         yield _span(_STEP, "emulated", "wait that plays slow memory", begun, ended, {"kernel": item.kernel})
@@ -97,24 +90,18 @@ def _kernel(step: Graph, item: KernelStep, marks: tuple[int, ...]) -> Iterator[E
 
 def _copy(item: StartMoveStep, trace: StepTrace) -> Iterator[Event]:
     """A copy on its engine's thread. A more urgent one may be served within it; it is then drawn inside."""
-    times = trace.copies[item.move]
+    times, (name, facts) = trace.copies[item.move], _move(item)
     thread = _TO_FAST if item.destination.tier is Tier.FAST else _TO_SLOW
     yield _arrow("s", item.move, _STEP, times.submitted_ns)
-    yield _span(thread, "copy", _move_name(item), times.begun_ns, times.ended_ns, _move_facts(item))
+    yield _span(thread, "copy", name, times.begun_ns, times.ended_ns, facts)
     yield _arrow("t", item.move, thread, times.begun_ns)
 
 
-def _move_name(item: MoveStep | StartMoveStep) -> str:
-    return f"{item.tensor} to {_NAMES[item.destination.tier]}"
-
-
-def _move_facts(item: MoveStep | StartMoveStep) -> dict[str, object]:
-    return {
-        "tensor": item.tensor,
-        "bytes": item.size_bytes,
-        "from offset": item.source.offset,
-        "to offset": item.destination.offset,
-    }
+def _move(item: MoveStep | StartMoveStep) -> tuple[str, dict[str, object]]:
+    """Return the name of a move, and its facts."""
+    facts = {"tensor": item.tensor, "bytes": item.size_bytes}
+    facts |= {"from offset": item.source.offset, "to offset": item.destination.offset}
+    return f"{item.tensor} to {item.destination.tier.name.lower()}", facts
 
 
 def _span(thread: int, category: str, name: str, begun_ns: int, ended_ns: int, facts: Mapping[str, object]) -> Event:

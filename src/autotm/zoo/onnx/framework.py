@@ -18,8 +18,7 @@ from autotm.kernels.schedules.dispatch import framework_kernel
 from autotm.model.errors import BadInputError
 from autotm.model.graph import OpClass
 from autotm.zoo.network import Array, shape_and_dtype
-from autotm.zoo.onnx.inputs import NUMBERS
-from autotm.zoo.onnx.model_file import inner_graphs
+from autotm.zoo.onnx.model_file import NUMBERS, inner_graphs
 
 # A node of an ONNX file as a model of its own: what it gives, and what it computes from constants.
 RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -94,11 +93,7 @@ def inferred_kinds(model: ModelProto) -> dict[str, Kind]:
 
 
 def computed(node: NodeProto, values: Mapping[str, Array], results: Sequence[str], opset: int) -> list[Array]:
-    """Compute results of a node by ONNX's own reference.
-
-    Raises:
-        Exception: as `evaluated`.
-    """
+    """Compute results of a node by ONNX's own reference; raises as `evaluated`."""
     model = node_model(node, {name: Kind.of(value) for name, value in values.items()}, {}, results, opset)
     return evaluated(model, reference_evaluator(model), values)
 
@@ -144,9 +139,9 @@ def reference_kernel(
     Args:
         builder: of the step.
         node: of the file.
-        operands: its tensors that the step computes or is fed.
-        known: values of the others.
-        results: kinds of the results that are wanted, where they are known before the reference has run.
+        operands: its tensors that the step computes or is fed; the values of the others are `known`.
+        known: see `operands`.
+        results: that are wanted, with their kinds where these are known before the reference has run.
         opset: version of ONNX's own operators.
 
     Raises:
@@ -175,11 +170,7 @@ def kind_of(value: relax.Expr) -> Kind:
 
 
 def _try(model: ModelProto, operands: Mapping[str, Kind], results: Sequence[str]) -> tuple[dict[str, Kind], int]:
-    """Compute a node on two sets of numbers.
-
-    Returns:
-        Shapes and types of its results, those that are the same for both; and the bytes that a call allocates at most.
-    """
+    """Compute a node on two sets of numbers; return kinds that both give its results, and the most bytes allocated."""
     evaluator, kinds, most = reference_evaluator(model), [], 0
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import numpy as np
 import tvm
@@ -27,8 +27,7 @@ from autotm.zoo.onnx.framework import (
     node_model,
     reference_kernel,
 )
-from autotm.zoo.onnx.inputs import NUMBERS
-from autotm.zoo.onnx.model_file import ModelFile, inner_graphs, label, nodes_of, version_of
+from autotm.zoo.onnx.model_file import NUMBERS, ModelFile, inner_graphs, label, nodes_of, version_of
 from autotm.zoo.onnx.operators import FIXED, RULES, Node, check_converter
 
 ShapeOf = Callable[[str], tuple[int, ...]]
@@ -66,21 +65,13 @@ class IndexChecks:
                 self._names[result], self._nodes[result] = names, (node, known)
 
     def check_known(self, node: NodeProto, known: Mapping[str, Array], shape_of: ShapeOf) -> None:
-        """Check the indices of a node that are constants.
-
-        Raises:
-            BadInputError: one is out of range.
-        """
+        """Refuse a node of which an index that is constant is out of range."""
         for use in _uses(node, shape_of):
             if use.indices in known:
                 _check(use, known[use.indices], f"'{use.indices}'")
 
     def check_sources(self, node: NodeProto, known: Mapping[str, Array], shape_of: ShapeOf) -> None:
-        """Remember the indices of a node that a kernel of ours computes: the inputs behind them are checked.
-
-        Raises:
-            BadInputError: they come from other operators, which may give any.
-        """
+        """Remember the inputs behind a node's indices, to be checked; refuse indices that other operators compute."""
         for use in _uses(node, shape_of):
             if use.indices in self._names:
                 self._uses.append(use)
@@ -90,10 +81,7 @@ class IndexChecks:
                 )
 
     def __call__(self, values: Mapping[str, Array]) -> None:
-        """Check indices.
-
-        Args:
-            values: of inputs by their names in the step; indices that come from others are not checked.
+        """Check the indices that come from inputs whose `values` are given, by their names in the step.
 
         Raises:
             BadInputError: one is out of range; names it, its input, the range, and the node.
@@ -143,11 +131,7 @@ _ELEMENTWISE = {"Add", "And", "Div", "Max", "Min", "Mul", "Or", "Pow", "Sub", "W
 class GraphImporter:
     """Writes the nodes of a graph, one after the other; what depends on no argument of the step is computed here.
 
-    Attributes:
-        builder: where they are written.
-        parameters: variables of the weights that a node has asked for.
-        results: what nodes compute in the step, by name.
-        checks: of the values of inputs that are indices.
+    Of the weights only those that a node has asked for become `parameters`.
     """
 
     def __init__(
@@ -160,9 +144,7 @@ class GraphImporter:
         trains: bool = False,
         kernels: Kernels = "auto",
     ) -> None:
-        """Start with the inputs, and with weights that become variables.
-
-        The other initializers, and inputs that are `empty`, are constants.
+        """Start with the inputs, and with weights that become variables; other initializers and `empty` are constants.
 
         Where the step `trains`, a node between weights and loss must be of operators: kernels have no gradient.
         With `kernels` of `auto`, ONNX's reference computes the nodes that have no kernel here.
@@ -187,8 +169,7 @@ class GraphImporter:
         """Write all nodes, and return the graph's outputs.
 
         Raises:
-            BadInputError: a node that cannot be imported: it has no rule, or results of unknown shape or of a type that
-                no kernel computes with.
+            BadInputError: a node has no rule, or results of unknown shape or of a type that no kernel computes with.
         """
         self._write_nodes(graph)
         outputs = [self._value(item.name) for item in graph.output]
@@ -251,7 +232,9 @@ class GraphImporter:
     def _convert(self, node: NodeProto, known: Mapping[str, Array], opset: int) -> None:
         """Bind the results of a node that depend on the step's arguments: by a kernel of ours, or of ONNX's."""
         if is_random(node, known):
-            _refuse_random(node)
+            if node.op_type == "Dropout":
+                raise BadInputError("is in training mode, which is not imported; export the network with model.eval()")
+            raise BadInputError("draws random numbers, which is not imported; write the network without it")
         self.checks.check_known(node, known, self._shape)
         small = {name: value for name, value in known.items() if value.size <= _WRITTEN_OUT}
         fed = {name: self._kind(name) for name in names_read(node) if name not in small}
@@ -291,11 +274,7 @@ class GraphImporter:
     def _by_own_kernels(
         self, node: NodeProto, names: Collection[str], kinds: Mapping[str, Kind], opset: int
     ) -> dict[str, relax.Expr]:
-        """Compute results of a node by kernels of ours.
-
-        Raises:
-            Exception: there are none, or their results are of other shapes or types than ONNX says.
-        """
+        """Compute results of a node by kernels of ours; raise where there are none, or they give what ONNX does not."""
         fixed = FIXED.get(node.op_type, ())
         known = [self._constant(name, is_fixed=index in fixed) for index, name in enumerate(node.input)]
         operands = [
@@ -388,12 +367,6 @@ class GraphImporter:
             if source in values:
                 return values[source]
         raise BadInputError(f"result '{name}' of another node is not imported; write the network without it")
-
-
-def _refuse_random(node: NodeProto) -> NoReturn:
-    if node.op_type == "Dropout":
-        raise BadInputError("is in training mode, which is not imported; export the network with model.eval()")
-    raise BadInputError("draws random numbers, which is not imported; write the network without it")
 
 
 def _attribute(node: NodeProto, name: str) -> Any:

@@ -20,8 +20,7 @@ from autotm.zoo.imported import Imported, channels_last
 from autotm.zoo.layouts import CONSTANT
 from autotm.zoo.network import Array, Network, Origin
 from autotm.zoo.onnx.importer import GraphImporter, Kernels
-from autotm.zoo.onnx.inputs import Fed, InputValues, inputs_of
-from autotm.zoo.onnx.model_file import OWN_DOMAINS, ModelFile, nodes_of
+from autotm.zoo.onnx.model_file import OWN_DOMAINS, Fed, InputValues, ModelFile, inputs_of, nodes_of
 from autotm.zoo.onnx.operators import FIXED
 from autotm.zoo.onnx.reference import OnnxReference
 
@@ -32,13 +31,9 @@ op = relax.op
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of a file's first output and an input of its own, in the shape of that output.
+    """A loss of a file's first output and an input of its own, `argument`, in the shape of that output.
 
-    Attributes:
-        argument: name of that input.
-        initial: how it is drawn.
-        emit: emits the loss, from the output and the input.
-        compute: computes it in NumPy, for comparisons.
+    `emit` writes it into the step, `compute` computes it in NumPy, for comparisons.
     """
 
     argument: str
@@ -69,13 +64,9 @@ def _emit_mse(builder: relax.BlockBuilder, output: relax.Expr, targets: relax.Ex
     return builder.emit(op.multiply(total, relax.const(1.0 / math.prod(map(int, output.ty.shape)), "float32")))
 
 
-def _mse(output: Array, targets: Array) -> Array:
-    return np.asarray(np.square(output - targets).mean())
-
-
 LOSSES = {
     "cross_entropy": Loss("labels", Initial("one_hot"), _emit_cross_entropy, _cross_entropy),
-    "mse": Loss("targets", Initial("normal"), _emit_mse, _mse),
+    "mse": Loss("targets", Initial("normal"), _emit_mse, lambda y, targets: np.asarray(np.square(y - targets).mean())),
 }
 """By name, as PyTorch's functions with their defaults: the mean cross-entropy of softmax and one-hot labels, classes
 along the last axis; the mean squared difference."""
@@ -224,7 +215,7 @@ class _Step:
         return OnnxReference(self.file, read, list(as_read.parameters), outputs, detailed)
 
     def _weights(self) -> set[str]:
-        """Return initializers that become parameters: read as weights are, not fixed, and such as weights are."""
+        """Return initializers that become parameters: read as weights are, not fixed, float32, no scalar, no mask."""
         values, graph = self.file.initializers, self.file.graph
         for pattern in self.fixed:
             if not any(fnmatchcase(name, pattern) for name in values):
@@ -238,7 +229,11 @@ class _Step:
             asked |= {source[name] for index, name in enumerate(node.input) if name in source and index not in fixed}
         asked |= {source[item.name] for item in graph.output if item.name in source}
         frozen = {name for name in asked if self.trains and any(fnmatchcase(name, item) for item in self.fixed)}
-        return {name for name in asked - frozen if _is_weight(values[name])}
+        arrays = {name: values[name] for name in asked - frozen}
+        floats = {
+            name: value for name, value in arrays.items() if value.dtype == np.float32 and value.ndim and value.size
+        }
+        return {name for name, value in floats.items() if np.all(np.abs(value) < _MASKED)}
 
     def _own_loss(self, builder: relax.BlockBuilder, outputs: Sequence[relax.Expr]) -> relax.Expr:
         """Return the file's one output, a scalar, which the step descends."""
@@ -250,9 +245,3 @@ class _Step:
                 f"one of {', '.join(LOSSES)}, or export the network with its loss"
             )
         return builder.emit(op.reshape(outputs[0], ())) if shape else outputs[0]
-
-
-def _is_weight(value: Array) -> bool:
-    """Whether an initializer is float32, no scalar, and no mask."""
-    is_float = value.dtype == np.float32 and value.ndim > 0 and value.size > 0
-    return is_float and bool(np.all(np.abs(value) < _MASKED))

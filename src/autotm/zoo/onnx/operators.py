@@ -17,15 +17,7 @@ op = relax.op
 
 @dataclass(frozen=True)
 class Node:
-    """One node to be imported.
-
-    Attributes:
-        builder: where it is written.
-        operands: None where an optional one is left out.
-        known: values of those that are known before the step.
-        attributes: by name.
-        opset: version of ONNX's operators.
-    """
+    """One node to be imported; operands that are left out are None, and so are those not `known` before the step."""
 
     builder: relax.BlockBuilder
     operands: Sequence[relax.Expr | None]
@@ -185,11 +177,7 @@ _SHAPING = {"Expand", "Reshape", "Squeeze", "Tile", "Unsqueeze"}
 
 
 def check_converter(name: str, node: Node) -> None:
-    """Refuse a node that TVM's importer would take for another.
-
-    Raises:
-        BadInputError: says what it does not see.
-    """
+    """Refuse a node that TVM's importer would take for another; say what it does not see."""
     if name in _WITHOUT_KERNEL:
         raise BadInputError("this operator has no kernel here")
     for attribute, right in _IGNORED.get(name, {}).items():

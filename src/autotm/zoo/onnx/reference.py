@@ -31,18 +31,17 @@ class OnnxReference:
     """What onnxruntime, where it is installed, and ONNX's own reference compute for a step.
 
     Attributes:
-        file: of the network.
         names: inputs of the file and their names in the step.
         parameters: initializers that are arguments of the step.
         outputs: computes the step's outputs from the file's and the step's other inputs.
-        detailed: imports the step again with all nodes' results that it has as outputs, and gives their names too.
+        in_detail: imports the step again with all nodes' results that it has as outputs, and gives their names too.
     """
 
     file: ModelFile
     names: Mapping[str, str]
     parameters: Sequence[str]
     outputs: Callable[[Sequence[Array], Arrays], Sequence[Array]]
-    detailed: Callable[[], tuple[Imported, list[str]]]
+    in_detail: Callable[[], tuple[Imported, list[str]]]
     eager: None = None
 
     @property
@@ -52,11 +51,9 @@ class OnnxReference:
         return f"onnxruntime {runtime.__version__} and {own}" if runtime else own
 
     def step(self, values: Arrays, way: ReferenceMode) -> dict[str, Array]:
-        """Compute a step's outputs.
+        """Compute a step's outputs from its arguments by name, as they lie in the file.
 
-        Args:
-            values: of the step's arguments by name, as they lie in the file.
-            way: float64, and another order, are always ONNX's own reference.
+        Only float32 is computed by onnxruntime.
 
         Raises:
             NotComputedError: none of the file's tools computes it.
@@ -106,22 +103,23 @@ class OnnxReference:
             _widen(graph)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.file.opset)])
 
-    def in_detail(self) -> tuple[Imported, list[str]]:
-        """Import the step with the result of every node among its outputs; gives their names too."""
-        return self.detailed()
-
     def first_difference(self, values: Arrays, found: Mapping[str, Array]) -> str | None:
         """Say which node is the first whose result here differs from ONNX's reference on the same operands."""
         known = {**self.file.initializers, **{name: values[name] for name in self.parameters if name in values}}
         known |= {name: values[given] for name, given in self.names.items() if given in values}
         noise = np.random.default_rng(0)
+
+        def noisy(value: Array) -> Array:
+            if value.dtype != np.float32:
+                return value
+            return np.asarray(value * (1 + NOISE * noise.standard_normal(value.shape)), np.float32)
+
         for node in self.file.graph.node:
             operands = {name: known[name] for name in names_read(node)}
             names = [name for name in node.output if name]
             opset = version_of(node, self.file.opset)
             wanted = computed(node, operands, names, opset)
-            noisy = {name: _noisy(value, noise) for name, value in operands.items()}
-            rounded = computed(node, noisy, names, opset)
+            rounded = computed(node, {name: noisy(value) for name, value in operands.items()}, names, opset)
             for name, exact, other in zip(names, wanted, rounded, strict=True):
                 if name in found and (text := difference(found[name], exact, [other], "ONNX")):
                     return f"{label(node)}: {text}"
@@ -135,12 +133,6 @@ def _runtime() -> Any:
         return importlib.import_module("onnxruntime")
     except ImportError:
         return None
-
-
-def _noisy(value: Array, noise: np.random.Generator) -> Array:
-    if value.dtype != np.float32:
-        return value
-    return np.asarray(value * (1 + NOISE * noise.standard_normal(value.shape)), np.float32)
 
 
 def _widened(value: Array) -> Array:

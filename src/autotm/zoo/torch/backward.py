@@ -47,7 +47,7 @@ class JointImporter(ForwardImporter):
             **base,
             **forwards,
             **dict.fromkeys(("view.default", "_unsafe_view.default", "reshape.default"), self._viewed),
-            "_adaptive_avg_pool2d_backward.default": self._pool_gradient,
+            "_adaptive_avg_pool2d_backward.default": self._mean_gradient,
             "_log_softmax_backward_data.default": self._softmax_gradient,
             "_softmax_backward_data.default": self._softmax_gradient,
             **dict.fromkeys(("alias.default", "clone.default", "detach.default"), lambda node: self.env[node.args[0]]),
@@ -119,15 +119,13 @@ class JointImporter(ForwardImporter):
 
     def _norm_gradient(self, node: fx.Node) -> tuple[Any, ...]:
         """Compute the gradients of a layer norm or a group norm by data, scale and shift."""
-        name = node.target.overloadpacket.__name__
-        saved = node.args[3] if "layer" in name else node.args[2]
-        weight = node.args[5] if "layer" in name else node.args[4]
-        x = self.env[node.args[1]]
-        shape = node.args[2] if "layer" in name else [node.args[6]]
-        scale = self._whole(weight, list(shape), 1.0)
-        return tuple(
-            gradient_of(self.block_builder, self._forward_of(saved), self.env[node.args[0]], [x, scale, scale])
-        )
+        if "layer" in node.target.overloadpacket.__name__:
+            dy, x, shape, saved, _, weight, *_ = node.args
+        else:
+            dy, x, saved, _, weight, _, channels, *_ = node.args
+            shape = [channels]
+        operands = [self.env[x], *[self._whole(weight, list(shape), 1.0)] * 2]
+        return tuple(gradient_of(self.block_builder, self._forward_of(saved), self.env[dy], operands))
 
     def _softmax_gradient(self, node: fx.Node) -> relax.Var:
         dy, y = (self.env[item] for item in node.args[:2])
@@ -138,17 +136,15 @@ class JointImporter(ForwardImporter):
         total = self._emit(op.sum(self._emit(op.multiply(dy, y)), node.args[2], keepdims=True))
         return self._emit(op.multiply(y, self._emit(op.subtract(dy, total))))
 
-    def _pool_gradient(self, node: fx.Node) -> relax.Var:
-        dy, x = (self.env[item] for item in node.args[:2])
-        size = [int(extent) for extent in self.shape_of(dy)][2:]
-        return gradient_of(self.block_builder, self._emit(relax.op.nn.adaptive_avg_pool2d(x, size)), dy, [x])[0]
-
     def _mean_gradient(self, node: fx.Node) -> relax.Var:
-        dy, x, size, strides, padding, is_ceiled, counts, _ = node.args
-        slope, x = self.env[dy], self.env[x]
-        options = {"ceil_mode": is_ceiled, "count_include_pad": counts}
-        y = self._emit(relax.op.nn.avg_pool2d(x, size, strides or size, [*padding, *padding], **options))
-        return gradient_of(self.block_builder, y, slope, [x])[0]
+        dy, x = (self.env[item] for item in node.args[:2])
+        if options := node.args[2:]:
+            size, strides, padding, is_ceiled, counts, _ = options
+            named = {"ceil_mode": is_ceiled, "count_include_pad": counts}
+            y = relax.op.nn.avg_pool2d(x, size, strides or size, [*padding, *padding], **named)
+        else:
+            y = relax.op.nn.adaptive_avg_pool2d(x, [int(extent) for extent in self.shape_of(dy)][2:])
+        return gradient_of(self.block_builder, self._emit(y), dy, [x])[0]
 
     def _resized_gradient(self, node: fx.Node) -> relax.Var:
         slope, size, shape, *options = node.args

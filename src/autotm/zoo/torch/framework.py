@@ -37,11 +37,7 @@ _RARE = {
 
 
 def refuse_rare(node: fx.Node) -> None:
-    """Refuse an operator that PyTorch computes.
-
-    Raises:
-        BadInputError: it is rare, or so is what it is called with.
-    """
+    """Refuse an operator that is rare, or is called with what is, and which PyTorch therefore computes."""
     name = node.target.__name__
     if name in _RARE:
         raise BadInputError("it has no kernel here")
@@ -150,10 +146,7 @@ class FrameworkKernels:
         self._results: dict[fx.Node, Any] = {}
 
     def convert(self, node: fx.Node) -> Any:
-        """Emit the kernel of a node, once.
-
-        Returns:
-            Its result, or the tuple of its results, with None for those that nothing reads.
+        """Emit the kernel of a node, once; return its result, or its results, with None for those that nothing reads.
 
         Raises:
             BadInputError: PyTorch's call cannot be kept as text, or one of its arguments has no value here.
@@ -166,10 +159,7 @@ class FrameworkKernels:
         return self._results[node]
 
     def value(self, node: fx.Node) -> relax.Expr:
-        """Return what a node computes, as it is stored.
-
-        What kernels of ours leave out, the places of a maximum say, is computed by PyTorch.
-        """
+        """Return what a node computes, as it is stored; PyTorch computes what kernels of ours leave out."""
         importer = self._importer
         if node in importer.known:
             return stored_constant(importer.known[node])

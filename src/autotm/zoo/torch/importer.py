@@ -79,11 +79,7 @@ class IndexChecks:
         self._uses = [use for node in graph.nodes for use in _uses(node) if self._names.get(use.indices)]
 
     def check_sources(self, node: fx.Node) -> None:
-        """Refuse an operator of ours whose indices nobody checks.
-
-        Raises:
-            BadInputError: they come from other operators, which may give any; kernels of ours would read elsewhere.
-        """
+        """Refuse an operator of ours whose indices come from others, which may give any: it would read elsewhere."""
         for use in _uses(node):
             if use.indices not in self._names and not _is_rank(use.indices, use.last + 1):
                 raise BadInputError(
@@ -91,10 +87,7 @@ class IndexChecks:
                 )
 
     def __call__(self, values: Mapping[str, Array]) -> None:
-        """Check the indices and assertions.
-
-        Args:
-            values: of inputs by name, as the source has them; indices that come from others are not checked.
+        """Check the indices and assertions that come from inputs whose `values` are given, as the source has them.
 
         Raises:
             BadInputError: one is out of range; names it, its input, the range, and the line of the user's code.
@@ -177,11 +170,7 @@ Kernels = Literal["auto", "tvm", "torch"]
 def imported_step(captured: Captured, *, trains: bool, kernels: Kernels) -> Imported:
     """Write a captured step in Relax, with its parameters, running averages and inputs.
 
-    Args:
-        captured: by `capture`.
-        trains: whether parameters are trained; else everything that has a value but the inputs is a parameter.
-        kernels: whose: `auto` (ours, and PyTorch's for operators that have none here), `tvm` (ours alone), or `torch`
-            (PyTorch's alone).
+    Unless it `trains`, everything that has a value but the inputs is a parameter; `kernels` is as in `from_torch`.
 
     Raises:
         BadInputError: an operator that cannot be imported, with the line of the user's code that it comes from.
@@ -257,14 +246,7 @@ def _array(value: torch.Tensor) -> Array:
 
 
 class _Translation:
-    """Operators of a graph as kernels of ours or of PyTorch, one after the other.
-
-    Attributes:
-        importer: converts operators that have kernels here.
-        builder: where kernels are written.
-        checks: of the values of inputs that are indices.
-        places: where the graph draws random numbers, as `Imported.places`.
-    """
+    """Operators of a graph as kernels of ours or of PyTorch, one after the other; `places` is as `Imported.places`."""
 
     def __init__(self, graph: fx.Graph, known: Mapping[fx.Node, Any], checks: IndexChecks, kernels: Kernels) -> None:
         """Begin with no operator; `known` are the values of nodes that depend on no argument."""

@@ -82,7 +82,7 @@ class ForwardImporter(ExportedProgramImporter):
             "bernoulli.p": self._bernoulli,
             "cat.default": self._concat,
             "embedding.default": self._lookup,
-            "native_layer_norm.default": lambda node: (self._layer_norm_any(node), None, None),
+            "native_layer_norm.default": self._layer_norm_any,
         }
 
     def _emit(self, expression: relax.Expr) -> relax.Var:
@@ -136,9 +136,12 @@ class ForwardImporter(ExportedProgramImporter):
 
     def _group_norm_any(self, node: fx.Node) -> tuple[Any, ...]:
         x, weight, bias, _, channels, _, groups, epsilon = node.args
-        scale, shift = (self._whole(item, [channels], value) for item, value in ((weight, 1.0), (bias, 0.0)))
+        scale, shift = self._scale_and_shift(weight, bias, [channels])
         axes = list(range(2, len(self.shape_of(self.env[x]))))
         return (self._emit(relax.op.nn.group_norm(self.env[x], scale, shift, groups, 1, axes, epsilon)), None, None)
+
+    def _scale_and_shift(self, weight: Any, bias: Any, shape: Sequence[int]) -> list[relax.Expr]:
+        return [self._whole(item, list(shape), value) for item, value in ((weight, 1.0), (bias, 0.0))]
 
     def _whole(self, node: fx.Node | None, shape: list[int], value: float) -> relax.Expr:
         """Return a scale or shift, or ones or zeros in place of none."""
@@ -322,7 +325,7 @@ class ForwardImporter(ExportedProgramImporter):
     def _normalised(self, node: fx.Node, x: fx.Node, weight: Any, bias: Any, epsilon: float) -> tuple[relax.Var, ...]:
         """Return (y, mean, 1 / sqrt(variance + epsilon)) of a batch norm without running averages."""
         channels = int(self.shape_of(self.env[x])[1])
-        scale, shift = (self._whole(item, [channels], value) for item, value in ((weight, 1.0), (bias, 0.0)))
+        scale, shift = self._scale_and_shift(weight, bias, [channels])
         zero, one = (self._whole(None, [channels], value) for value in (0.0, 1.0))
         found = self._emit(
             relax.op.nn.batch_norm(self.env[x], scale, shift, zero, one, axis=1, epsilon=epsilon, momentum=1.0)
@@ -341,12 +344,11 @@ class ForwardImporter(ExportedProgramImporter):
         scaled = self._emit(op.multiply(data, self._emit(op.reshape(scale, shape))))
         return self._emit(op.add(scaled, self._emit(op.reshape(shift, shape))))
 
-    def _layer_norm_any(self, node: fx.Node) -> relax.Var:
+    def _layer_norm_any(self, node: fx.Node) -> tuple[Any, ...]:
         x, shape, weight, bias, epsilon, *_ = (*node.args, *(None,) * 3)
-        epsilon = 1e-5 if epsilon is None else epsilon
-        axes = list(range(-len(shape), 0))
-        scale, shift = (self._whole(item, shape, value) for item, value in ((weight, 1.0), (bias, 0.0)))
-        return self._emit(relax.op.nn.layer_norm(self.env[x], scale, shift, axes=axes, epsilon=epsilon))
+        how = {"axes": list(range(-len(shape), 0)), "epsilon": 1e-5 if epsilon is None else epsilon}
+        scale, shift = self._scale_and_shift(weight, bias, shape)
+        return (self._emit(relax.op.nn.layer_norm(self.env[x], scale, shift, **how)), None, None)
 
     def _concat(self, node: fx.Node) -> relax.Var:
         """Concatenate without the empty parts, which PyTorch takes in any shape."""

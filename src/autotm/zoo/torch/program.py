@@ -21,13 +21,7 @@ Inputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
 
 
 def captured_step(
-    module: nn.Module,
-    inputs: Inputs,
-    targets: Sequence[Any],
-    loss: Loss | None,
-    mode: Mode,
-    *,
-    decomposed: bool = True,
+    module: nn.Module, inputs: Inputs, targets: Sequence[Any], loss: Loss | None, mode: Mode, *, decomposed: bool = True
 ) -> tuple[Captured, list[str]]:
     """Capture the step of a module by PyTorch; return it with the names of all leaves of inputs and targets.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,13 +26,10 @@ from autotm.zoo.torch.random_numbers import COUNTER, uniform_numbers
 
 @dataclass(frozen=True)
 class TorchReference:
-    """What PyTorch computes for a step.
+    """What PyTorch computes for a step, which is given as captured and as imported.
 
-    Attributes:
-        captured: the step.
-        imported: the same as imported, with the places where it draws random numbers.
-        detailed: imports the step again with the values of these nodes as its outputs.
-        eager: calls the module itself on its own values; None where the step draws random numbers.
+    `detailed` imports it again with other nodes as outputs; `eager` calls the module itself on its own values, and is
+    None where the step draws random numbers.
     """
 
     captured: Captured
@@ -42,11 +39,7 @@ class TorchReference:
     name: str = f"PyTorch {torch.__version__}"
 
     def step(self, values: Mapping[str, Array], way: ReferenceMode) -> dict[str, Array]:
-        """Compute a step.
-
-        Args:
-            values: of the step's arguments by name, as they lie in the module.
-            way: in another order is without oneDNN.
+        """Compute a step from its arguments by name, as they lie in the module; another order is without oneDNN.
 
         Returns:
             Its results by the names that they have here: `output`, `output.0`, `w.gradient`, `mean.new`; but for those
@@ -56,7 +49,11 @@ class TorchReference:
         names = dict(zip(output_names(len(outputs)), outputs, strict=True))
         names |= {f"{name}.gradient": self.captured.gradients[name] for name in self.imported.gradients or ()}
         names |= {f"{name}.new": self.captured.updates[name] for name in self.imported.states if name != COUNTER}
-        with _without_onednn() if way == "another order" else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if way == "another order":
+                stack.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")  # of PyTorch, about settings of Intel's GPUs
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
             found = _Run(self, values, torch.float64 if way == "float64" else torch.float32).results()
         return {name: found[node] for name, node in names.items() if node in found}
 
@@ -75,14 +72,6 @@ class TorchReference:
     def first_difference(self, values: Mapping[str, Array], found: Mapping[fx.Node, Array]) -> str | None:
         """Say which operator is the first whose result here differs from PyTorch's on the same operands."""
         return _Comparison(self, values, found).first_difference()
-
-
-@contextlib.contextmanager
-def _without_onednn() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of PyTorch, about settings of Intel's GPUs
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
 
 
 class _Run(fx.Interpreter):

@@ -1,4 +1,4 @@
-"""The timing study: measured on a real small step; judged and drawn from made-up times whose answer is known."""
+"""Figures of kernel times: all placements of a convolution, and quick ways of timing against the slow one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import small_step
 from matplotlib.figure import Figure
+from synthetic_figures import BASE_NS, EXTRA_NS, write_convolution
 
 from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
@@ -19,37 +20,59 @@ from autotm.model.errors import BadInputError
 from autotm.model.files import save
 from autotm.model.graph import slow_traffic
 from autotm.model.kernel_studies import ConfigurationTime, TimingMethod, TimingMethodCost, TimingStudy
+from autotm.model.profile import Profile, read_profile, write_profile
 from autotm.model.provenance import provenance
 from autotm.profile.kernel_timing import ProfileOptions
 from autotm.profile.timing_study import measure
 from autotm.study import drawing
 from autotm.study.columns import MEANINGS
 from autotm.study.figures.kernel_times import (
+    OPERANDS,
     RECORDED,
+    draw_kernel_plot,
     draw_timing_study,
     make_timing_figure,
     summary,
     sums_of_recorded,
+    table_of_convolution,
     timing_table,
 )
 from autotm.study.tables import read_table
 
+# The kernel plot shows all eight placements of one convolution.
+
+
+def test_bars_carry_the_labels_of_their_placements(tmp_path: Path) -> None:
+    """The original swapped the labels of the middle bars."""
+    figure, text = draw_kernel_plot(table_of_convolution(*write_convolution(tmp_path)), StyleConfig())
+    (axes,) = figure.axes
+    labels = [tick.get_text().split("\n") for tick in axes.get_xticklabels()]
+    assert labels[:3] == [["fast", "fast", "fast"], ["fast", "fast", "slow"], ["fast", "slow", "fast"]]
+    for label, bar in zip(labels, axes.containers[1], strict=True):
+        slow = [name for name, tier in zip(OPERANDS, label, strict=True) if tier == "slow"]
+        assert bar.get_height() == pytest.approx(1 + sum(EXTRA_NS[name] for name in slow) / BASE_NS)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["measured", "emulated"]
+    assert "8x48x48x128" in text
+
+
+def test_a_missing_placement_is_named(tmp_path: Path) -> None:
+    graph, profile = write_convolution(tmp_path)
+    whole = read_profile(profile)
+    kept = {key: timing for key, timing in whole.timings.items() if key[2] != "DPP"}
+    write_profile(profile, Profile(whole.graph_hash, kept, whole.provenance))
+    with pytest.raises(BadInputError, match="no time with output, weight in slow memory"):
+        table_of_convolution(graph, profile)
+
+
+# The timing study: measured on a real small step; judged and drawn from made-up times whose answer is known.
+
 STYLE = StyleConfig(dots_per_inch=60)
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=5, kernel_s=0.002, rotation_bytes=1_000_000)
-SHIFT = {
-    TimingMethod.SINGLE: 1.0,
-    TimingMethod.AGAIN: 1.01,
-    TimingMethod.TOGETHER: 1.5,
-    TimingMethod.ISOLATED: 1.02,
-    TimingMethod.ADDITIVE: 0.98,
-}
-SECONDS = {
-    TimingMethod.SINGLE: 40.0,
-    TimingMethod.AGAIN: 40.0,
-    TimingMethod.TOGETHER: 10.0,
-    TimingMethod.ISOLATED: 8.0,
-    TimingMethod.ADDITIVE: 4.0,
-}
+WAYS = (
+    TimingMethod.SINGLE, TimingMethod.AGAIN, TimingMethod.TOGETHER, TimingMethod.ISOLATED, TimingMethod.ADDITIVE
+)  # fmt: skip
+SHIFT = dict(zip(WAYS, (1.0, 1.01, 1.5, 1.02, 0.98), strict=True))
+SECONDS = dict(zip(WAYS, (40.0, 40.0, 10.0, 8.0, 4.0), strict=True))
 
 
 def made_up() -> TimingStudy:
@@ -85,8 +108,7 @@ def study_file(tmp_path: Path) -> Path:
 
 
 def make(study_file: Path, folder: Path, recorded: Path | None = None) -> pd.DataFrame:
-    files = [folder / name for name in ("t.csv", "summary.csv", "t.pdf", "t.png")]
-    return make_timing_figure(study_file, recorded, *files, STYLE)
+    return make_timing_figure(study_file, recorded, folder / "t.csv", folder / "summary.csv", STYLE)
 
 
 def test_the_summary_says_what_the_times_say(study_file: Path) -> None:
@@ -102,12 +124,14 @@ def test_the_summary_says_what_the_times_say(study_file: Path) -> None:
     assert found.index[found["fastest_inside_noise"]].tolist() == [TimingMethod.ADDITIVE]
 
 
-def test_a_wrong_quick_way_is_not_the_quickest(tmp_path: Path) -> None:
+def test_a_wrong_quick_way_is_not_the_quickest_and_none_are_told_of_kernels_not_recorded(tmp_path: Path) -> None:
     study = made_up()
     times = [replace(one, time_us=2 * one.time_us) if one.way is TimingMethod.ADDITIVE else one for one in study.times]
     save(tmp_path / "s.json", "timing_study", replace(study, times=tuple(times)), {})
-    found = summary(timing_table(tmp_path / "s.json")).set_index("way")
+    table = timing_table(tmp_path / "s.json")
+    found = summary(table).set_index("way")
     assert found.index[found["fastest_inside_noise"]].tolist() == [TimingMethod.ISOLATED]
+    assert RECORDED not in set(table["source"])
 
 
 def test_the_figure_is_drawn_from_its_table_alone(
@@ -116,26 +140,22 @@ def test_the_figure_is_drawn_from_its_table_alone(
     """Saved once: files without a date are those of every figure (`test_figures.py`)."""
     pictures = []
 
-    def save_figure(figure: Figure, pdf: Path, png: Path, text: str, style: StyleConfig) -> None:
+    def save_figure(figure: Figure, file: Path, text: str, style: StyleConfig) -> None:
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=style.dots_per_inch)
-        pictures.append((picture.getvalue(), pdf.name, png.name, text))
+        pictures.append((picture.getvalue(), file.stem, text))
 
     monkeypatch.setattr(drawing, "save_figure", save_figure)
     told = make(study_file, tmp_path, write_recorded(tmp_path / "r.csv.gz"))
     study_file.unlink()
-    draw_timing_study(tmp_path / "t.csv", tmp_path / "again" / "t.pdf", tmp_path / "again" / "t.png", STYLE)
+    drawing.draw_to_files(draw_timing_study, read_table(tmp_path / "t.csv"), tmp_path / "again" / "t.csv", STYLE)
     once, again = pictures
     assert once == again
-    assert once[1:3] == ("t.pdf", "t.png")
+    assert once[1] == "t"
     written = read_table(tmp_path / "summary.csv")
     assert written["way"].tolist() == told["way"].tolist()
     assert len(written) == len(TimingMethod) + 1
     assert b"emulated" in (tmp_path / "t.csv").read_bytes()
-
-
-def test_without_recorded_kernels_none_are_told(study_file: Path) -> None:
-    assert RECORDED not in set(timing_table(study_file)["source"])
 
 
 def test_sums_of_recorded_kernels(tmp_path: Path) -> None:
@@ -143,9 +163,6 @@ def test_sums_of_recorded_kernels(tmp_path: Path) -> None:
     assert found["time_us"].to_dict() == {"0": 180.0, "1": 180.0}, "others are too short or lack a row"
     assert found["single_us"].to_dict() == {"0": 180.0, "1": 216.0}
     assert set(found["slow_operands"]) == {2}
-
-
-def test_what_is_no_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no such table"):
         sums_of_recorded(tmp_path / "r.csv")
     (tmp_path / "r.csv").write_text("a,b\n1,2\n", encoding="utf-8")
@@ -156,10 +173,9 @@ def test_what_is_no_table_is_named(tmp_path: Path) -> None:
         sums_of_recorded(tmp_path / "r.csv.gz")
 
 
-def test_every_way_measures_the_same_configurations(library: KernelLibrary) -> None:
-    graph = small_step.graph()
-    repeats = 3
-    study = measure(graph, library, small_step.machine(), small_step.links(), QUICK, repeats, small_step.DEVICES)
+def test_every_way_measures_the_same_configurations_and_what_is_configured_slow_waits(library: KernelLibrary) -> None:
+    graph, machine, links, repeats = small_step.graph(), small_step.machine(), small_step.links(), 3
+    study = measure(graph, library, machine, links, QUICK, repeats, small_step.DEVICES)
     by_way = {way: {(t.kernel, t.configuration): t for t in study.times if t.way is way} for way in TimingMethod}
     assert len({frozenset(found) for found in by_way.values()}) == 1
     assert all(one.repeats == repeats for one in by_way[TimingMethod.SINGLE].values())
@@ -169,11 +185,6 @@ def test_every_way_measures_the_same_configurations(library: KernelLibrary) -> N
     sums = [one for one in by_way[TimingMethod.ADDITIVE].values() if one.repeats == 0]
     assert sums
     assert all(one.slow_operands > 1 for one in sums)
-
-
-def test_what_is_configured_slow_waits(library: KernelLibrary) -> None:
-    graph, machine, links = small_step.graph(), small_step.machine(), small_step.links()
-    study = measure(graph, library, machine, links, QUICK, 3, small_step.DEVICES)
     kernels = {kernel.name: kernel for kernel in graph.kernels}
     with open_tiers(machine, links, 64, 64, small_step.DEVICES) as tiers:
         for one in study.times:
