@@ -32,7 +32,7 @@ from autotm.model.config import load_scale
 from autotm.model.machine import Machine, load_machine
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
-from autotm.runtime.step_times import time_kernels
+from autotm.runtime.step_times import time_parts
 from autotm.runtime.verify import all_fast_program
 from autotm.zoo.torch_reference import TorchNetwork
 from machine_rates import copy_bytes_per_s, peak_flop_per_s
@@ -133,7 +133,7 @@ def measure(name: str, sizes: dict[str, int], machine: Machine, folder: Path, op
     with pinned(machine), open_tiers(machine, None, program.fast_bytes, 0, CONFIG / "devices", stretch=1.0) as tiers:
         executor = prepare(graph, KernelLibrary.load(files[1]), program, arguments, tiers)
         samples = alternate([executor.step, *contenders], options.rounds)
-        spent = Spent(graph, time_kernels(graph, executor, INSTRUMENTED_STEPS))
+        spent = Spent(graph, time_parts(graph, executor, INSTRUMENTED_STEPS).kernels_us)
     medians = [statistics.median(series) for series in samples]
     return Times(medians[0], medians[1], medians[2] if len(medians) > len(_ALWAYS) else None, spent, note)
 

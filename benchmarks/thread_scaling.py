@@ -32,7 +32,7 @@ from autotm.model.graph import Graph
 from autotm.model.machine import load_machine
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
-from autotm.runtime.step_times import RunOptions, time_kernels, time_steps
+from autotm.runtime.step_times import RunOptions, time_parts, time_steps
 from autotm.runtime.verify import all_fast_program
 from machine_rates import copy_bytes_per_s
 from step_limits import Limits, Spent
@@ -92,7 +92,7 @@ def measure(threads: int, options: argparse.Namespace) -> tuple[float, float]:
         executor = prepare(graph, library, program, arguments, tiers)
         executor.step()
         times = time_steps(executor, None, machine.cpus, RunOptions(min_steps=_STEPS, min_seconds=0.0))
-        spent = Spent(graph, time_kernels(graph, executor, _STEPS))
+        spent = Spent(graph, time_parts(graph, executor, _STEPS).kernels_us)
     return statistics.median(times.samples_s), spent.copy_share(limits)
 
 

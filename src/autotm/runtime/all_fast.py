@@ -14,7 +14,7 @@ import numpy.typing as npt
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
 from autotm.memory.tiers import open_tiers
 from autotm.model.cores import Watch, quiet_interpreter
-from autotm.model.graph import Graph
+from autotm.model.graph import ChosenGraph
 from autotm.model.machine import Machine
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, heaviest_call, prepare
@@ -49,11 +49,11 @@ class Effort:
 
 @dataclass(frozen=True)
 class AllFastRounds:
-    """Steps with everything in fast memory, run in turn: a round is a whole step and one of each way, kernel by kernel.
+    """Steps with everything in fast memory, run in turn: a round is a whole step, and each variant's kernel by kernel.
 
     Attributes:
-        step_ns: (rounds,) of the whole step by the first way.
-        kernels_ns: (rounds, kernels) for each way.
+        step_ns: (rounds,) of the whole step by the first variant.
+        kernels_ns: (rounds, kernels) for each variant.
         disturbed: whether others held the cores all the same, so that times are too long.
     """
 
@@ -63,30 +63,31 @@ class AllFastRounds:
 
 
 def time_all_fast(
-    ways: Sequence[Graph], library: KernelLibrary, machine: Machine, effort: Effort, devices_dir: Path
+    variants: Sequence[ChosenGraph], library: KernelLibrary, machine: Machine, effort: Effort, devices_dir: Path
 ) -> AllFastRounds:
-    """Run the all-fast step as programs run it, computed in each of the `ways`, the default first.
+    """Run the all-fast step as programs run it, computed in each of the `variants`, the default first.
 
-    Whatever speed the machine has at the time is that of the step, of its kernels, and of all ways to compute them.
+    Whatever speed the machine has at the time is that of the step, of its kernels, and of all variants to compute them.
 
     Raises:
         AutotmError: kernels run on fewer threads than the machine asks for.
         BadInputError: the library lacks a kernel.
     """
-    programs = [all_fast_program(way) for way in ways]
+    programs = [all_fast_program(variant) for variant in variants]
     pool_bytes = max(program.fast_bytes for program in programs)
     with (
         pinned(machine),
-        # No way leaves anything in the pool that the next step reads, so that all can have the same.
+        # No variant leaves anything in the pool that the next step reads, so that all can have the same.
         open_tiers(machine, None, pool_bytes, 0, devices_dir, stretch=1.0) as tiers,
         quiet_interpreter(),
     ):
-        arguments = Arguments.allocate(ways[0], tiers=tiers)
+        arguments = Arguments.allocate(variants[0], tiers=tiers)
         arguments.fill(effort.seed, machine.cpus)
         executors = [
-            prepare(way, library, program, arguments, tiers) for way, program in zip(ways, programs, strict=True)
+            prepare(variant, library, program, arguments, tiers)
+            for variant, program in zip(variants, programs, strict=True)
         ]
-        check_cores(machine, heaviest_call(ways[0], executors[0]), busy=library.busy_threads(machine.threads))
+        check_cores(machine, heaviest_call(variants[0], executors[0]), busy=library.busy_threads(machine.threads))
         for executor in executors:
             executor.step()
         rounds, is_disturbed = _rounds(executors, Watch(machine.cpus, effort.patience_s), effort)
@@ -114,11 +115,11 @@ def _rounds(executors: Sequence[Executor], watch: Watch, effort: Effort) -> tupl
         if watch.is_over and len(every) >= effort.min_rounds:
             # Too few to be precise are still right.
             return (good, False) if len(good) >= effort.min_rounds else (every, True)
-        found = watch.timed(run)
-        every.append(found.result)
-        if watch.judge(found.lost_ns, found.wall_ns):
-            good.append(found.result)
-            good_ns += found.wall_ns
+        timed = watch.timed(run)
+        every.append(timed.result)
+        if watch.judge(timed.lost_ns, timed.wall_ns):
+            good.append(timed.result)
+            good_ns += timed.wall_ns
     return good, False
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from autotm.model.cache import CacheCounts, PageCounts, PagedPool
-from autotm.model.graph import Configuration, Graph, Kernel, Operand, Tier
+from autotm.model.graph import CountedGraph, Graph, Kernel, Operand, Tier
 from autotm.model.links import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import MANAGED_MEMORY, Plan, repeats
@@ -38,7 +38,13 @@ class Measured:
 
 
 def build_record(
-    graph: Graph, program: Program, plan: Plan, machine: Machine, links: Links, profile: Profile, measured: Measured
+    graph: CountedGraph,
+    program: Program,
+    plan: Plan,
+    machine: Machine,
+    links: Links,
+    profile: Profile,
+    measured: Measured,
 ) -> Record:
     """Put together the record of one run of a program of `graph`, the step with all implementations."""
     chosen, linux = program.step_of(graph), measured.linux
@@ -46,6 +52,13 @@ def build_record(
         plan = replace(plan, paged=linux.pool)
     pages = PageCounts.of(plan.paged, chosen) if plan.paged else None
     fast_bytes, slow_bytes = _pool_bytes(program, plan)
+    configs = {
+        chosen.kernels[step.kernel].name: "".join(address.tier.letter for address in step.addresses)
+        for step in program.steps
+        if isinstance(step, KernelStep)
+    }
+    total_us = sum(measured.parts.kernels_us.values())
+    again_us = sum(measured.parts.kernels_us.get(chosen.kernels[at].name, 0.0) for at in repeats(program.calls))
     samples_s, is_managed = measured.steps.samples_s, program.optimizer == MANAGED_MEMORY
     attempts = plan.attempts_s or ((plan.build_s, plan.solve_s),)
     return Record(
@@ -82,7 +95,7 @@ def build_record(
         disturbed_before=(*([f"kernels of {graph.network}"] if profile.is_disturbed else ()), *links.disturbed),
         compared_with=profile.provenance.get(COMPARED_WITH, "nothing"),
         kernel_times_us=measured.parts.kernels_us,
-        repeated_share=_repeated_share(chosen, program, measured.parts.kernels_us),
+        repeated_share=again_us / total_us if total_us else 0.0,
         stall_time_us=measured.parts.stall_us,
         move_actual_us=measured.parts.moves_us if samples_s else None,
         waited_s=measured.steps.waited_s,
@@ -93,7 +106,7 @@ def build_record(
         oracle_time_us=oracle_time_us(graph, profile, measured.parts.kernels_us),
         implementations=dict(Counter(one.implementation for one in graph.computed_by(program.implementations).kernels)),
         tensor_size_map={tensor.name: tensor.size_bytes for tensor in chosen.tensors},
-        config_map=_config_map(chosen, program),
+        config_map=configs,
         cache=CacheCounts.of(plan.cached) if plan.cached else None,
         pages=linux.counts(chosen) if linux else pages,
         pages_by_node_before={str(Tier.SLOW): linux.before} if linux else {},
@@ -106,7 +119,7 @@ def build_record(
 
 
 def unfit_record(
-    graph: Graph, program: Program, plan: Plan, machine: Machine, links: Links, profile: Profile, seed: int
+    graph: CountedGraph, program: Program, plan: Plan, machine: Machine, links: Links, profile: Profile, seed: int
 ) -> Record:
     """The record of a program that exceeds its limit: it does not run, and nothing is measured."""
     nothing = Measured(StepTimes(()), StepParts({}, 0.0), 0, seed)
@@ -139,21 +152,6 @@ def oracle_time_us(graph: Graph, profile: Profile, kernel_times_us: Mapping[str,
     return sum(least(kernel) for kernel in graph.kernels)
 
 
-def _repeated_share(graph: Graph, program: Program, kernel_times_us: Mapping[str, float]) -> float:
-    """Of the kernels' measured time, the share of those that ran again."""
-    total_us = sum(kernel_times_us.values())
-    again_us = sum(kernel_times_us.get(graph.kernels[number].name, 0.0) for number in repeats(program.calls))
-    return again_us / total_us if total_us else 0.0
-
-
-def _config_map(graph: Graph, program: Program) -> dict[str, Configuration]:
-    return {
-        graph.kernels[step.kernel].name: "".join(address.tier.letter for address in step.addresses)
-        for step in program.steps
-        if isinstance(step, KernelStep)
-    }
-
-
 def _slot_counts(graph: Graph, program: Program) -> dict[str, Any]:
     inputs, outputs = [], []
     for step in program.steps:
@@ -161,7 +159,7 @@ def _slot_counts(graph: Graph, program: Program) -> dict[str, Any]:
             kernel = graph.kernels[step.kernel]
             slots = list(zip(kernel.operands, step.addresses, strict=True))
             inputs += slots[: len(kernel.inputs)]
-            outputs += slots[len(kernel.inputs) : _first_workspace(kernel)]
+            outputs += slots[len(kernel.inputs) : len(kernel.inputs) + len(kernel.outputs)]
     counts: dict[str, Any] = {"num_kernels": len(graph.kernels)}
     for side, slots in (("input", inputs), ("output", outputs)):
         fast = [slot for slot in slots if slot[1].tier is Tier.FAST]
@@ -176,16 +174,12 @@ def _page_counts(graph: Graph, pool: PagedPool) -> dict[str, int]:
     """Bytes by slot in fast pages."""
     fast = {"input": 0, "output": 0}
     for kernel, slow_bytes in zip(graph.kernels, pool.slow_bytes, strict=True):
+        sides = ["input"] * len(kernel.inputs) + ["output"] * len(kernel.outputs)
         for (tensor, slots), slow in zip(graph.slots_of(kernel).items(), slow_bytes, strict=True):
             for slot in slots:
-                if slot < _first_workspace(kernel):
-                    side = "input" if slot < len(kernel.inputs) else "output"
-                    fast[side] += graph.by_name[tensor].size_bytes - slow
+                if slot < len(sides):  # a workspace is neither
+                    fast[sides[slot]] += graph.by_name[tensor].size_bytes - slow
     return {f"bytes_dram_{side}_tensors": size for side, size in fast.items()}
-
-
-def _first_workspace(kernel: Kernel) -> int:
-    return len(kernel.inputs) + len(kernel.outputs)
 
 
 def _movable_bytes(graph: Graph, slots: list[tuple[Operand, Address]]) -> int:
@@ -194,30 +188,13 @@ def _movable_bytes(graph: Graph, slots: list[tuple[Operand, Address]]) -> int:
 
 
 def _move_counts(program: Program, links: Links) -> dict[str, Any]:
-    moves = [step for step in program.steps if isinstance(step, MoveStep)]
-    overlapped = [step for step in program.steps if isinstance(step, StartMoveStep)]
-    to_fast, to_slow = _by_destination(moves)
-    async_to_fast, async_to_slow = _by_destination(overlapped)
-    return {
-        "num_move_nodes": len(moves),
-        "num_dram_move_nodes": len(to_fast),
-        "num_pmem_move_nodes": len(to_slow),
-        "num_async_move_nodes": len(overlapped),
-        "num_dram_async_move_nodes": len(async_to_fast),
-        "num_pmem_async_move_nodes": len(async_to_slow),
-        "bytes_moved": sum(to_fast) + sum(to_slow),
-        "bytes_moved_dram": sum(to_fast),
-        "bytes_moved_pmem": sum(to_slow),
-        "bytes_async_moved": sum(async_to_fast) + sum(async_to_slow),
-        "bytes_async_moved_dram": sum(async_to_fast),
-        "bytes_async_moved_pmem": sum(async_to_slow),
-        "move_time_us": sum(links.copy_us(move.destination.tier, move.size_bytes) for move in moves),
-    }
-
-
-def _by_destination(moves: Sequence[MoveStep | StartMoveStep]) -> tuple[list[int], list[int]]:
-    """Bytes of each move to fast memory, and of each to slow memory."""
-    to_fast, to_slow = (
-        [move.size_bytes for move in moves if move.destination.tier is tier] for tier in (Tier.FAST, Tier.SLOW)
-    )
-    return to_fast, to_slow
+    counts: dict[str, Any] = {"move_time_us": 0.0}
+    for kind, prefix in ((MoveStep, ""), (StartMoveStep, "async_")):
+        moves = [step for step in program.steps if isinstance(step, kind)]
+        for tiers, infix in ((set(Tier), ""), ({Tier.FAST}, "dram_"), ({Tier.SLOW}, "pmem_")):
+            sizes = [move.size_bytes for move in moves if move.destination.tier in tiers]
+            counts[f"num_{infix}{prefix}move_nodes"] = len(sizes)
+            counts[f"bytes_{prefix}moved_{infix}".removesuffix("_")] = sum(sizes)
+        if kind is MoveStep:
+            counts["move_time_us"] = sum(links.copy_us(move.destination.tier, move.size_bytes) for move in moves)
+    return counts

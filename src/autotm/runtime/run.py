@@ -16,7 +16,7 @@ from autotm.memory.pool import require_available
 from autotm.memory.tiers import Tiers, open_for, open_tiers
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import hash_of
-from autotm.model.graph import Graph, Tier
+from autotm.model.graph import ChosenGraph, CountedGraph, Graph, Tier
 from autotm.model.limit import Counts, counting
 from autotm.model.links import Links
 from autotm.model.machine import EmulatedTier, Machine, NumaTier
@@ -254,9 +254,9 @@ class PlannedStep(ABC):
     """
 
     plan: Plan
-    counted: Graph
-    placed: Graph
-    chosen: Graph
+    counted: CountedGraph
+    placed: ChosenGraph
+    chosen: ChosenGraph
     executor: StepExecutor
     options: RunOptions
     cpus: Sequence[int]
@@ -356,7 +356,9 @@ class _HostStep(PlannedStep):
         return Measured(times, parts, options.verify_steps, options.seed, self.against, pages, linux)
 
 
-def steps_of(graph: Graph, program: Program, plan: Plan, profile: Profile) -> tuple[Graph, Graph, Graph]:
+def steps_of(
+    graph: Graph, program: Program, plan: Plan, profile: Profile
+) -> tuple[CountedGraph, ChosenGraph, ChosenGraph]:
     """The step of a program as counted, as placed and as chosen (`PlannedStep`); refuses what does not belong together.
 
     Raises:

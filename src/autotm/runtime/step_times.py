@@ -19,7 +19,7 @@ from autotm.model.program import KernelStep, MoveStep, WaitMoveStep
 from autotm.model.timeline import CopyTimes, StepTrace
 from autotm.runtime.executor import Executor
 
-# What a user may set about a run.
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RunOptions:
         min_steps: timed steps at least.
         min_seconds: the timed steps together last at least this long.
         precision: further steps are timed, for up to three times `min_seconds`, until the standard error of the
-            slow-down (their median over that of the all-fast steps beside them) is at most this share of it.
+            slow-down (their median over that of the all-fast steps in turn) is at most this share of it.
         verify_steps: steps compared with the plain step; they come first and also warm up, and the last of several may
             be the first that is timed. 0 leaves verification out.
         instrumented_steps: steps in which every kernel is timed; their median is recorded. Without poison, those that
@@ -57,9 +57,6 @@ class RunOptions:
             raise ValueError(f"run: precision must be > 0, got {self}")
         if self.min_steps < 1 or self.verify_steps < 0 or self.instrumented_steps < 1:
             raise ValueError(f"run: min_steps and instrumented_steps must be >= 1, verify_steps >= 0, got {self}")
-
-
-log = logging.getLogger(__name__)
 
 
 _LONGER = 3
@@ -122,10 +119,10 @@ def time_steps(planned: Stepping, all_fast: Stepping | None, cpus: Sequence[int]
     Raises:
         AutotmError: whatever a step raises.
     """
-    (found,) = time_in_turn([Contender(planned.step)], all_fast, cpus, options, is_warm=False)
-    if isinstance(found, AutotmError):
-        raise found
-    return found
+    (times,) = time_in_turn([Contender(planned.step)], all_fast, cpus, options, is_warm=False)
+    if isinstance(times, AutotmError):
+        raise times
+    return times
 
 
 def time_in_turn(
@@ -153,27 +150,27 @@ def time_in_turn(
         For each contender its times, or what it failed with.
     """
     series = [_Series(one, cpus, options) for one in contenders]
-    beside = None
+    reference = None
     if all_fast is not None:
-        beside = _Series(Contender(all_fast.step, None if is_warm else all_fast.step), cpus, options)
+        reference = _Series(Contender(all_fast.step, None if is_warm else all_fast.step), cpus, options)
     with quiet_interpreter():
         while going := [one for one in series if one.goes_on]:
             middle = (len(going) + 1) // 2
             for one in going[:middle]:
                 one.time()
-            if beside is not None:
-                beside.time()
-                if beside.error is not None:
-                    raise beside.error
+            if reference is not None:
+                reference.time()
+                if reference.error is not None:
+                    raise reference.error
             for one in going[middle:]:
                 one.time()
             for one in going:
-                one.end_round(beside)
+                one.end_round(None if reference is None else reference.latest)
     return [one.error or one.times() for one in series]
 
 
 class _Series:
-    """The steps of a contender that were timed, and the all-fast ones beside them.
+    """The steps of a contender that were timed, and the all-fast ones in turn with them.
 
     Attributes:
         latest: the last one.
@@ -190,10 +187,16 @@ class _Series:
 
     @property
     def goes_on(self) -> bool:
-        """Whether further steps are to be timed."""
-        if self.error is not None or _enough(self._quiet, self._options):
+        """Whether further steps are to be timed: not too few, nor too short or too scattered together."""
+        quiet, options = self._quiet, self._options
+        lasted_s = sum(steps[0].wall_ns for steps in quiet) / 1e9
+        if self.error is not None or (self._watch.is_over and len(self._every) >= options.min_steps):
             return False
-        return not (self._watch.is_over and len(self._every) >= self._options.min_steps)
+        if len(quiet) < options.min_steps or lasted_s < options.min_seconds:
+            return True
+        if len(quiet) >= _MANY or lasted_s >= _LONGER * options.min_seconds:
+            return False
+        return _standard_error(quiet) > options.precision
 
     def time(self) -> None:
         """Time a step; what it fails with is kept."""
@@ -207,10 +210,10 @@ class _Series:
         except AutotmError as error:
             self.error = error
 
-    def end_round(self, beside: _Series | None) -> None:
+    def end_round(self, all_fast: Round[None] | None) -> None:
         """Judge the step just timed, together with the all-fast one."""
         if self.error is None:
-            steps = [one for one in (self.latest, beside and beside.latest) if one]
+            steps = [one for one in (self.latest, all_fast) if one]
             self._every.append(steps)
             if self._watch.judge(sum(step.lost_ns for step in steps), sum(step.wall_ns for step in steps)):
                 self._quiet.append(steps)
@@ -222,23 +225,12 @@ class _Series:
         if are_counted:
             log.warning("others held the cores in %d of %d rounds: all count, and are too long", disturbed, len(every))
         planned, *others = zip(*(every if are_counted else quiet), strict=True)
-        beside = others[0] if others else ()
-        return StepTimes(
-            tuple(step.wall_ns / 1e9 for step in planned),
-            tuple(step.wall_ns / 1e9 for step in beside),
-            disturbed,
-            are_counted,
-            tuple(step.lost_ns / 1e9 for step in planned),
-            tuple(step.lost_ns / 1e9 for step in beside),
+        all_fast = others[0] if others else ()
+        (walls_s, lost_s), (fast_walls_s, fast_lost_s) = (
+            (tuple(step.wall_ns / 1e9 for step in steps), tuple(step.lost_ns / 1e9 for step in steps))
+            for steps in (planned, all_fast)
         )
-
-
-def _enough(quiet: Rounds, options: RunOptions) -> bool:
-    if len(quiet) < options.min_steps or _planned_s(quiet) < options.min_seconds:
-        return False
-    if len(quiet) >= _MANY or _planned_s(quiet) >= _LONGER * options.min_seconds:
-        return True
-    return _standard_error(quiet) <= options.precision
+        return StepTimes(walls_s, fast_walls_s, disturbed, are_counted, lost_s, fast_lost_s)
 
 
 def _standard_error(rounds: Rounds) -> float:
@@ -253,12 +245,8 @@ def _standard_error(rounds: Rounds) -> float:
     walls_ns = np.array([[step.wall_ns for step in steps] for steps in rounds], float)
     drawn = np.random.default_rng(0).integers(count, size=(_DRAWS, count))
     medians_ns = np.median(walls_ns[drawn], axis=1)
-    found = medians_ns[:, 0] / medians_ns[:, 1:].prod(axis=1)
-    return float(np.std(found) / np.mean(found)) * math.sqrt(count / (count - 1))
-
-
-def _planned_s(rounds: Rounds) -> float:
-    return sum(steps[0].wall_ns for steps in rounds) / 1e9
+    ratios = medians_ns[:, 0] / medians_ns[:, 1:].prod(axis=1)
+    return float(np.std(ratios) / np.mean(ratios)) * math.sqrt(count / (count - 1))
 
 
 @dataclass(frozen=True)
@@ -289,15 +277,7 @@ def time_parts(graph: Graph, executor: Executor, steps: int, passes: Sequence[Se
     )
 
 
-def time_kernels(graph: Graph, executor: Executor, steps: int) -> dict[str, float]:
-    """Median microseconds of every kernel by name over `steps` instrumented steps, emulated delays included."""
-    return time_parts(graph, executor, steps).kernels_us
-
-
 # When each call of a step begins and ends, and what it costs to know.
-
-_Round = tuple[int, list[int], dict[int, CopyTimes]]
-"""Nanoseconds of a plain step, the marks of a traced one, and its asynchronous copies."""
 
 
 def trace_steps(executor: Executor, cpus: Sequence[int], rounds: int, patience_s: float) -> tuple[StepTrace, int]:
@@ -310,34 +290,31 @@ def trace_steps(executor: Executor, cpus: Sequence[int], rounds: int, patience_s
     """
     ran = 1
 
-    def run() -> _Round:
+    def run() -> tuple[int, list[int], dict[int, CopyTimes]]:
         nonlocal ran
         ran += 2
         start_ns = perf_counter_ns()
         executor.step()
         plain_ns = perf_counter_ns() - start_ns
         marks = executor.marked_step()
-        return plain_ns, marks, _copies(executor, marks[0])
+        begun_ns = marks[0]
+        copies = {
+            number: CopyTimes(copy.started_ns - begun_ns, copy.begun_ns - begun_ns, copy.ended_ns - begun_ns)
+            for number, copy in executor.async_copies.items()
+        }
+        return plain_ns, [mark - begun_ns for mark in marks], copies
 
     watch = Watch(cpus, patience_s)
     with quiet_interpreter():
         executor.step()
-        found = watch.rounds(run, rounds, "steps")
-    found.sort(key=lambda one: one[1][-1] - one[1][0])
-    _, marks, copies = found[(len(found) - 1) // 2]
+        traced = watch.rounds(run, rounds, "steps")
+    traced.sort(key=lambda one: one[1][-1])
+    _, marks, copies = traced[(len(traced) - 1) // 2]
     trace = StepTrace(
-        tuple(tuple(mark - marks[0] for mark in marks[first : end + 1]) for first, end in executor.spans),
+        tuple(tuple(marks[first : end + 1]) for first, end in executor.spans),
         copies,
-        tuple((each[-1] - each[0]) / 1e9 for _, each, _ in found),
-        tuple(plain_ns / 1e9 for plain_ns, _, _ in found),
+        tuple(each[-1] / 1e9 for _, each, _ in traced),
+        tuple(plain_ns / 1e9 for plain_ns, _, _ in traced),
         bool(watch.disturbed),
     )
     return trace, ran
-
-
-def _copies(executor: Executor, begun_ns: int) -> dict[int, CopyTimes]:
-    """The asynchronous copies of the step that began at `begun_ns`."""
-    return {
-        number: CopyTimes(copy.started_ns - begun_ns, copy.begun_ns - begun_ns, copy.ended_ns - begun_ns)
-        for number, copy in executor.async_copies.items()
-    }

@@ -16,7 +16,7 @@ from autotm.layout.packing import Blocks, pack_blocks
 from autotm.memory.tiers import open_tiers
 from autotm.model.errors import AutotmError, DamagedFileError
 from autotm.model.files import content_hash, hash_of, load, save
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Role, Tier
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, ChosenGraph, Graph, Role, Tier
 from autotm.model.limit import Counts, counting
 from autotm.model.links import Links
 from autotm.model.machine import Machine
@@ -41,7 +41,7 @@ def plain_program(graph: Graph, slow: Collection[str] = ()) -> Program:
     return _program(graph, "plain", offsets, total, slow)
 
 
-def all_fast_program(graph: Graph) -> Program:
+def all_fast_program(graph: ChosenGraph) -> Program:
     """A program that reuses memory as soon as its tensor is dead, as planned ones do: what their times compare with."""
     stays = [Stay(tensor.name, Tier.FAST, tensor.live.start, tensor.live.stop) for tensor in graph.movable]
     blocks = Blocks.of(graph, stays)

@@ -17,7 +17,7 @@ from autotm.memory.gpu.cuda_memory import DeviceMemoryError, Span
 from autotm.memory.gpu.opening import open_device
 from autotm.memory.pool import POISON_BYTE
 from autotm.model.errors import AutotmError, BadInputError
-from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel, Tier
+from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel
 from autotm.model.limit import storage_of
 from autotm.model.machine import Machine
 from autotm.model.program import Program
@@ -26,13 +26,13 @@ from autotm.model.timeline import Lane, TimedOperation, Timeline
 from autotm.runtime.arguments import Array, initial_value, own_arguments, spread
 from autotm.runtime.executor import Call
 from autotm.runtime.streams.schedule import (
-    Bytes,
     DeviceArguments,
     Operation,
     Schedule,
     device_bytes,
     operations,
     schedule,
+    span_of,
 )
 from autotm.runtime.verify import plain_program
 
@@ -168,7 +168,7 @@ class StreamExecutor:
         self.device.synchronize()
         elapsed = functools.partial(self.device.elapsed_ns, pairs[0][0])
         timed = tuple(
-            TimedOperation(one.lane, one.name, _copied_bytes(one), elapsed(begin), elapsed(end))
+            TimedOperation(one.lane, one.name, one.copied_bytes, elapsed(begin), elapsed(end))
             for one, (begin, end) in zip(self.order.operations, pairs, strict=True)
             if one.reads or one.writes
         )
@@ -224,8 +224,10 @@ def stream_of(device: CudaDevice, lane: Lane) -> CudaStream:
 
 def _queued(graph: Graph, library: Kernels, device: CudaDevice, operation: Operation) -> Call:
     stream = stream_of(device, operation.lane)
-    reads = [_span(device, used) for used in operation.reads]
-    writes = [_span(device, used) for used in operation.writes]
+    reads, writes = (
+        [span_of(device, used.tier, used.start, used.size_bytes) for used in some]
+        for some in (operation.reads, operation.writes)
+    )
     if operation.kernel is not None:
         kernel = graph.kernels[operation.kernel]
         views = [
@@ -237,19 +239,7 @@ def _queued(graph: Graph, library: Kernels, device: CudaDevice, operation: Opera
         return functools.partial(stream.fill, writes[0], POISON_BYTE)
     if writes:
         return functools.partial(stream.copy, writes[0], reads[0])
-    return _nothing
-
-
-def _span(device: CudaDevice, used: Bytes) -> Span:
-    return Span(device.device_pool if used.tier is Tier.FAST else device.host_pool, used.start, used.size_bytes)
-
-
-def _copied_bytes(operation: Operation) -> int:
-    return 0 if operation.lane is Lane.COMPUTE else operation.writes[0].size_bytes
-
-
-def _nothing() -> None:
-    """The start and the end of a step are events only."""
+    return lambda: None  # the start and the end of a step are events only
 
 
 # The step without a plan where a device has too little memory for it: every tensor is in ordinary memory of the host.

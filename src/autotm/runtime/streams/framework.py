@@ -6,7 +6,7 @@ import logging
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from autotm.runtime.verify import VerificationError
 from autotm.zoo import Network
 from autotm.zoo.torch_reference import TorchNetwork, has_sparse_gradients, optimizer_of
 
-# The GPU of a machine file as PyTorch has it, and how exact its products are there.
+log = logging.getLogger(__name__)
 
 
 class NoFrameworkError(AutotmError):
@@ -116,49 +116,32 @@ _FLOOR = 1e-4
 _ROUNDING = 2.0**-24
 
 
-@dataclass(frozen=True)
-class ExpectedLoss:
-    """Of the first step.
+def expected_loss(network: Network, arrays: Arrays, device: Device, seed: int) -> tuple[float, float]:
+    """The first step's loss in float64, and the most by which two losses in float32 may differ.
 
-    Attributes:
-        exact: in float64.
-        tolerance: the most that two losses in float32 may differ by.
+    PyTorch makes forward passes in float64, and, several times, in float32. Bits depend on the order of sums, and on a
+    convolution's algorithm. What roundings make of a loss depends on the network: batch norm over few values, or the
+    logarithm of a score near zero, amplify them a millionfold. So the scale is the largest error of PyTorch's own
+    float32 in a few passes whose inputs are off by a rounding (2^-24, drawn); two programs may be three of it apart,
+    and 1e-4 of the loss in any case, since algorithms that ours and cuDNN choose may lose digits of float32 (Winograd's
+    do) that PyTorch's own passes all have.
     """
 
-    exact: float
-    tolerance: float
+    def loss(values: Arrays, dtype: torch.dtype) -> float:
+        with torch.no_grad():
+            return float(TorchNetwork(network, values, dtype, device=device.torch)())
 
-
-def expected_loss(network: Network, arrays: Arrays, device: Device, seed: int) -> ExpectedLoss:
-    """Forward passes by PyTorch in float64, and, several times, in float32.
-
-    Bits depend on the order of sums, and on a convolution's algorithm. What roundings make of a loss depends on the
-    network: batch norm over few values, or the logarithm of a score near zero, amplify them a millionfold. So the scale
-    is the largest error of PyTorch's own float32 in a few passes whose inputs are off by a rounding (2^-24, drawn); two
-    programs may be three of it apart, and 1e-4 of the loss in any case, since algorithms that ours and cuDNN choose may
-    lose digits of float32 (Winograd's do) that PyTorch's own passes all have.
-    """
-    exact = _loss(network, arrays, torch.float64, device)
+    exact = loss(arrays, torch.float64)
     draw = np.random.default_rng(seed)
     errors = []
     for _ in range(_DRAWS):
-        off = {name: _rounded(arrays[name], draw) if name in network.inputs else arrays[name] for name in arrays}
-        errors.append(abs(_loss(network, off, torch.float32, device) - exact))
-    return ExpectedLoss(exact, _ALLOWED * max(errors) + _FLOOR * abs(exact))
-
-
-def _loss(network: Network, arrays: Arrays, dtype: torch.dtype, device: Device) -> float:
-    with torch.no_grad():
-        return float(TorchNetwork(network, arrays, dtype, device=device.torch)())
-
-
-def _rounded(values: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    if values.dtype.kind != "f":
-        return values
-    return (values * (1 + _ROUNDING * draw.uniform(-2, 2, values.shape))).astype(values.dtype)
-
-
-log = logging.getLogger(__name__)
+        rounded = {
+            name: (values * (1 + _ROUNDING * draw.uniform(-2, 2, values.shape))).astype(values.dtype)
+            for name, values in arrays.items()
+            if name in network.inputs and values.dtype.kind == "f"
+        }
+        errors.append(abs(loss({**arrays, **rounded}, torch.float32) - exact))
+    return exact, _ALLOWED * max(errors) + _FLOOR * abs(exact)
 
 
 def run_save_on_cpu(
@@ -194,38 +177,27 @@ def run_save_on_cpu(
         AutotmError: PyTorch failed, or has no room to compare.
     """
     torch.set_num_threads(machine.threads)
-    is_gpu = device.torch.type == "cuda"
-    named = replace(
+    known = replace(
         record,
         framework=f"PyTorch {torch.__version__}",
         device=device.name,
-        tier_reality=record.tier_reality if is_gpu else "stand-in",
+        tier_reality=record.tier_reality if device.torch.type == "cuda" else "stand-in",
     )
     with products_of(machine):
         try:
             step = SavedStep(network, arrays, device)
-            found = _held_to_limit(step, device, plain_losses, named)
+            held = _held_to_limit(step, device, plain_losses, known)
         except torch.OutOfMemoryError:
             log.info("%s at %s does not fit: PyTorch ran out of device memory", record.optimizer, record.limit)
-            return replace(named, fits=False, most_bytes=None)
+            return replace(known, fits=False, most_bytes=None)
         except RuntimeError as error:  # of CUDA, such as host memory that cannot be pinned
             raise AutotmError(
                 f"{record.optimizer} of {record.network}: PyTorch failed: {error}; give it more host memory "
                 "(`ulimit -l unlimited`), or leave save-on-cpu out of figures: fig12: rivals"
             ) from error
         if plain_losses:
-            found = _compared(found, _expected(network, arrays, device, options))
-        return _timed(step, machine, options, found) if found.fits else found
-
-
-def _expected(network: Network, arrays: Arrays, device: Device, options: RunOptions) -> ExpectedLoss:
-    try:
-        return expected_loss(network, arrays, device, options.seed)
-    except torch.OutOfMemoryError as error:
-        raise AutotmError(
-            f"network {network.name}: its forward pass in float64, which losses are compared by, does not fit the "
-            "device; set run: verify_steps: 0 to compare nothing"
-        ) from error
+            held = _compared(held, network, arrays, device, options.seed)
+        return _timed(step, machine, options, held) if held.fits else held
 
 
 def _held_to_limit(
@@ -250,7 +222,7 @@ def _held_to_limit(
 def _timed(step: SavedStep, machine: Machine, options: RunOptions, record: FrameworkRecord) -> FrameworkRecord:
     step.device_s.clear()
     times = time_steps(step, None, machine.cpus, options)
-    found = replace(
+    timed = replace(
         record,
         samples_s=times.samples_s,
         between_events_s=statistics.median(step.device_s),
@@ -258,17 +230,24 @@ def _timed(step: SavedStep, machine: Machine, options: RunOptions, record: Frame
         disturbed_steps_count=times.disturbed_count,
         waited_s=times.waited_s,
     )
-    log.info("%s at %s on %s: %.4f s measured", found.optimizer, found.limit, found.device, found.step_s)
-    return found
+    log.info("%s at %s on %s: %.4f s measured", timed.optimizer, timed.limit, timed.device, timed.step_s)
+    return timed
 
 
-def _compared(found: FrameworkRecord, expected: ExpectedLoss) -> FrameworkRecord:
+def _compared(held: FrameworkRecord, network: Network, arrays: Arrays, device: Device, seed: int) -> FrameworkRecord:
     """With what shows that PyTorch computes the plain step's network: the first loss, which no update has changed."""
-    theirs, ours = found.losses[0], found.plain_losses[0]
-    if not abs(theirs - ours) <= expected.tolerance:
+    try:
+        exact, tolerance = expected_loss(network, arrays, device, seed)
+    except torch.OutOfMemoryError as error:
+        raise AutotmError(
+            f"network {network.name}: its forward pass in float64, which losses are compared by, does not fit the "
+            "device; set run: verify_steps: 0 to compare nothing"
+        ) from error
+    theirs, ours = held.losses[0], held.plain_losses[0]
+    if not abs(theirs - ours) <= tolerance:
         raise VerificationError(
-            f"{found.optimizer} of {found.network}: PyTorch's first loss is {theirs:.9g}, the plain step's {ours:.9g} "
-            f"(in float64 {expected.exact:.9g}); roundings explain {expected.tolerance:.3g}: they are not one network. "
+            f"{held.optimizer} of {held.network}: PyTorch's first loss is {theirs:.9g}, the plain step's {ours:.9g} "
+            f"(in float64 {exact:.9g}); roundings explain {tolerance:.3g}: they are not one network. "
             "Leave save-on-cpu out of figures: fig12: rivals, and report the network"
         )
-    return replace(found, exact_loss=expected.exact, loss_margin=expected.tolerance)
+    return replace(held, exact_loss=exact, loss_margin=tolerance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from statistics import median, quantiles
 from typing import Any
 
@@ -43,7 +44,7 @@ _LEAST_NS = 20_000
 
 def operand_bytes(graph: Graph) -> int:
     """Device memory that timing the kernels of a graph takes, all implementations: the largest operands of one."""
-    return max(_offsets(way)[-1] for kernel in graph.kernels for way in ways(kernel))
+    return max(_offsets(variant)[-1] for kernel in graph.kernels for variant in variants(kernel))
 
 
 def profile_on(
@@ -60,14 +61,16 @@ def profile_on(
     """
     timings: dict[TimingKey, Timing] = {}
     for kernel in graph.kernels:
-        for way in ways(kernel):
-            key = way.identity, way.implementation, all_fast(way)
+        for variant in variants(kernel):
+            key = variant.identity, variant.implementation, all_fast(variant)
             if key not in timings:
-                timings[key] = _timing(_times_ns(device, _bound(device, kernels, way), repeats))
+                places = zip(variant.operands, _offsets(variant), strict=False)
+                views = [device.device_pool.view(place, one.shape, one.dtype) for one, place in places]
+                timings[key] = _timing(_times_ns(device, kernels.bind(variant.function, views), repeats))
     return Profile(hash_of(graph), timings, provenance)
 
 
-def ways(kernel: Kernel) -> list[Kernel]:
+def variants(kernel: Kernel) -> list[Kernel]:
     """The kernel in each of its implementations."""
     return [kernel.computed_by(name) for name in kernel.implementations]
 
@@ -83,15 +86,13 @@ def parts_of(executor: StreamExecutor, steps: int) -> tuple[StepParts, Timeline]
         same[0].name: median(one.end_ns - one.start_ns for one in same) / 1e3
         for same in zip(*(timeline.of(Lane.COMPUTE) for timeline in timelines), strict=True)
     }
-    moves_us = median(_blocking_ns(executor, timeline) for timeline in timelines) / 1e3
+    is_blocking = [one.is_blocking for one in executor.order.operations if one.reads or one.writes]
+    moves_ns = [
+        sum(one.end_ns - one.start_ns for one in compress(timeline.operations, is_blocking)) for timeline in timelines
+    ]
+    moves_us = median(moves_ns) / 1e3
     stalled_ns = typical.step_ns - typical.busy_ns(Lane.COMPUTE)
     return StepParts(kernels_us, max(0.0, stalled_ns / 1e3 - moves_us), moves_us), typical
-
-
-def _blocking_ns(executor: StreamExecutor, timeline: Timeline) -> int:
-    worked = (one for one in executor.order.operations if one.reads or one.writes)
-    pairs = zip(worked, timeline.operations, strict=True)
-    return sum(timed.end_ns - timed.start_ns for operation, timed in pairs if operation.is_blocking)
 
 
 def _offsets(kernel: Kernel) -> list[int]:
@@ -100,13 +101,6 @@ def _offsets(kernel: Kernel) -> list[int]:
     for operand in kernel.operands:
         places.append(places[-1] + -(-max(operand.size_bytes, 1) // 64) * 64)
     return places
-
-
-def _bound(device: CudaDevice, kernels: Kernels, kernel: Kernel) -> Call:
-    places = zip(kernel.operands, _offsets(kernel), strict=False)
-    return kernels.bind(
-        kernel.function, [device.device_pool.view(place, operand.shape, operand.dtype) for operand, place in places]
-    )
 
 
 def call_ns(device: CudaDevice, call: Call) -> float:

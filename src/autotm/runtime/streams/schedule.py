@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -81,9 +81,12 @@ class DeviceArguments:
         return self.places[storage_of(self.graph, operand.tensor)]
 
     def _span(self, tensor: Tensor) -> Span:
-        tier, start = self.places[storage_of(self.graph, tensor.name)]
-        pool = self.device.device_pool if tier is Tier.FAST else self.device.host_pool
-        return Span(pool, start, tensor.size_bytes)
+        return span_of(self.device, *self.places[storage_of(self.graph, tensor.name)], tensor.size_bytes)
+
+
+def span_of(device: CudaDevice, tier: Tier, start: int, size_bytes: int) -> Span:
+    """Bytes of the pool that plays a tier."""
+    return Span(device.device_pool if tier is Tier.FAST else device.host_pool, start, size_bytes)
 
 
 def _aligned(size_bytes: int) -> int:
@@ -131,6 +134,11 @@ class Operation:
     is_poison: bool = False
     after: tuple[int, ...] = ()
 
+    @property
+    def copied_bytes(self) -> int:
+        """Of a copy; 0 for kernels and poison."""
+        return 0 if self.lane is Lane.COMPUTE else self.writes[0].size_bytes
+
 
 def operations(graph: Graph, program: Program, arguments: DeviceArguments, *, poison: bool = False) -> list[Operation]:
     """What the streams do in one step, in program order; waits are left to whoever schedules them.
@@ -150,49 +158,38 @@ def operations(graph: Graph, program: Program, arguments: DeviceArguments, *, po
             f"program of {program.optimizer}: a cache or Linux places its tensors; a device has neither: take one of "
             "static, synchronous and asynchronous"
         )
-    listed = list(_operations(graph, program, arguments, poison=poison))
-    return _waiting(listed, program) if program.optimizer == SWAP_ALL else listed
-
-
-def _waiting(listed: Sequence[Operation], program: Program) -> list[Operation]:
-    """The same operations; each kernel also waits for the asynchronous moves that the program waits for before it."""
-    waited: dict[int | None, list[str]] = {}
-    names: dict[int, str] = {}
-    before: list[str] = []
-    for step in program.steps:
-        match step:
-            case StartMoveStep():
-                names[step.move] = step.tensor
-            case WaitMoveStep():
-                before.append(names[step.move])
-            case KernelStep():
-                waited[step.kernel], before = before, []
-    copied: dict[str, int] = {}
-    found = []
-    for index, operation in enumerate(listed):
-        after: tuple[int, ...] = ()
-        if operation.lane is not Lane.COMPUTE:
-            copied[operation.name] = index
-        elif operation.kernel is not None:
-            after = tuple(copied[name] for name in waited[operation.kernel])
-        found.append(replace(operation, after=after))
-    return found
-
-
-def _operations(graph: Graph, program: Program, arguments: DeviceArguments, *, poison: bool) -> Iterator[Operation]:
     dead = deaths(graph, program) if poison else [[] for _ in program.steps]
     waits = {step.move: place for place, step in enumerate(program.steps) if isinstance(step, WaitMoveStep)}
+    listed: list[Operation] = []
+    copies: dict[int, int] = {}
+    waited: list[int] = []
     for step, ends in zip(_most_urgent_first(program.steps, waits), dead, strict=True):
         match step:
             case KernelStep():
-                yield _kernel(graph, step, arguments)
+                kernel = graph.kernels[step.kernel]
+                slots = zip(kernel.operands, step.addresses, strict=True)
+                used = [_operand(kernel.name, operand, address, arguments) for operand, address in slots]
+                reads, writes = tuple(used[: len(kernel.inputs)]), tuple(used[len(kernel.inputs) :])
+                after, waited = tuple(waited), []
+                listed.append(Operation(Lane.COMPUTE, kernel.name, step.kernel, reads, writes, after=after))
             case MoveStep() | StartMoveStep():
-                yield _copy(step)
+                if isinstance(step, StartMoveStep):
+                    copies[step.move] = len(listed)
+                source, destination = (
+                    Bytes(address.tier, address.offset or 0, (address.offset or 0) + step.size_bytes)
+                    for address in (step.source, step.destination)
+                )
+                lane = Lane.INWARD if destination.tier is Tier.FAST else Lane.OUTWARD
+                is_blocking = isinstance(step, MoveStep)
+                listed.append(Operation(lane, step.tensor, None, (source,), (destination,), is_blocking=is_blocking))
             case WaitMoveStep():
-                pass  # Who needs the bytes waits for the copy itself.
+                # Who needs the bytes waits for the copy itself; where tensors are swapped, the next kernel does too.
+                if program.optimizer == SWAP_ALL:
+                    waited.append(copies[step.move])
         for tier, start, size_bytes in ends:
             written = Bytes(tier, start, start + size_bytes)
-            yield Operation(Lane.COMPUTE, "poison", None, (), (written,), is_poison=True)
+            listed.append(Operation(Lane.COMPUTE, "poison", None, (), (written,), is_poison=True))
+    return listed
 
 
 def _most_urgent_first(steps: Sequence[Instruction], waits: Mapping[int, int]) -> Iterator[Instruction]:
@@ -205,16 +202,6 @@ def _most_urgent_first(steps: Sequence[Instruction], waits: Mapping[int, int]) -
         yield from sorted(group, key=lambda step: waits[step.move] if isinstance(step, StartMoveStep) else 0)
 
 
-def _kernel(graph: Graph, step: KernelStep, arguments: DeviceArguments) -> Operation:
-    kernel = graph.kernels[step.kernel]
-    used = [
-        _operand(kernel.name, operand, address, arguments)
-        for operand, address in zip(kernel.operands, step.addresses, strict=True)
-    ]
-    inputs = len(kernel.inputs)
-    return Operation(Lane.COMPUTE, kernel.name, step.kernel, tuple(used[:inputs]), tuple(used[inputs:]))
-
-
 def _operand(kernel: str, operand: Operand, address: Address, arguments: DeviceArguments) -> Bytes:
     tier, start = arguments.place(operand) if address.offset is None else (address.tier, address.offset)
     if tier is not Tier.FAST:
@@ -223,23 +210,6 @@ def _operand(kernel: str, operand: Operand, address: Address, arguments: DeviceA
             "solve again for a machine whose slow_tier is of kind cuda"
         )
     return Bytes(tier, start, start + operand.size_bytes)
-
-
-def _copy(step: MoveStep | StartMoveStep) -> Operation:
-    to, out_of = (_bytes_at(address, step.size_bytes) for address in (step.destination, step.source))
-    lane = Lane.INWARD if to.tier is Tier.FAST else Lane.OUTWARD
-    return Operation(lane, step.tensor, None, (out_of,), (to,), is_blocking=isinstance(step, MoveStep))
-
-
-def _bytes_at(address: Address, size_bytes: int) -> Bytes:
-    assert address.offset is not None, "arguments never move"
-    return Bytes(address.tier, address.offset, address.offset + size_bytes)
-
-
-def bounds(listed: Sequence[Operation], tier: Tier) -> list[int]:
-    """Every first byte and every byte after a last one in the pool of a tier, ascending and distinct."""
-    touched = (one for operation in listed for one in (*operation.reads, *operation.writes) if one.tier is tier)
-    return sorted({end for one in touched for end in (one.start, one.stop)})
 
 
 # Which work waits for which: the fewest events that order all work that touches the same bytes.
@@ -287,7 +257,11 @@ def schedule(listed: Sequence[Operation]) -> Schedule:
     waits = []
     for index, operation in enumerate(scheduled):
         clock = known[operation.lane]
-        needed = set(last.values()) if operation is END else _conflicts(operation, touched) | {0}
+        needed = set(last.values()) if operation is END else {0}
+        for used in operation.reads:
+            needed |= touched[used.tier].last(used, operation.lane, reads=False)
+        for used in operation.writes:
+            needed |= touched[used.tier].last(used, operation.lane, reads=True)
         needed.update(1 + other for other in operation.after)  # START comes before the first.
         blocked = operation.is_blocking or operation.lane is Lane.COMPUTE
         if blocked:
@@ -308,24 +282,14 @@ def _missing(
     needed: set[int], lane: Lane, scheduled: Sequence[Operation], clock: Clock, after: Sequence[Clock]
 ) -> tuple[int, ...]:
     """What of `needed` its stream does not know to be done; `clock` knows it afterwards."""
-    found = []
+    missing = []
     # The last come first: they know of earlier ones, never the other way round.
     for other in sorted(needed, reverse=True):
         if 0 <= other < len(after) and scheduled[other].lane is not lane and clock[scheduled[other].lane] < other:
-            found.append(other)
+            missing.append(other)
             for each in LANES:
                 clock[each] = max(clock[each], after[other][each])
-    return tuple(found)
-
-
-def _conflicts(operation: Operation, touched: dict[Tier, _Touched]) -> set[int]:
-    """The last operation of each other stream that touches the same bytes, where one of the two writes."""
-    found: set[int] = set()
-    for used in operation.reads:
-        found |= touched[used.tier].last(used, operation.lane, reads=False)
-    for used in operation.writes:
-        found |= touched[used.tier].last(used, operation.lane, reads=True)
-    return found
+    return tuple(missing)
 
 
 @dataclass(frozen=True)
@@ -338,7 +302,8 @@ class _Touched:
 
     @classmethod
     def of(cls, listed: Sequence[Operation], tier: Tier) -> _Touched:
-        ends = bounds(listed, tier)
+        touched = (one for work in listed for one in (*work.reads, *work.writes) if one.tier is tier)
+        ends = sorted({end for one in touched for end in (one.start, one.stop)})
         return cls(ends, *({lane: np.full(len(ends), -1, np.int64) for lane in LANES} for _ in range(2)))
 
     def read(self, used: Bytes, lane: Lane, index: int) -> None:
