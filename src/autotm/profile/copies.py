@@ -20,7 +20,8 @@ from autotm.model.cores import Watch
 from autotm.model.graph import ALIGNMENT_BYTES, OpClass
 from autotm.model.links import Links, MachineRates
 from autotm.model.machine import Machine
-from autotm.runtime.streams.executor import Call, LaunchedKernels
+from autotm.runtime.executor import Call
+from autotm.runtime.streams.executor import LaunchedKernels
 from autotm.runtime.streams.run import call_ns
 
 if TYPE_CHECKING:
