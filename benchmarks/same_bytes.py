@@ -5,7 +5,7 @@
 
 One line each: the step's graph, with the identities of its kernels, which change with their code; and by optimizer and
 limit the plan (without the times that its search took) and the program. Kernel times are modelled
-(benchmarks/modelled_profile.py). Where stays are placed anew (`solve/settle.py`), the clock says how many orders
+(benchmarks/modelled_profile.py). Where stays are placed anew (`solve/search.py`), the clock says how many orders
 are tried: a line that differs is repeated, on both commits, with the machine quiet and busy, before it is believed.
 """
 

@@ -27,7 +27,7 @@ from autotm.solve.placing import fits, solve_and_pack
 from autotm.solve.plans import PlanBuilder
 from autotm.solve.prices import EnginePrices, Lagrangian, Priced, Prices
 from autotm.solve.problem import Problem
-from autotm.solve.settle import Spilled, plan_of, spill_around
+from autotm.solve.search import Spilled, plan_of, spill_around
 
 LIMIT_BYTES = 4096
 
@@ -86,7 +86,7 @@ def stacked(repair: PlanBuilder, problem: Problem) -> Addresses:
 def without_prices(problem: Problem, repair: PlanBuilder) -> Priced:
     kernels = len(problem.graph.kernels)
     nothing = Prices(np.zeros(kernels), tuple(() for _ in repair.tables), EnginePrices.none())
-    return Lagrangian(repair.choices, problem.limit_bytes, kernels).at(nothing)
+    return Priced(Lagrangian(repair.choices, problem.limit_bytes, kernels), nothing)
 
 
 @pytest.mark.parametrize("seed", range(3))  # An example refines a plan for a second.

@@ -520,7 +520,7 @@ class StepPacking:
         for offsets in (self.place(blocks, limit_bytes), *quick_packings(blocks)):
             yield Addresses.of(fast, blocks, offsets, limit_bytes)
 
-    def settle(
+    def keep(
         self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int, addresses: Addresses
     ) -> bool:
         """Keep the addresses for fast stays; new workspaces get theirs first. `False` if one of them finds no place."""
@@ -539,7 +539,7 @@ class StepPacking:
         return fast, Blocks.of(chosen, fast)
 
     def place(self, blocks: Blocks, limit_bytes: int | None) -> Ints:
-        """As `pack_blocks`; nothing is packed twice, since a sweep asks again for what its searches have settled."""
+        """As `pack_blocks`; nothing is packed twice: a sweep asks again for what its searches have kept."""
         asked = blocks.digest(limit_bytes)
         if asked in self._known:
             return self._known[asked]

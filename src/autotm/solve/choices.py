@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
@@ -17,10 +16,6 @@ from autotm.model.graph import Tensor, Tier
 from autotm.model.links import BesideKernels
 from autotm.model.plan import WINDOW_HALVES
 from autotm.solve.problem import Problem, Table
-
-# When a tensor's asynchronous moves may be under way: stretches of kernels that last long enough.
-#
-# Numbered as in `docs/formulation.md` §9.
 
 Span = tuple[int, int]
 """Kernels [start, end)."""
@@ -47,28 +42,24 @@ class Clock:
         self._beside = beside
         self._until = beside.until_ns
 
-    def write_windows(
-        self, first: int, end: int, size_bytes: int, transfer_us: float, blocking_us: float
+    def windows(
+        self, destination: Tier, gap: Span, size_bytes: int, transfer_us: float, blocking_us: float
     ) -> tuple[Window, ...]:
-        """(A3) Windows from the beginning of the gap [first, end), none beyond its middle; the shortest first."""
-        ends = {bisect_left(self._until, self._until[first] + need) for need in _least_ns(transfer_us)}
-        middle = self._middle(first, end)
-        spans = [(first, stop) for stop in sorted(ends) if stop <= middle]
-        return self._worthwhile(Tier.SLOW, size_bytes, spans, blocking_us)
+        """(A3) Windows in a gap, the shortest first, in which a move has time and is cheaper than a blocking one.
 
-    def read_windows(
-        self, first: int, end: int, size_bytes: int, transfer_us: float, blocking_us: float
-    ) -> tuple[Window, ...]:
-        """(A3) Windows to the end of the gap [first, end), none before its middle; the shortest first."""
-        starts = {bisect_right(self._until, self._until[end] - need) - 1 for need in _least_ns(transfer_us)}
-        middle = self._middle(first, end)
-        spans = [(start, end) for start in sorted(starts, reverse=True) if start >= middle]
-        return self._worthwhile(Tier.FAST, size_bytes, spans, blocking_us)
-
-    def _worthwhile(
-        self, destination: Tier, size_bytes: int, spans: list[Span], blocking_us: float
-    ) -> tuple[Window, ...]:
-        """Windows that last as long as their move takes there, and in which it is cheaper than a blocking one."""
+        Those to slow memory start with the gap and end by its middle; those to fast memory end with it, and start there
+        or later.
+        """
+        (first, end), until, alone_ns = gap, self._until, math.ceil(1e3 * transfer_us)
+        least_ns = [(half * alone_ns + 1) // 2 for half in WINDOW_HALVES]
+        # (A2) The first kernel before which at least half of the gap's time has passed.
+        middle = bisect_left(until, (until[first] + until[end] + 1) // 2, first)
+        if destination is Tier.SLOW:
+            stops = sorted({bisect_left(until, until[first] + need) for need in least_ns})
+            spans = [(first, stop) for stop in stops if stop <= middle]
+        else:
+            starts = sorted({bisect_right(until, until[end] - need) - 1 for need in least_ns}, reverse=True)
+            spans = [(start, end) for start in starts if start >= middle]
         windows = (
             Window(
                 *span,
@@ -80,29 +71,16 @@ class Clock:
         return tuple(
             window
             for window in windows
-            if window.work_ns <= self._until[window.end] - self._until[window.start] and window.added_us < blocking_us
+            if window.work_ns <= until[window.end] - until[window.start] and window.added_us < blocking_us
         )
-
-    def _middle(self, first: int, end: int) -> int:
-        """(A2) The first kernel before which at least half of the gap's time has passed."""
-        return bisect_left(self._until, (self._until[first] + self._until[end] + 1) // 2, first)
-
-
-def _least_ns(transfer_us: float) -> list[int]:
-    """How long windows last at least."""
-    alone_ns = math.ceil(1e3 * transfer_us)
-    return [(half * alone_ns + 1) // 2 for half in WINDOW_HALVES]
-
-
-# One tensor's choices as data: its gadgets, what slow memory costs at each, and what its moves cost.
-#
-# A *gadget* (Hildebrand et al., ASPLOS 2020) is a stretch of kernels during which the tensor cannot change tier: one
-# kernel that uses it, or its whole life when it may not move at all.
 
 
 @dataclass(frozen=True, slots=True)
 class TensorChoices:
     """The choices of one tensor with m gadgets.
+
+    A *gadget* (Hildebrand et al., ASPLOS 2020) is a stretch of kernels during which the tensor cannot change tier: one
+    kernel that uses it, or its whole life when it may not move at all.
 
     Attributes:
         tensor: its name.
@@ -138,10 +116,6 @@ class TensorChoices:
         """Kernels [first, last + 1) strictly between gadgets k and k + 1; empty when they are neighbours."""
         return self.stops[k], self.starts[k + 1]
 
-    def gadget_at(self, kernel: int) -> int:
-        """The gadget that spans a kernel."""
-        return bisect_right(self.starts, kernel) - 1
-
 
 @lru_cache(1 << 16)
 def flags(values: tuple[bool, ...]) -> tuple[bool, ...]:
@@ -156,11 +130,9 @@ def _without_windows(gaps: int) -> tuple[tuple[Window, ...], ...]:
 
 def flows_by_use(problem: Problem) -> tuple[TensorChoices, ...]:
     """One gadget per user: the tensor may move between any two of them."""
-    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, _gadgets(tensor)) for tensor in problem.placed)
-
-
-def _gadgets(tensor: Tensor) -> list[range]:
-    return [tensor.live] if tensor.held else [range(user, user + 1) for user in tensor.users]
+    uses = ([t.live] if t.held else [range(user, user + 1) for user in t.users] for t in problem.placed)
+    gadgets = zip(problem.placed, uses, strict=True)
+    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, each) for tensor, each in gadgets)
 
 
 def flows_beside_kernels(problem: Problem, clock: Clock) -> tuple[TensorChoices, ...]:
@@ -179,11 +151,9 @@ def _with_windows(problem: Problem, flow: TensorChoices, clock: Clock) -> Tensor
     # Of a hundred thousand tensors few are worth a look at their gaps.
     out = problem.beside.least_added_us(Tier.SLOW, size_bytes) < flow.write_us
     back = problem.beside.least_added_us(Tier.FAST, size_bytes) < flow.read_us
-    return replace(
-        flow,
-        out=tuple(clock.write_windows(*gap, size_bytes, out_us, flow.write_us) if out else () for gap in gaps),
-        back=tuple(clock.read_windows(*gap, size_bytes, back_us, flow.read_us) if back else () for gap in gaps),
-    )
+    writes = (clock.windows(Tier.SLOW, gap, size_bytes, out_us, flow.write_us) if out else () for gap in gaps)
+    reads = (clock.windows(Tier.FAST, gap, size_bytes, back_us, flow.read_us) if back else () for gap in gaps)
+    return replace(flow, out=tuple(writes), back=tuple(reads))
 
 
 def flows_for_life(problem: Problem, tensors: Sequence[Tensor] | None = None) -> tuple[TensorChoices, ...]:
@@ -206,14 +176,17 @@ def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], fixed: Tie
     must = fixed is Tier.FAST or (problem.options.fast_operands_only and fixed is None)
     may = fixed is not Tier.SLOW
     count = len(gadgets)
+    graph, profile = problem.graph, problem.profile
     additive = [user for user in tensor.users if user not in problem.tabled]
-    users = [[user for user in additive if user in gadget] for gadget in gadgets]
+    users = [[graph.kernels[user] for user in additive if user in gadget] for gadget in gadgets]
     return TensorChoices(
         tensor=tensor.name,
         size_bytes=tensor.allocated_bytes,
         starts=tuple(gadget.start for gadget in gadgets),
         stops=tuple(gadget.stop for gadget in gadgets),
-        slow_us=tuple(0.0 if must else sum(_extra_us(problem, tensor, user) for user in group) for group in users),
+        slow_us=tuple(
+            0.0 if must else sum(profile.extra_us(graph, kernel, tensor.name) for kernel in group) for group in users
+        ),
         write_us=problem.links.copy_us(Tier.SLOW, tensor.size_bytes),
         read_us=problem.links.copy_us(Tier.FAST, tensor.size_bytes),
         must=flags((must,) * count),
@@ -223,13 +196,6 @@ def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], fixed: Tie
         out=_without_windows(count - 1),
         back=_without_windows(count - 1),
     )
-
-
-def _extra_us(problem: Problem, tensor: Tensor, user: int) -> float:
-    return problem.profile.extra_us(problem.graph, problem.graph.kernels[user], tensor.name)
-
-
-# All that an optimizer may choose from: the tensors' flows, the kernels' tables, and how they hang together.
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,21 +230,21 @@ class Choices:
     def ties(self) -> tuple[tuple[OperandRef, ...], ...]:
         """Per flow, its ties to tables."""
         by_name = {flow.tensor: index for index, flow in enumerate(self.flows)}
-        found: dict[int, list[OperandRef]] = defaultdict(list)
+        ties: list[list[OperandRef]] = [[] for _ in self.flows]
         for number, table in enumerate(self.tables):
-            for operand, name in enumerate(table.operands):
-                flow = self.flows[by_name[name]]
-                found[by_name[name]].append(OperandRef(flow.gadget_at(table.kernel), number, operand))
-        return tuple(tuple(found[index]) for index in range(len(self.flows)))
+            for operand, index in enumerate(by_name[name] for name in table.operands):
+                gadget = bisect_right(self.flows[index].starts, table.kernel) - 1
+                ties[index].append(OperandRef(gadget, number, operand))
+        return tuple(map(tuple, ties))
 
     @cached_property
     def operands(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Per table and operand, (flow, gadget)."""
-        found: list[list[tuple[int, int]]] = [[(-1, -1)] * len(table.operands) for table in self.tables]
+        operands: list[list[tuple[int, int]]] = [[(-1, -1)] * len(table.operands) for table in self.tables]
         for index, ties in enumerate(self.ties):
             for tie in ties:
-                found[tie.table][tie.operand] = (index, tie.gadget)
-        return tuple(map(tuple, found))
+                operands[tie.table][tie.operand] = (index, tie.gadget)
+        return tuple(map(tuple, operands))
 
     @cached_property
     def most_us(self) -> tuple[tuple[float, ...], ...]:
@@ -305,9 +271,6 @@ def priced(flow: TensorChoices, ties: Sequence[OperandRef], shares: Sequence[Seq
     return tuple(slow_us)
 
 
-# Whether a limit can be kept at all, told before any solver starts.
-
-
 def required_bytes(choices: Choices, kernels: int) -> npt.NDArray[np.int64]:
     """Bytes that have to be fast during each kernel, whatever is decided."""
     required = np.zeros(kernels, np.int64)
@@ -321,7 +284,7 @@ def required_bytes(choices: Choices, kernels: int) -> npt.NDArray[np.int64]:
 
 
 def require_feasible(problem: Problem, choices: Choices, optimizer: str) -> None:
-    """Refuse a limit that what has to be fast does not fit.
+    """Refuse a limit that what has to be fast does not fit, before any solver starts.
 
     Raises:
         InfeasibleLimitError: names the worst kernel, the bytes short and the smallest feasible limit.

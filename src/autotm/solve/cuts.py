@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import highspy
@@ -12,10 +11,10 @@ import numpy as np
 import pyomo.core as pyo
 
 from autotm.solve.choices import TensorChoices
-from autotm.solve.formulation import Formulation, OpenTable, Terms, Variable, holdings, linear
+from autotm.solve.formulation import Formulation, OpenTable, Terms, Variable, holdings, linear, value_of
 from autotm.solve.highs import Session, set_option
 from autotm.solve.prices import Cut, Fitting
-from autotm.solve.problem import Floats, Ints
+from autotm.solve.problem import Floats, Ints, bits
 from autotm.solve.residencies import fast_spans
 
 # Knapsack inequalities that a fractional solution breaks: weights of items of which only so much fits.
@@ -37,21 +36,6 @@ _FINEST = 240
 """Weights are multiples of 1/n for the least such n; else rounded down to multiples of the finest part."""
 
 
-@dataclass(frozen=True)
-class Weighed:
-    """Items with weights.
-
-    Attributes:
-        weights: by item, those that have any.
-        most: what fits of them.
-        excess: what the solution has more, as a part of that.
-    """
-
-    weights: dict[int, int]
-    most: int
-    excess: float
-
-
 class Separation:
     """Looks for inequalities that one solution breaks, at one row of the limit after the other."""
 
@@ -59,8 +43,8 @@ class Separation:
         self._kept: dict[tuple[tuple[int, float], ...], int] = {}
         """Least room in which parts of items, each a size and a value, were found to break nothing."""
 
-    def broken(self, values: Floats, sizes_bytes: Ints, limit_bytes: int) -> Iterator[Weighed]:
-        """Inequalities that values between 0 and 1 of items break."""
+    def broken(self, values: Floats, sizes_bytes: Ints, limit_bytes: int) -> Iterator[dict[int, int]]:
+        """Weights by item of inequalities that values between 0 and 1 of items break."""
         values_of, sizes = values.tolist(), sizes_bytes.tolist()
         by_size = np.argsort(-sizes_bytes, kind="stable").tolist()
         whole = [item for item in by_size if values_of[item] >= 1 - WHOLE]
@@ -69,7 +53,6 @@ class Separation:
         room_bytes = limit_bytes - sum(sizes[item] for item in whole)
         if room_bytes < 0 or sum(sizes[item] for item in parts) <= room_bytes:
             return
-        lifting = _Lifting(sizes, limit_bytes, whole)
         large = [item for item in parts if sizes[item] > room_bytes]
         small = [item for item in parts if sizes[item] <= room_bytes]
         seeds: list[tuple[dict[int, int], list[int]]] = []
@@ -77,60 +60,59 @@ class Separation:
             others = sorted((other for other in parts if other != item), key=lambda other: -values_of[other])
             seeds.append(({item: 1}, others + absent))
         chosen = small[:_MOST_ITEMS]
-        found = self._most_broken([sizes[item] for item in chosen], [values_of[item] for item in chosen], room_bytes)
-        if found is not None:
-            first = {item: weight for item, weight in zip(chosen, found, strict=True) if weight}
+        weights = self._most_broken([sizes[item] for item in chosen], [values_of[item] for item in chosen], room_bytes)
+        if weights is not None:
+            first = {item: weight for item, weight in zip(chosen, weights, strict=True) if weight}
             seeds.append((first, large + small[_MOST_ITEMS:] + absent))
-        for weights, order in seeds:
-            lifted, most = lifting.lift(weights, room_bytes, order)
+        for first, order in seeds:
+            lifted, most = _lifted(first, sizes, limit_bytes, whole, order)
             excess = sum(weight * values_of[item] for item, weight in lifted.items()) - most
             if most > 0 and excess > BROKEN * most:
-                yield Weighed(lifted, most, excess / most)
+                yield lifted
 
     def _most_broken(self, sizes: list[int], values: list[float], room_bytes: int) -> list[int] | None:
         """Weights of the inequality that is broken most; None where all fit, or did not break any in less room."""
         key = tuple(zip(sizes, values, strict=True))
         if sum(sizes) <= room_bytes or self._kept.get(key, room_bytes + 1) <= room_bytes:
             return None
-        found = _most_broken(np.array(values), np.array(sizes), room_bytes)
-        if found is None:
+        weights = _most_broken(np.array(values), np.array(sizes), room_bytes)
+        if weights is None:
             self._kept[key] = room_bytes
-        return found
+        return weights
 
 
-class _Lifting:
-    """Weights for all items from weights that hold while some are whole and the rest are absent."""
+def _lifted(
+    first: dict[int, int], sizes: Sequence[int], limit_bytes: int, whole: Sequence[int], absent: Sequence[int]
+) -> tuple[dict[int, int], int]:
+    """Weights for all items, and the most that fits of them.
 
-    def __init__(self, sizes: Sequence[int], limit_bytes: int, whole: Sequence[int]) -> None:
-        self._sizes = sizes
-        self._limit_bytes = limit_bytes
-        self._whole = whole
+    Weights in `first` hold while the `whole` items are there and the `absent` ones are not; those get theirs in order.
+    """
+    room_bytes = limit_bytes - sum(sizes[item] for item in whole)
+    weights, fitting = dict(first), Fitting(limit_bytes)
+    for item, weight in first.items():
+        fitting.add(weight, sizes[item])
+    most = fitting.most(room_bytes)
 
-    def lift(self, first: dict[int, int], room_bytes: int, absent: Sequence[int]) -> tuple[dict[int, int], int]:
-        """Weights, and what fits of them; `first` holds in `room_bytes`, which the whole items leave."""
-        sizes, weights, fitting = self._sizes, dict(first), Fitting(self._limit_bytes)
-        for item, weight in first.items():
+    def give(item: int, weight: int) -> None:
+        if weight:
+            weights[item] = weight
             fitting.add(weight, sizes[item])
-        most = fitting.most(room_bytes)
-        for item in self._whole:
-            room_bytes += sizes[item]
-            weight = fitting.most(room_bytes) - most
-            most += weight
-            if weight:
-                weights[item] = weight
-                fitting.add(weight, sizes[item])
-        for item in absent:
-            weight = most - (fitting.most(room_bytes - sizes[item]) if sizes[item] <= room_bytes else 0)
-            if weight:
-                weights[item] = weight
-                fitting.add(weight, sizes[item])
-        return weights, most
+
+    for item in whole:
+        room_bytes += sizes[item]
+        weight = fitting.most(room_bytes) - most
+        most += weight
+        give(item, weight)
+    for item in absent:
+        give(item, most - (fitting.most(room_bytes - sizes[item]) if sizes[item] <= room_bytes else 0))
+    return weights, most
 
 
 def _most_broken(values: Floats, sizes_bytes: Ints, room_bytes: int) -> list[int] | None:
     """Weights of the inequality over items, each of which fits, that is broken most; None where none is."""
     count = len(values)
-    sets = (np.arange(2**count)[:, None] >> np.arange(count) & 1).astype(np.float64)
+    sets = bits(count)
     sets = sets[sets @ sizes_bytes <= room_bytes]
     solver = highspy.Highs()
     set_option(solver, "output_flag", False)
@@ -146,13 +128,10 @@ def _most_broken(values: Floats, sizes_bytes: Ints, room_bytes: int) -> list[int
         weighed = sets @ weights
         heaviest = int(weighed.argmax())
         if weighed[heaviest] <= 1 + WHOLE or heaviest in known:
-            return _whole_numbers(weights)
+            break
         known.add(heaviest)
         inside = np.flatnonzero(sets[heaviest]).astype(np.int32)
         solver.addRow(-highspy.kHighsInf, 1.0, len(inside), inside, np.ones(len(inside)))
-
-
-def _whole_numbers(weights: Floats) -> list[int]:
     for denominator in range(1, _DENOMINATORS + 1):
         scaled = weights * denominator
         if np.abs(scaled - np.rint(scaled)).max() < WHOLE * _DENOMINATORS:
@@ -169,18 +148,19 @@ def _whole_numbers(weights: Floats) -> list[int]:
 class Cuts:
     """The knapsack rows that a model has got at one limit."""
 
-    def __init__(self, made: Formulation, limit_bytes: int, kernels: int) -> None:
-        self._made = made
+    def __init__(self, ilp: Formulation, limit_bytes: int, kernels: int) -> None:
+        self._ilp = ilp
         self._limit_bytes = limit_bytes
-        held = [one for one in holdings(made) if one.flow is not None and one.span[0] < one.span[1]]
+        held = [one for one in holdings(ilp) if one.flow is not None and one.span[0] < one.span[1]]
         self._variables = [one.variable for one in held]
         self._spans = np.array([one.span for one in held], np.int64).reshape(-1, 2)
         self._owners = np.array([one.flow for one in held], np.int64)
-        decided = list(_decided(made))
+        flows = ilp.reduced.choices.flows
+        decided = [(s, index) for index, one in ilp.reduced.decided.items() for s in fast_spans(flows[index], one)]
         self._decided_spans = np.array([span for span, _ in decided], np.int64).reshape(-1, 2)
         self._decided_owners = np.array([owner for _, owner in decided], np.int64)
-        self._tables = {item.table.kernel: item for item in made.tables}
-        self._places = {flow.tensor: index for index, flow in enumerate(made.reduced.choices.flows)}
+        self._tables = {item.table.kernel: item for item in ilp.tables}
+        self._places = {flow.tensor: index for index, flow in enumerate(flows)}
         self._kernels = kernels
         self._rows: list[tuple[Cut, int, pyo.Constraint]] = []
         self._blocks: list[pyo.Block] = []
@@ -192,7 +172,7 @@ class Cuts:
     def __exit__(self, *_: object) -> None:
         """Take the rows out of the model."""
         for block in self._blocks:
-            self._made.model.del_component(block)
+            self._ilp.model.del_component(block)
 
     @property
     def count(self) -> int:
@@ -201,7 +181,7 @@ class Cuts:
 
     def add_broken(self) -> pyo.Block | None:
         """Give the model rows that its variables' values break; None where none was found."""
-        values = np.array([float(variable.value or 0.0) for variable in self._variables])
+        values = np.array([value_of(variable) for variable in self._variables])
         have = {(cut, row) for cut, row, _ in self._rows}
         pairs = [(cut, row) for cut in self._found for row in self._where_broken(cut, values)]
         covered = {row for _, row in pairs}
@@ -222,14 +202,14 @@ class Cuts:
         duals = session.duals([row for _, _, row in self._rows]) if self._rows else []
         for (cut, kernel, _), dual in zip(self._rows, duals, strict=True):
             if dual < 0:
-                found[cut][kernel] -= dual * self._made.us_per_unit / cut.most
+                found[cut][kernel] -= dual * self._ilp.us_per_unit / cut.most
         return dict(found)
 
     def _fractional(self, values: Floats) -> list[int]:
         """Rows at which the solution has a part of a tensor or of an entry, and does not fit if all parts are whole."""
         parts = (values > WHOLE) & (values < 1 - WHOLE)
         crowded = self._during_each((self._spans[parts], np.ones(parts.sum())))
-        sizes = np.array([flow.size_bytes for flow in self._made.reduced.choices.flows], np.float64)
+        sizes = np.array([flow.size_bytes for flow in self._ilp.reduced.choices.flows], np.float64)
         used, decided = values > WHOLE, (self._decided_spans, sizes[self._decided_owners])
         whole = self._during_each((self._spans[used], sizes[self._owners[used]]), decided)
         for kernel, item in self._tables.items():
@@ -237,7 +217,7 @@ class Cuts:
             crowded[kernel] += len(in_use) > 1
             whole[kernel] += max(in_use, default=0)
         doubtful = (crowded > 0) & (whole > self._limit_bytes)
-        return [row for row in self._made.reduced.rows if doubtful[row]]
+        return [row for row in self._ilp.reduced.rows if doubtful[row]]
 
     def _during_each(self, *held: tuple[Ints, Floats]) -> Floats:
         """(kernels,): sums of what is held over spans."""
@@ -249,11 +229,11 @@ class Cuts:
 
     def _sizes_in_use(self, item: OpenTable) -> list[int]:
         """What workspaces take in the entries that the solution has a part of."""
-        c, sizes = self._made.model.c, item.table.fast_bytes.tolist()
-        return sorted({size for entry, size in enumerate(sizes) if float(c[item.number, entry].value or 0.0) > WHOLE})
+        c, sizes = self._ilp.model.c, item.table.fast_bytes.tolist()
+        return sorted({size for entry, size in enumerate(sizes) if value_of(c[item.number, entry]) > WHOLE})
 
     def _cuts_at(self, row: int, values: Floats, separation: Separation) -> Iterator[Cut]:
-        flows: Sequence[TensorChoices] = self._made.reduced.choices.flows
+        flows: Sequence[TensorChoices] = self._ilp.reduced.choices.flows
         here = _during(self._spans, row)
         owners, places = np.unique(self._owners[here], return_inverse=True)
         used = np.bincount(places, values[here], len(owners)).astype(np.float64)
@@ -263,30 +243,26 @@ class Cuts:
         sizes = np.array([flows[index].size_bytes for index in indices], np.int64)
         item = self._tables.get(row)
         for size_bytes in self._sizes_in_use(item) if item else [0]:
-            for weighed in separation.broken(shares, sizes, self._limit_bytes - size_bytes):
-                yield self._cut({indices[place]: weight for place, weight in weighed.weights.items()})
-
-    def _cut(self, weights: Mapping[int, int]) -> Cut:
-        flows = self._made.reduced.choices.flows
-        sizes_bytes = {flows[index].tensor: flows[index].size_bytes for index in weights}
-        named = {flows[index].tensor: weight for index, weight in weights.items()}
-        self._found.append(Cut.of(named, sizes_bytes, self._limit_bytes))
-        return self._found[-1]
+            for weights in separation.broken(shares, sizes, self._limit_bytes - size_bytes):
+                sizes_bytes = {flows[indices[place]].tensor: int(sizes[place]) for place in weights}
+                named = {flows[indices[place]].tensor: weight for place, weight in weights.items()}
+                self._found.append(Cut.of(named, sizes_bytes, self._limit_bytes))
+                yield self._found[-1]
 
     def _where_broken(self, cut: Cut, values: Floats) -> list[int]:
         weights = self._weights(cut)
         decided = self._decided_spans, weights[self._decided_owners]
         used = self._during_each((self._spans, weights[self._owners] * values), decided)
         for kernel, item in self._tables.items():
-            used[kernel] += sum(weight * float(entry.value or 0.0) for entry, weight in self._entries(cut, item))
+            used[kernel] += sum(weight * value_of(entry) for entry, weight in self._entries(cut, item))
         limit = cut.most * (1 + BROKEN)
-        return [row for row in self._made.reduced.rows if used[row] > limit]
+        return [row for row in self._ilp.reduced.rows if used[row] > limit]
 
     def _entries(self, cut: Cut, item: OpenTable) -> Iterator[tuple[Variable, int]]:
         """The entries of a table whose workspaces weigh anything."""
         for entry, weight in enumerate(cut.of_workspaces(item.table.fast_bytes).tolist()):
             if weight:
-                yield self._made.model.c[item.number, entry], weight
+                yield self._ilp.model.c[item.number, entry], weight
 
     def _weights(self, cut: Cut) -> Floats:
         """(flows,)."""
@@ -295,17 +271,17 @@ class Cuts:
         return weights
 
     def _add(self, new: Sequence[tuple[Cut, int]]) -> pyo.Block:
-        model = self._made.model
+        model = self._ilp.model
         block = pyo.Block(concrete=True)
         model.add_component(f"knapsacks_{len(self._blocks)}", block)
         self._blocks.append(block)
+        # Weight in use at a row, and what the decided tensors leave, as parts of what fits.
         body = [self._terms(cut, row) for cut, row in new]
         block.knapsack = pyo.Constraint(range(len(new)), rule=lambda _, n: (None, linear(body[n][0]), body[n][1]))
         self._rows += [(cut, row, block.knapsack[n]) for n, (cut, row) in enumerate(new)]
         return block
 
     def _terms(self, cut: Cut, row: int) -> tuple[list[tuple[Variable, float]], float]:
-        """Weight in use at a row, and what the decided tensors leave, as parts of what fits."""
         most, terms = cut.most, Terms()
         weights = self._weights(cut)
         for n in _during(self._spans, row).tolist():
@@ -320,10 +296,3 @@ class Cuts:
 def _during(spans: Ints, row: int) -> Ints:
     """Places of the spans that a kernel is in."""
     return np.flatnonzero((spans[:, 0] <= row) & (row < spans[:, 1]))
-
-
-def _decided(made: Formulation) -> Iterator[tuple[tuple[int, int], int]]:
-    """Spans of the decided tensors, with their flows."""
-    flows: tuple[TensorChoices, ...] = made.reduced.choices.flows
-    for index, residency in made.reduced.decided.items():
-        yield from ((span, index) for span in fast_spans(flows[index], residency))

@@ -14,32 +14,25 @@ from pyomo.core.expr import LinearExpression
 
 from autotm.solve.choices import Span, TensorChoices, Window
 from autotm.solve.prices import EnginePrices, SpanPrices
-from autotm.solve.problem import Floats, Ints, Table
+from autotm.solve.problem import Ints, Table
 from autotm.solve.reductions import Reduced
 from autotm.solve.residencies import cost_us
-
-# Which variables of the compact formulation a flow has; the others are always zero.
 
 Key = tuple[int, int]
 """(index of the flow, gadget)."""
 
 
 def keys_of(index: int, flow: TensorChoices) -> tuple[list[Key], list[Key], list[Key]]:
-    """Keys of the variables `a`, `b` and `s` of a flow."""
-    copied = copied_gadgets(flow)
+    """Keys of the variables `a`, `b` and `s` of a flow; the others are always zero."""
+    copied = _copied_gadgets(flow)
     kept = [k for k in copied if k + 1 in copied and flow.may_read[k + 1] and flow.may_between[k]]
-    born = range(_born_fast_gadgets(flow))
-    return [(index, k) for k in born], [(index, k) for k in copied], [(index, k) for k in kept]
+    born = 0
+    while born < len(flow) and flow.may[born] and (born == 0 or flow.may_between[born - 1]):
+        born += 1
+    return [(index, k) for k in range(born)], [(index, k) for k in copied], [(index, k) for k in kept]
 
 
-def _born_fast_gadgets(flow: TensorChoices) -> int:
-    count = 0
-    while count < len(flow) and flow.may[count] and (count == 0 or flow.may_between[count - 1]):
-        count += 1
-    return count
-
-
-def copied_gadgets(flow: TensorChoices) -> set[int]:
+def _copied_gadgets(flow: TensorChoices) -> set[int]:
     """Gadgets at which the tensor can be fast with a slow copy: read back there, or read back before and kept."""
     gadgets: set[int] = set()
     for k in range(1, len(flow)):
@@ -48,31 +41,32 @@ def copied_gadgets(flow: TensorChoices) -> set[int]:
     return gadgets
 
 
-# Linear expressions for Pyomo without the cost of summing them one by one.
-
 Variable: TypeAlias = Any
 """A Pyomo variable; Pyomo carries no types."""
 
+Pairs: TypeAlias = list[tuple[Variable, float]]
+"""Variables with their coefficients."""
+
 
 class Terms:
-    """A linear expression under construction; a variable may be added several times, None is always zero."""
+    """A linear expression, without the cost of summing Pyomo's one by one; the variable None is always zero."""
 
     def __init__(self) -> None:
         self._coefficients: dict[int, float] = defaultdict(float)
         self._variables: dict[int, Variable] = {}
 
     def add(self, variable: Variable, coefficient: float) -> None:
-        """Add a multiple of a variable."""
+        """Add a multiple of a variable, which may have been added before."""
         if variable is not None and coefficient:
             self._coefficients[id(variable)] += coefficient
             self._variables[id(variable)] = variable
 
-    def pairs(self) -> list[tuple[Variable, float]]:
+    def pairs(self) -> Pairs:
         """Each variable once, with its coefficient."""
         return [(self._variables[key], value) for key, value in self._coefficients.items() if value]
 
 
-def linear(pairs: list[tuple[Variable, float]], constant: float = 0.0) -> LinearExpression:
+def linear(pairs: Pairs, constant: float = 0.0) -> LinearExpression:
     """A Pyomo expression."""
     return LinearExpression(
         constant=constant,
@@ -81,107 +75,40 @@ def linear(pairs: list[tuple[Variable, float]], constant: float = 0.0) -> Linear
     )
 
 
+def value_of(variable: Variable) -> float:
+    """A variable's value; 0 where it has none, or where there is no variable."""
+    return 0.0 if variable is None else float(variable.value or 0.0)
+
+
 def lookup(variables: Variable, *index: Any) -> Variable:
     """The variable with that index; None where there is none, which means zero."""
     return variables[index] if index in variables else None  # noqa: SIM401 - no dict, has no get
 
 
-# Asynchronous moves in the model: a variable per window.
-#
-# Per gap k of a flow and window j: `w[k, j]` the write uses it, `r[k, j]` the read. What the windows share stands in
-# `Demand`. Numbers as in `docs/formulation.md` §9.
+def _add_rows(
+    model: pyo.ConcreteModel, name: str, rows: Mapping[Any, Pairs], lower: float | None, upper: float
+) -> None:
+    """Add constraints lower <= row <= upper under a name, by the keys of `rows`."""
+
+    def rule(_: pyo.ConcreteModel, *key: Any) -> tuple[float | None, LinearExpression, float]:
+        return lower, linear(rows[key if len(key) > 1 else key[0]]), upper
+
+    setattr(model, name, pyo.Constraint(list(rows), rule=rule))
+
 
 Gap = tuple[int, int]
 """(index of the flow, gap)."""
 
 Choice = tuple[tuple[Variable, Window], ...]
-"""Variables and windows of one move."""
+"""Variables and windows of one asynchronous move."""
 
-
-@dataclass(frozen=True)
-class AsyncMoves:
-    """The asynchronous moves of the flows in a model.
-
-    Attributes:
-        model: the model.
-        writes, reads: variables and windows by gap.
-    """
-
-    model: pyo.ConcreteModel
-    writes: dict[Gap, Choice]
-    reads: dict[Gap, Choice]
-
-    @property
-    def are_possible(self) -> bool:
-        """Whether there are any."""
-        return bool(self.writes or self.reads)
-
-    @classmethod
-    def of(cls, model: pyo.ConcreteModel, flows: Mapping[int, TensorChoices]) -> AsyncMoves:
-        """Make the variables."""
-        out = {(index, k): windows for index, flow in flows.items() for k, windows in enumerate(flow.out) if windows}
-        back = {(index, k): windows for index, flow in flows.items() for k, windows in enumerate(flow.back) if windows}
-        model.w = pyo.Var([(*gap, j) for gap, windows in out.items() for j in range(len(windows))], domain=pyo.Binary)
-        model.r = pyo.Var([(*gap, j) for gap, windows in back.items() for j in range(len(windows))], domain=pyo.Binary)
-        return cls(model, _paired(model.w, out), _paired(model.r, back))
-
-    def prices_us(self, flows: Mapping[int, TensorChoices]) -> Iterator[tuple[Variable, float, float]]:
-        """Each variable with the price of its move, and that of the blocking move which it replaces."""
-        for (index, _), choice in self.writes.items():
-            yield from ((variable, window.added_us, flows[index].write_us) for variable, window in choice)
-        for (index, _), choice in self.reads.items():
-            yield from ((variable, window.added_us, flows[index].read_us) for variable, window in choice)
-
-
-def _paired(variables: Variable, moves: Mapping[Gap, tuple[Window, ...]]) -> dict[Gap, Choice]:
-    return {
-        gap: tuple((variables[(*gap, j)], window) for j, window in enumerate(windows)) for gap, windows in moves.items()
-    }
-
-
-def constrain(async_moves: AsyncMoves) -> None:
-    """Add (A6) and (A7) to the model."""
-    written_when_left(async_moves)
-    read_when_back(async_moves)
-
-
-def written_when_left(async_moves: AsyncMoves) -> None:
-    """(A6) sum of w[k,j] <= a[k] - a[k+1]."""
-    a = async_moves.model.a
-    body = {
-        (index, k): _at_most(choice, lookup(a, index, k), lookup(a, index, k + 1))
-        for (index, k), choice in async_moves.writes.items()
-    }
-    async_moves.model.written_when_left = _not_above_zero(body)
-
-
-def read_when_back(async_moves: AsyncMoves) -> None:
-    """(A7) sum of r[k,j] <= b[k+1] - s[k]."""
-    b, s = async_moves.model.b, async_moves.model.s
-    body = {
-        (index, k): _at_most(choice, lookup(b, index, k + 1), lookup(s, index, k))
-        for (index, k), choice in async_moves.reads.items()
-    }
-    async_moves.model.read_when_back = _not_above_zero(body)
-
-
-def _at_most(choice: Choice, more: Variable, less: Variable) -> LinearExpression:
-    """Sum of the choice's variables - more + less."""
-    terms = Terms()
-    for variable, _ in choice:
-        terms.add(variable, 1.0)
-    terms.add(more, -1.0)
-    terms.add(less, 1.0)
-    return linear(terms.pairs())
-
-
-def _not_above_zero(body: Mapping[Gap, LinearExpression]) -> pyo.Constraint:
-    return pyo.Constraint(list(body), rule=lambda _, index, k: (None, body[index, k], 0.0))
+Moves = Mapping[Gap, Choice]
+"""The asynchronous moves of one direction."""
 
 
 # Demand rows (A8): what windows within a span of kernels ask of their engine takes no longer than the span.
 #
-# Where this holds for every span, the moves can be made, the one that must be complete first being served first
+# Where this holds for every span, the moves can be ilp, the one that must be complete first being served first
 # (Baruah, Rosier and Howell, 1990). There are as many spans as pairs of kernels; a model gets those that its values
 # break.
 
@@ -201,24 +128,23 @@ class Demand:
         out, back: those of the engines towards slow and towards fast memory.
     """
 
-    def __init__(self, async_moves: AsyncMoves, kernel_ns: Sequence[int]) -> None:
+    def __init__(self, model: pyo.ConcreteModel, writes: Moves, reads: Moves, kernel_ns: Sequence[int]) -> None:
         until_ns: Ints = np.concatenate(([0], np.cumsum(np.array(kernel_ns, np.int64))))
-        self._model = async_moves.model
+        self._model = model
         self._blocks = 0
-        self.out = _EngineRows(async_moves.writes, until_ns)
-        self.back = _EngineRows(async_moves.reads, until_ns)
+        self.out = _EngineRows(writes, until_ns)
+        self.back = _EngineRows(reads, until_ns)
 
     def add_broken(self) -> pyo.Block | None:
         """Give the model rows that its variables' values break; None where there is none."""
-        found = [(rows, span) for rows in (self.out, self.back) for span in rows.broken()]
-        if not found:
+        broken = [(rows, span) for rows in (self.out, self.back) for span in rows.broken()]
+        if not broken:
             return None
         block = pyo.Block(concrete=True)
         self._model.add_component(f"demand_{self._blocks}", block)
         self._blocks += 1
-        bodies = [linear(rows.terms(span)) for rows, span in found]
-        block.demand = pyo.Constraint(range(len(found)), rule=lambda _, n: (None, bodies[n], 1.0))
-        for n, (rows, span) in enumerate(found):
+        _add_rows(block, "demand", {n: rows.terms(span) for n, (rows, span) in enumerate(broken)}, None, 1.0)
+        for n, (rows, span) in enumerate(broken):
             rows.constraints[span] = block.demand[n]
         return block
 
@@ -230,7 +156,7 @@ class Demand:
 class _EngineRows:
     """The demand rows of one engine; `constraints` by span."""
 
-    def __init__(self, moves: Mapping[Gap, Choice], until_ns: Ints) -> None:
+    def __init__(self, moves: Moves, until_ns: Ints) -> None:
         flat = [pair for choice in moves.values() for pair in choice]
         self._variables = [variable for variable, _ in flat]
         self._starts = np.array([window.start for _, window in flat], np.int64)
@@ -240,8 +166,8 @@ class _EngineRows:
         self.constraints: dict[Span, pyo.Constraint] = {}
 
     def broken(self) -> list[Span]:
-        """Spans whose work exceeds them, of those that start with the same kernel the worst; none twice."""
-        values = np.array([float(variable.value or 0.0) for variable in self._variables])
+        """New spans whose work exceeds them: with the same first kernel the worst, of nearly equal ones one."""
+        values = np.array([value_of(variable) for variable in self._variables])
         used = values.nonzero()[0]
         starts, row = np.unique(self._starts[used], return_inverse=True)
         ends, column = np.unique(self._ends[used], return_inverse=True)
@@ -253,20 +179,17 @@ class _EngineRows:
         lasts_ns = self._until_ns[ends][None, :] - self._until_ns[starts][:, None]
         excess_ns = np.where(lasts_ns > 0, work_ns - lasts_ns * (1 + _BROKEN), 0.0)
         worst = excess_ns.argmax(axis=1)
-        return self._apart(starts, ends[worst], excess_ns[np.arange(len(starts)), worst])
-
-    def _apart(self, starts: Ints, ends: Ints, excess_ns: Floats) -> list[Span]:
-        """The spans that are unlike worse ones, the worst first."""
-        found: list[Span] = []
-        for n in np.argsort(-excess_ns, kind="stable").tolist():
-            span = int(starts[n]), int(ends[n])
-            if excess_ns[n] <= _LEAST_NS:
+        most_ns = excess_ns.max(axis=1)
+        broken: list[Span] = []
+        for n in np.argsort(-most_ns, kind="stable").tolist():
+            span = int(starts[n]), int(ends[worst[n]])
+            if most_ns[n] <= _LEAST_NS:
                 break
-            if span not in self.constraints and not any(_alike(span, other) for other in found):
-                found.append(span)
-        return found
+            if span not in self.constraints and not any(_alike(span, other) for other in broken):
+                broken.append(span)
+        return broken
 
-    def terms(self, span: Span) -> list[tuple[pyo.Var, float]]:
+    def terms(self, span: Span) -> Pairs:
         """Work within a span as parts of it."""
         within = ((self._starts >= span[0]) & (self._ends <= span[1])).nonzero()[0]
         shares = self._work_ns[within] / self._lasts_ns(span)
@@ -290,11 +213,9 @@ def _alike(one: Span, other: Span) -> bool:
     return shared > _ALIKE * (max(one[1], other[1]) - min(one[0], other[0]))
 
 
-# The compact formulation as a Pyomo model; names and numbers as in `docs/formulation.md` §3.
-#
 # Per undecided flow with gadgets k = 0..m-1: `a[k]` in fast memory since birth, `b[k]` in fast memory with a slow copy,
-# `s[k]` stays so over the gap after k; per capacity row j: `u[j]`, fast bytes in use; per open table: `c[e]`, entry e.
-# Asynchronous moves: `AsyncMoves` above.
+# `s[k]` stays so over the gap after k; per gap k and window j, `w[k, j]` the write uses it, `r[k, j]` the read; per
+# capacity row j: `u[j]`, fast bytes in use; per open table: `c[e]`, entry e.
 
 _LARGEST = 1e3
 _SMALLEST = 1e-3
@@ -314,11 +235,6 @@ class OpenTable:
     table: Table
     keys: tuple[Key, ...]
 
-    @property
-    def has_menu(self) -> bool:
-        """Whether one placement has several entries: then operands alone do not decide the entry."""
-        return len(self.table) > len(self.table.groups)
-
 
 @dataclass(frozen=True)
 class Formulation:
@@ -330,7 +246,7 @@ class Formulation:
         bytes_per_unit, us_per_unit: what one unit of `u` and of the objective stands for.
         flows: indices of the flows that have variables; smaller ones weigh nothing in the scaled rows.
         tables: those with more than one entry left.
-        async_moves: the asynchronous moves of those flows.
+        writes, reads: the asynchronous moves of those flows.
         demand: the rows that these moves have got so far.
         constant_us: what the rest of the step costs.
     """
@@ -341,7 +257,8 @@ class Formulation:
     us_per_unit: float
     flows: tuple[int, ...]
     tables: tuple[OpenTable, ...]
-    async_moves: AsyncMoves
+    writes: Moves
+    reads: Moves
     demand: Demand
     constant_us: float
 
@@ -349,6 +266,11 @@ class Formulation:
     def is_open(self) -> bool:
         """Whether anything is left for a solver."""
         return bool(self.flows or self.tables)
+
+    @property
+    def has_async_moves(self) -> bool:
+        """Whether any move may be asynchronous."""
+        return bool(self.writes or self.reads)
 
 
 def build(reduced: Reduced, base_us: float) -> Formulation:
@@ -360,28 +282,27 @@ def build(reduced: Reduced, base_us: float) -> Formulation:
     flows = tuple(index for index in undecided if all_flows[index].size_bytes >= _SMALLEST * bytes_per_unit)
     with_variables, with_row = set(flows), set(reduced.rows)
     left = [_open(reduced, with_variables, with_row, number) for number in range(len(tables))]
-    found = tuple(item for item in left if len(item.table) > 1)
-    constant_us = base_us + sum(cost_us(all_flows[index], way) for index, way in reduced.decided.items())
+    open_tables = tuple(item for item in left if len(item.table) > 1)
+    constant_us = base_us + sum(cost_us(all_flows[index], residency) for index, residency in reduced.decided.items())
     constant_us += sum(float(item.table.time_us.min()) for item in left)
     costs = [max(flow.read_us, flow.write_us, *flow.slow_us) for flow in (all_flows[index] for index in flows)]
-    costs += [float(item.table.time_us.max() - item.table.time_us.min()) for item in found]
+    costs += [float(item.table.time_us.max() - item.table.time_us.min()) for item in open_tables]
     us_per_unit = max(*costs, 1e-9, constant_us * 1e-6) / _LARGEST
     model = pyo.ConcreteModel(name="compact placement")
     model.us_per_unit = pyo.Param(initialize=us_per_unit)
-    async_moves = AsyncMoves.of(model, {index: all_flows[index] for index in flows})
-    demand = Demand(async_moves, reduced.choices.kernel_ns)
-    made = Formulation(model, reduced, bytes_per_unit, us_per_unit, flows, found, async_moves, demand, constant_us)
-    _variables(made)
-    born_fast_once_left_never_returns(made)
-    one_fast_state(made)
-    stay_needs_both_ends(made)
-    required_fast(made)
-    capacity_chain(made)
-    one_entry(made)
-    entry_follows_operands(made)
-    constrain(async_moves)
-    step_time(made)
-    return made
+    writes = _moves(model, "w", {(i, k): windows for i in flows for k, windows in enumerate(all_flows[i].out)})
+    reads = _moves(model, "r", {(i, k): windows for i in flows for k, windows in enumerate(all_flows[i].back)})
+    demand = Demand(model, writes, reads, reduced.choices.kernel_ns)
+    ilp = Formulation(
+        model, reduced, bytes_per_unit, us_per_unit, flows, open_tables, writes, reads, demand, constant_us
+    )
+    _variables(ilp)
+    rows_of_flows(ilp)
+    capacity_chain(ilp)
+    rows_of_tables(ilp)
+    windows_replace_blocking_moves(ilp)
+    step_time(ilp)
+    return ilp
 
 
 def _open(reduced: Reduced, flows: set[int], rows: set[int], number: int) -> OpenTable:
@@ -392,101 +313,122 @@ def _open(reduced: Reduced, flows: set[int], rows: set[int], number: int) -> Ope
     return OpenTable(number, left, tuple(keys[operand] for operand in columns))
 
 
-def _variables(made: Formulation) -> None:
-    model, flows = made.model, made.reduced.choices.flows
-    keys = [keys_of(index, flows[index]) for index in made.flows]
+def _moves(model: pyo.ConcreteModel, name: str, windows: Mapping[Gap, tuple[Window, ...]]) -> Moves:
+    """Make the variables of one direction."""
+    keys = [(*gap, j) for gap, choice in windows.items() for j in range(len(choice))]
+    variables = pyo.Var(keys, domain=pyo.Binary)
+    setattr(model, name, variables)
+    return {
+        gap: tuple((variables[(*gap, j)], window) for j, window in enumerate(choice))
+        for gap, choice in windows.items()
+        if choice
+    }
+
+
+def _variables(ilp: Formulation) -> None:
+    model, flows = ilp.model, ilp.reduced.choices.flows
+    keys = [keys_of(index, flows[index]) for index in ilp.flows]
     model.a, model.b, model.s = (
         pyo.Var([key for of_flow in keys for key in of_flow[kind]], domain=pyo.Binary) for kind in range(3)
     )
-    rooms = [room / made.bytes_per_unit for room in made.reduced.room]
+    rooms = [room / ilp.bytes_per_unit for room in ilp.reduced.room]
     model.u = pyo.Var(range(len(rooms)), bounds=lambda _, row: (0.0, rooms[row]))
-    menus = {item.number for item in made.tables if item.has_menu}
-    entries = [(item.number, entry) for item in made.tables for entry in range(len(item.table))]
+    # Where one placement has several entries, operands alone do not decide the entry.
+    menus = {item.number for item in ilp.tables if len(item.table) > len(item.table.groups)}
+    entries = [(item.number, entry) for item in ilp.tables for entry in range(len(item.table))]
     model.c = pyo.Var(entries, domain=lambda _, number, __: pyo.Binary if number in menus else pyo.UnitInterval)
 
 
-def born_fast_once_left_never_returns(made: Formulation) -> None:
-    """(F1) a[k+1] <= a[k]."""
-    a = made.model.a
-    keys = [(index, k) for index, k in a if k]
-    _less_equal(made, "born_fast_once_left_never_returns", keys, lambda index, k: (a[index, k], a[index, k - 1]))
+def rows_of_flows(ilp: Formulation) -> None:
+    """Rows that make a flow's variables a residency.
+
+    (F1) a[k+1] <= a[k]; (F2) a[k] + b[k] <= 1, where b[k] can begin with a read; (F3) s[k] <= b[k], (F4) s[k] <=
+    b[k+1]; where no read can begin, b[k+1] itself is the stay: b[k+1] <= b[k]; (F5) a[k] + b[k] = 1 where the gadget
+    has to be fast.
+    """
+    model, flows = ilp.model, ilp.reduced.choices.flows
+    a, b, s = model.a, model.b, model.s
+
+    def add(
+        name: str, keys: Iterable[Key], pairs: Callable[[int, int], Pairs], lower: float | None, upper: float
+    ) -> None:
+        _add_rows(model, name, {key: pairs(*key) for key in keys}, lower, upper)
+
+    born, kept = (key for key in a if key[1]), (key for key in b if not flows[key[0]].may_read[key[1]])
+    add("born_fast_once_left_never_returns", born, lambda i, k: [(a[i, k], 1.0), (a[i, k - 1], -1.0)], None, 0.0)
+    both = (key for key in b if key in a and flows[key[0]].may_read[key[1]])
+    add("one_fast_state", both, lambda i, k: [(a[i, k], 1.0), (b[i, k], 1.0)], None, 1.0)
+    add("stay_starts_copied", s, lambda i, k: [(s[i, k], 1.0), (b[i, k], -1.0)], None, 0.0)
+    add("stay_ends_copied", s, lambda i, k: [(s[i, k], 1.0), (b[i, k + 1], -1.0)], None, 0.0)
+    add("kept_copied", kept, lambda i, k: [(b[i, k], 1.0), (b[i, k - 1], -1.0)], None, 0.0)
+    must = ((index, k) for index in ilp.flows for k, is_must in enumerate(flows[index].must) if is_must)
+    add("required_fast", must, lambda i, k: _fast_at((i, k), ilp, 1.0), 1.0, 1.0)
 
 
-def one_fast_state(made: Formulation) -> None:
-    """(F2) a[k] + b[k] <= 1, where b[k] can begin with a read."""
-    model, flows = made.model, made.reduced.choices.flows
-    keys = [(index, k) for index, k in model.b if (index, k) in model.a and flows[index].may_read[k]]
-    body = {key: linear([(model.a[key], 1.0), (model.b[key], 1.0)]) for key in keys}
-    model.one_fast_state = pyo.Constraint(keys, rule=lambda _, index, k: (None, body[index, k], 1.0))
+def _fast_at(key: Key, ilp: Formulation, coefficient: float) -> Pairs:
+    """The variables, of a and b, whose sum is whether a flow is fast at a gadget."""
+    return [(variables[key], coefficient) for variables in (ilp.model.a, ilp.model.b) if key in variables]
 
 
-def stay_needs_both_ends(made: Formulation) -> None:
-    """(F3) s[k] <= b[k], (F4) s[k] <= b[k+1]; where no read can begin, b[k+1] itself is the stay: b[k+1] <= b[k]."""
-    b, s, flows = made.model.b, made.model.s, made.reduced.choices.flows
-    _less_equal(made, "stay_starts_copied", list(s), lambda index, k: (s[index, k], b[index, k]))
-    _less_equal(made, "stay_ends_copied", list(s), lambda index, k: (s[index, k], b[index, k + 1]))
-    kept = [(index, k) for index, k in b if not flows[index].may_read[k]]
-    _less_equal(made, "kept_copied", kept, lambda index, k: (b[index, k], b[index, k - 1]))
-
-
-def required_fast(made: Formulation) -> None:
-    """(F5) a[k] + b[k] = 1 where the gadget has to be fast."""
-    model = made.model
-    keys = [(index, k) for index in made.flows for k, must in enumerate(made.reduced.choices.flows[index].must) if must]
-    body = {
-        key: linear([(variables[key], 1.0) for variables in (model.a, model.b) if key in variables]) for key in keys
-    }
-    model.required_fast = pyo.Constraint(keys, rule=lambda _, index, k: (1.0, body[index, k], 1.0))
-
-
-def capacity_chain(made: Formulation) -> None:
+def capacity_chain(ilp: Formulation) -> None:
     """(F6) u[j] = u[j-1] + bytes entering - bytes leaving between rows j-1 and j, 0 <= u[j] <= room[j]."""
-    model, rows = made.model, made.reduced.rows
+    u, rows = ilp.model.u, ilp.reduced.rows
     changes = [Terms() for _ in rows]
-    for (start, end), variable, size_bytes, _ in holdings(made):
+    for (start, end), variable, size_bytes, _ in holdings(ilp):
         enter, leave = bisect_left(rows, start), bisect_left(rows, end)
         if enter < leave:
-            changes[enter].add(variable, size_bytes / made.bytes_per_unit)
+            changes[enter].add(variable, size_bytes / ilp.bytes_per_unit)
             if leave < len(rows):
-                changes[leave].add(variable, -size_bytes / made.bytes_per_unit)
-    model.flow_into = [change.pairs() for change in changes]
-
-    def rule(model: pyo.ConcreteModel, row: int) -> tuple[float, LinearExpression, float]:
-        chain = [(model.u[row], -1.0)] + ([(model.u[row - 1], 1.0)] if row else [])
-        return 0.0, linear(model.flow_into[row] + chain), 0.0
-
-    model.capacity_chain = pyo.Constraint(range(len(rows)), rule=rule)
-
-
-def one_entry(made: Formulation) -> None:
-    """(F8) sum of c[e] over the entries of a table = 1."""
-    c = made.model.c
-    body = {
-        item.number: linear([(c[item.number, entry], 1.0) for entry in range(len(item.table))]) for item in made.tables
+                changes[leave].add(variable, -size_bytes / ilp.bytes_per_unit)
+    ilp.model.flow_into = [change.pairs() for change in changes]
+    chain = {
+        row: pairs + [(u[row], -1.0)] + ([(u[row - 1], 1.0)] if row else [])
+        for row, pairs in enumerate(ilp.model.flow_into)
     }
-    made.model.one_entry = pyo.Constraint(list(body), rule=lambda _, number: (1.0, body[number], 1.0))
+    _add_rows(ilp.model, "capacity_chain", chain, 0.0, 0.0)
 
 
-def entry_follows_operands(made: Formulation) -> None:
-    """(F9) sum of c[e] over the entries in which operand o is fast = a[k] + b[k] of its tensor there."""
-    model, body = made.model, {}
-    for item in made.tables:
+def rows_of_tables(ilp: Formulation) -> None:
+    """Rows that choose one entry of each table.
+
+    (F8) sum of c[e] over the entries of a table = 1; (F9) sum of c[e] over the entries in which operand o is fast =
+    a[k] + b[k] of its tensor there.
+    """
+    c, operands = ilp.model.c, {}
+    for item in ilp.tables:
         slow = item.table.slow.tolist()
         for operand, key in enumerate(item.keys):
-            fast = [(model.c[item.number, entry], 1.0) for entry, bits in enumerate(slow) if not bits >> operand & 1]
-            at = [(variables[key], -1.0) for variables in (model.a, model.b) if key in variables]
-            body[item.number, operand] = linear(fast + at)
-    model.entry_follows_operands = pyo.Constraint(
-        list(body), rule=lambda _, number, operand: (0.0, body[number, operand], 0.0)
-    )
+            fast = [(c[item.number, entry], 1.0) for entry, bits in enumerate(slow) if not bits >> operand & 1]
+            operands[item.number, operand] = fast + _fast_at(key, ilp, -1.0)
+    entries = {item.number: [(c[item.number, entry], 1.0) for entry in range(len(item.table))] for item in ilp.tables}
+    _add_rows(ilp.model, "one_entry", entries, 1.0, 1.0)
+    _add_rows(ilp.model, "entry_follows_operands", operands, 0.0, 0.0)
 
 
-def step_time(made: Formulation) -> None:
+def windows_replace_blocking_moves(ilp: Formulation) -> None:
+    """(A6) sum of w[k,j] <= a[k] - a[k+1]; (A7) sum of r[k,j] <= b[k+1] - s[k]."""
+    a, b, s = ilp.model.a, ilp.model.b, ilp.model.s
+    for name, moves, more, after, less, later in (
+        ("written_when_left", ilp.writes, a, 0, a, 1),
+        ("read_when_back", ilp.reads, b, 1, s, 0),
+    ):
+        rows = {}
+        for (index, k), choice in moves.items():
+            terms = Terms()
+            for variable, _ in choice:
+                terms.add(variable, 1.0)
+            terms.add(lookup(more, index, k + after), -1.0)
+            terms.add(lookup(less, index, k + later), 1.0)
+            rows[index, k] = terms.pairs()
+        _add_rows(ilp.model, name, rows, None, 0.0)
+
+
+def step_time(ilp: Formulation) -> None:
     """(F7) minimise base + slow operands + writes (a[0] - a[m-1]) + reads (b[k] - s[k-1]) + entries + (A5)."""
-    model, scale = made.model, made.us_per_unit
-    terms, constant = Terms(), made.constant_us / scale
-    for index in made.flows:
-        flow = made.reduced.choices.flows[index]
+    model, scale, flows = ilp.model, ilp.us_per_unit, ilp.reduced.choices.flows
+    terms, constant = Terms(), ilp.constant_us / scale
+    for index in ilp.flows:
+        flow = flows[index]
         write, read, *slow = (_scaled(cost, scale) for cost in (flow.write_us, flow.read_us, *flow.slow_us))
         constant += sum(slow)
         terms.add(lookup(model.a, index, 0), write)
@@ -495,14 +437,15 @@ def step_time(made: Formulation) -> None:
             terms.add(lookup(model.a, index, k), -cost)
             terms.add(lookup(model.b, index, k), (read if flow.may_read[k] else 0.0) - cost)
             terms.add(lookup(model.s, index, k), -read)
-    for item in made.tables:
+    for item in ilp.tables:
         above_us = item.table.time_us - item.table.time_us.min()
         for entry, cost in enumerate(above_us.tolist()):
             terms.add(model.c[item.number, entry], _scaled(cost, scale))
-    for variable, flying_us, blocking_us in made.async_moves.prices_us(
-        {i: made.reduced.choices.flows[i] for i in made.flows}
-    ):
-        terms.add(variable, _scaled(flying_us, scale) - _scaled(blocking_us, scale))
+    for moves in (ilp.writes, ilp.reads):
+        for (index, _), choice in moves.items():
+            blocking_us = flows[index].write_us if moves is ilp.writes else flows[index].read_us
+            for variable, window in choice:
+                terms.add(variable, _scaled(window.added_us, scale) - _scaled(blocking_us, scale))
     model.step_time = pyo.Objective(expr=linear(terms.pairs(), constant), sense=pyo.minimize)
 
 
@@ -529,9 +472,9 @@ class Holding(NamedTuple):
     flow: int | None
 
 
-def holdings(made: Formulation) -> Iterator[Holding]:
+def holdings(ilp: Formulation) -> Iterator[Holding]:
     """All that the model's variables hold; what a flow holds during a kernel adds up to at most 1."""
-    model, flows = made.model, made.reduced.choices.flows
+    model, flows = ilp.model, ilp.reduced.choices.flows
     for (index, k), variable in model.a.items():
         flow = flows[index]
         yield Holding((flow.stops[k - 1] if k else flow.starts[0], flow.stops[k]), variable, flow.size_bytes, index)
@@ -541,28 +484,18 @@ def holdings(made: Formulation) -> Iterator[Holding]:
         yield Holding((start, flow.stops[k]), variable, flow.size_bytes, index)
     for (index, k), variable in model.s.items():
         yield Holding(flows[index].gap(k), variable, flows[index].size_bytes, index)
-    for (index, _), windows in [*made.async_moves.writes.items(), *made.async_moves.reads.items()]:
+    for (index, _), windows in [*ilp.writes.items(), *ilp.reads.items()]:
         for variable, window in windows:
             yield Holding((window.start, window.end), variable, flows[index].size_bytes, index)
-    for item in made.tables:
+    for item in ilp.tables:
         during = (item.table.kernel, item.table.kernel + 1)
         for entry, size_bytes in enumerate(item.table.fast_bytes.tolist()):
-            if size_bytes >= _SMALLEST * made.bytes_per_unit:
+            if size_bytes >= _SMALLEST * ilp.bytes_per_unit:
                 yield Holding(during, model.c[item.number, entry], size_bytes, None)
 
 
-def kept_copied(made: Formulation, index: int, k: int) -> Variable:
+def kept_copied(ilp: Formulation, index: int, k: int) -> Variable:
     """The variable that says the tensor stays fast over gap k beside a slow copy; None where it cannot."""
-    if made.reduced.choices.flows[index].may_read[k + 1]:
-        return lookup(made.model.s, index, k)
-    return lookup(made.model.b, index, k + 1)
-
-
-def _less_equal(
-    made: Formulation, name: str, keys: list[Key], pair: Callable[[int, int], tuple[Variable, Variable]]
-) -> None:
-    def rule(_: pyo.ConcreteModel, index: int, k: int) -> tuple[None, LinearExpression, float]:
-        small, large = pair(index, k)
-        return None, linear([(small, 1.0), (large, -1.0)]), 0.0
-
-    setattr(made.model, name, pyo.Constraint(keys, rule=rule))
+    if ilp.reduced.choices.flows[index].may_read[k + 1]:
+        return lookup(ilp.model.s, index, k)
+    return lookup(ilp.model.b, index, k + 1)

@@ -21,14 +21,12 @@ from pyomo.repn import generate_standard_repn
 
 from autotm.model.errors import AutotmError
 
-# A linear Pyomo model as the arrays that HiGHS takes.
-
 Untyped: TypeAlias = Any
 """An object of highspy or Pyomo, which carry no types."""
 
 
 class Matrix:
-    """The model's columns and rows in order.
+    """A linear Pyomo model as the arrays that HiGHS takes: columns and rows in order.
 
     Pyomo's own interface to HiGHS keeps a copy of every row, to notice changes; our models never change, and reading
     them once takes a tenth of the time.
@@ -45,15 +43,12 @@ class Matrix:
         self.rows = {id(constraint): row for row, constraint in enumerate(self.constraints)}
         self._model = model
 
-    def extend(self, block: pyo.Block) -> Untyped:
-        """Append the constraints of a block, and return them as a program of their own."""
+    def extend(self, block: pyo.Block) -> Sequence[Untyped]:
+        """Append the constraints of a block, and return them as `read_rows` does."""
         constraints = list(block.component_data_objects(pyo.Constraint, active=True, descend_into=True))
         self.rows.update({id(constraint): len(self.constraints) + n for n, constraint in enumerate(constraints)})
         self.constraints += constraints
-        lp = highspy.HighsLp()
-        lp.num_row_ = len(constraints)
-        self._add_rows(lp, constraints)
-        return lp
+        return self.read_rows(constraints)
 
     def program(self) -> Untyped:
         """The model as a `highspy.HighsLp`, made anew."""
@@ -61,16 +56,23 @@ class Matrix:
         lp.num_col_, lp.num_row_ = len(self.variables), len(self.constraints)
         (objective,) = self._model.component_data_objects(pyo.Objective, active=True)
         costs = np.zeros(lp.num_col_)
-        lp.offset_ = self._read(objective.expr, costs)
+        lp.offset_, pairs = self._linear(objective.expr)
+        for column, value in pairs:
+            costs[column] += value
         lp.sense_ = highspy.ObjSense.kMinimize if objective.is_minimizing() else highspy.ObjSense.kMaximize
         lp.col_cost_ = costs
-        lp.col_lower_, lp.col_upper_ = _bounds(self.variables)
+        lp.col_lower_ = np.array([-math.inf if variable.lb is None else variable.lb for variable in self.variables])
+        lp.col_upper_ = np.array([math.inf if variable.ub is None else variable.ub for variable in self.variables])
         kinds = highspy.HighsVarType
         lp.integrality_ = [kinds.kContinuous if v.is_continuous() else kinds.kInteger for v in self.variables]
-        self._add_rows(lp, self.constraints)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lower, upper, *matrix = self.read_rows(self.constraints)
+        lp.row_lower_, lp.row_upper_ = lower, upper
+        lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix
         return lp
 
-    def _add_rows(self, lp: Untyped, constraints: Sequence[Untyped]) -> None:
+    def read_rows(self, constraints: Sequence[Untyped]) -> Sequence[Untyped]:
+        """Lower and upper bounds, where each row starts in what follows and an end, columns, and their values."""
         starts, indices, values, lower, upper = [0], [], [], [], []
         for constraint in constraints:
             constant, pairs = self._linear(constraint.body)
@@ -79,17 +81,8 @@ class Matrix:
             starts.append(len(indices))
             lower.append(-math.inf if constraint.lb is None else constraint.lb - constant)
             upper.append(math.inf if constraint.ub is None else constraint.ub - constant)
-        lp.row_lower_, lp.row_upper_ = np.array(lower), np.array(upper)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.array(starts, np.int32)
-        lp.a_matrix_.index_ = np.array(indices, np.int32)
-        lp.a_matrix_.value_ = np.array(values, np.float64)
-
-    def _read(self, expression: Untyped, costs: Untyped) -> float:
-        constant, pairs = self._linear(expression)
-        for column, value in pairs:
-            costs[column] += value
-        return constant
+        places = np.array(starts, np.int32), np.array(indices, np.int32)
+        return np.array(lower), np.array(upper), *places, np.array(values, np.float64)
 
     def _linear(self, expression: Untyped) -> tuple[float, list[tuple[int, float]]]:
         """The expression's constant and its (column, coefficient) pairs."""
@@ -100,22 +93,9 @@ class Matrix:
         return float(repn.constant), list(zip(columns, repn.linear_coefs, strict=True))
 
 
-def _bounds(variables: Sequence[Untyped]) -> tuple[Untyped, Untyped]:
-    lower = np.array([-math.inf if variable.lb is None else variable.lb for variable in variables])
-    upper = np.array([math.inf if variable.ub is None else variable.ub for variable in variables])
-    return lower, upper
-
-
-# HiGHS behind Pyomo's models: the only place that knows its options, statuses and habits.
-#
-# What it guards against (`docs/formulation.md` §6): option names that are unknown or values of a wrong type are told
-# by a status only; "optimal" means only that the asked gap was reached; a process keeps the thread count of its first
-# solve; some phases look at the clock too rarely.
-
 log = logging.getLogger(__name__)
 
 OptionValue = bool | int | float | str
-
 
 _TOLERANCES: dict[str, OptionValue] = {
     "mip_feasibility_tolerance": 1e-9,
@@ -209,22 +189,15 @@ class Session:
         self.is_extended = False
         self._matrix = Matrix(model)
         self._solver = highspy.Highs()
-        common: dict[str, OptionValue] = {
-            **_TOLERANCES, "threads": threads, "random_seed": seed, "output_flag": False
-        }  # fmt: skip
-        self._set(common)
+        self._set({**_TOLERANCES, "threads": threads, "random_seed": seed, "output_flag": False})
         if self._solver.passModel(self._matrix.program()) == highspy.HighsStatus.kError:
             raise ValueError("HiGHS refuses the model")
 
     def extend(self, block: pyo.Block) -> None:
         """Take over the constraints of a block that the model has got since."""
         self.is_extended = True
-        lp = self._matrix.extend(block)
-        rows, matrix = lp.num_row_, lp.a_matrix_
-        values = np.array(matrix.value_)
-        starts, indices = np.array(matrix.start_, np.int32)[:rows], np.array(matrix.index_, np.int32)
-        lower, upper = np.array(lp.row_lower_), np.array(lp.row_upper_)
-        self._solver.addRows(rows, lower, upper, len(values), starts, indices, values)
+        lower, upper, starts, indices, values = self._matrix.extend(block)
+        self._solver.addRows(len(lower), lower, upper, len(values), starts[:-1], indices, values)
 
     def relax(self, time_limit_s: float) -> Solved:
         """Solve without integrality, by simplex; once more from nothing where its last basis led nowhere."""
@@ -307,12 +280,12 @@ class Session:
             values = self._solver.getSolution().col_value
             for variable, value in zip(self._matrix.variables, values, strict=True):
                 variable.set_value(value, skip_validation=True)
-        found = outcome(status, has_solution)
+        ended = outcome(status, has_solution)
         objective = float(info.objective_function_value) if has_solution else None
         bound = float(info.mip_dual_bound)
         if is_relaxation:
-            return Solved(found, objective, objective if found is Outcome.CONVERGED else None)
-        return Solved(found, objective, bound if math.isfinite(bound) else None)
+            return Solved(ended, objective, objective if ended is Outcome.CONVERGED else None)
+        return Solved(ended, objective, bound if math.isfinite(bound) else None)
 
 
 def mps_of(matrix: Matrix, lp: Untyped) -> bytes:

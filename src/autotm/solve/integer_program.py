@@ -18,10 +18,17 @@ from autotm.solve.optimizer import Optimizer, Placement
 from autotm.solve.options import SolveOptions, TimeBudget
 from autotm.solve.problem import Problem
 from autotm.solve.reductions import Reduced, narrow, reduce
-from autotm.solve.relaxation import prices_of, set_limit, start_from
+from autotm.solve.relaxation import integral, prices_of, set_limit, start_from
 from autotm.solve.residencies import Residency
-from autotm.solve.search import SOLVER_SHARE, Search, add_engine_cuts, cut, decide_fractional, integral
-from autotm.solve.settle import plan_of, settle
+from autotm.solve.search import (
+    SOLVER_SHARE,
+    Search,
+    add_engine_cuts,
+    cut,
+    decide_fractional,
+    make_addressable,
+    plan_of,
+)
 from autotm.solve.sift import Sifting, can_be_whole, is_large
 
 log = logging.getLogger(__name__)
@@ -54,25 +61,25 @@ class IntegerProgram(Optimizer):
         if is_large(reduced):
             yield from _place_sifted(problems, choices, reduced, started)
             return
-        made = _made(reduced, problems[0])
+        ilp = _ilp_of(reduced, problems[0])
         options = problems[0].options
-        session = _session(made, options) if made.is_open else None
+        session = _session(ilp, options) if ilp.is_open else None
         known: Mapping[int, Residency] = {}
         budget = TimeBudget(options.sweep_s, len(problems))
         for problem in problems:
             if session and len(problems) > 1:
                 narrowed = narrow(choices, problem.limit_bytes, len(problem.graph.kernels))
-                session.take_bounds(set_limit(made, narrowed, problem.limit_bytes))
+                session.take_bounds(set_limit(ilp, narrowed, problem.limit_bytes))
             built = time.perf_counter()
             deadline, end_s = _ends(budget, options)
             with PauseGC():
-                search = _search(problem, choices, made, session, known, deadline)
-                settle(search, made, session, end_s)
+                search = _search(problem, choices, ilp, session, known, deadline)
+                make_addressable(search, ilp, session, end_s)
             known = search.best.residencies
             yield _placement(search, built - started, time.perf_counter() - built)
             started = time.perf_counter()
             if session and (session.is_lost or session.is_extended):
-                session = _session(made, options)
+                session = _session(ilp, options)
 
     def program(self, problem: Problem) -> pyo.ConcreteModel | None:
         """The compact formulation, reduced.
@@ -82,8 +89,8 @@ class IntegerProgram(Optimizer):
         """
         choices = self.choices(problem)
         require_feasible(problem, choices, self.name)
-        made = _made(_reduced([problem], choices), problem)
-        return made.model if made.is_open else None
+        ilp = _ilp_of(_reduced([problem], choices), problem)
+        return ilp.model if ilp.is_open else None
 
 
 def _ends(budget: TimeBudget, options: SolveOptions) -> tuple[float, float]:
@@ -103,14 +110,14 @@ def _place_sifted(
         built = time.perf_counter()
         deadline, end_s = _ends(budget, problem.options)
         sifted = Sifting(problem, reduced).sift(deadline)
-        made = sifted.made if sifted else _made(reduced, problem)
-        session = sifted.session if sifted else _session(made, problem.options)
+        ilp = sifted.ilp if sifted else _ilp_of(reduced, problem)
+        session = sifted.session if sifted else _session(ilp, problem.options)
         with PauseGC():
             relaxed = sifted.solved if sifted else None
-            search = _search(problem, choices, made, session, known, deadline, relaxed)
+            search = _search(problem, choices, ilp, session, known, deadline, relaxed)
         if not search.is_done and can_be_whole(reduced) and time.perf_counter() < deadline:
             search = _search_whole(search, reduced, deadline)
-        settle(search, made, None, end_s)
+        make_addressable(search, ilp, None, end_s)
         known = search.best.residencies
         yield _placement(search, built - started, time.perf_counter() - built)
         started = time.perf_counter()
@@ -119,10 +126,10 @@ def _place_sifted(
 def _search_whole(sifted: Search, reduced: Reduced, deadline: float) -> Search:
     """What is not close enough after all: search the whole program from there on."""
     problem = sifted.problem
-    made = _made(reduced, problem)
+    ilp = _ilp_of(reduced, problem)
     with PauseGC():
-        session = _session(made, problem.options)
-        search = _search(problem, sifted.choices, made, session, sifted.best.residencies, deadline)
+        session = _session(ilp, problem.options)
+        search = _search(problem, sifted.choices, ilp, session, sifted.best.residencies, deadline)
     search.keep(sifted.best)
     if sifted.prices is not None:
         search.update_prices(sifted.prices)
@@ -132,7 +139,7 @@ def _search_whole(sifted: Search, reduced: Reduced, deadline: float) -> Search:
 def _search(
     problem: Problem,
     choices: Choices,
-    made: Formulation,
+    ilp: Formulation,
     session: Session | None,
     known: Mapping[int, Residency],
     deadline: float,
@@ -140,52 +147,52 @@ def _search(
 ) -> Search:
     """Search from the plan in `known`, and from the relaxation where that is solved already."""
     kernels = len(problem.graph.kernels)
-    search = Search(problem, choices, made.reduced)
+    search = Search(problem, choices, ilp.reduced)
     if session is None:
-        search.update_prices(prices_of(None, made, None, kernels))
+        search.update_prices(prices_of(None, ilp, None, kernels))
         search.try_plan({}, {})
         return search
     if relaxed is None:
         # With windows most vertices are degenerate, and simplex takes four times as long, or does not end.
-        relax = session.relax_from_inside if made.async_moves.are_possible else session.relax
+        relax = session.relax_from_inside if ilp.has_async_moves else session.relax
         relaxed = relax(deadline - time.perf_counter())
     require_solved(relaxed)
-    search.update_prices(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, made, None, kernels))
+    search.update_prices(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, ilp, None, kernels))
     if relaxed.outcome is Outcome.CONVERGED:
-        relaxed = add_engine_cuts(search, made, session, relaxed, deadline)
-    search.try_plan(*(integral(made) if relaxed.has_solution else ({}, {})))
+        relaxed = add_engine_cuts(search, ilp, session, relaxed, deadline)
+    search.try_plan(*(integral(ilp) if relaxed.has_solution else ({}, {})))
     if known:
         search.try_plan(known, {})
     if relaxed.outcome is not Outcome.CONVERGED:
         search.timed_out = True
         return search
     if not search.is_done:
-        with Cuts(made, problem.limit_bytes, kernels) as cuts:
-            search.timed_out = not _search_beyond(search, made, session, cuts, deadline)
+        with Cuts(ilp, problem.limit_bytes, kernels) as cuts:
+            search.timed_out = not _search_beyond(search, ilp, session, cuts, deadline)
     log.info("%.6g us, bound %.6g us, gap %.3g", search.objective_us, search.bound_us, search.gap)
     return search
 
 
-def _search_beyond(search: Search, made: Formulation, session: Session, cuts: Cuts, deadline: float) -> bool:
+def _search_beyond(search: Search, ilp: Formulation, session: Session, cuts: Cuts, deadline: float) -> bool:
     """What the relaxation alone leaves to do, in the order of what it costs; whether there was time for all."""
-    if made.async_moves.are_possible:
+    if ilp.has_async_moves:
         _improve(search, deadline)
-    cut(search, made, session, cuts, deadline)
-    if made.async_moves.are_possible and not search.is_done and not session.is_lost:
+    cut(search, ilp, session, cuts, deadline)
+    if ilp.has_async_moves and not search.is_done and not session.is_lost:
         _improve(search, deadline)
         if not search.is_done:
-            _search_near(search, made, session, deadline)
+            _search_near(search, ilp, session, deadline)
         if not search.is_done and not session.is_lost:
             _improve(search, deadline)
             if session.relax(deadline - time.perf_counter()).outcome is Outcome.CONVERGED:
-                cut(search, made, session, cuts, deadline)
+                cut(search, ilp, session, cuts, deadline)
     is_complete = True
-    for stage in (_search_near,) if made.reduced.is_partial else (_search_near, _search_all):
+    for stage in (_search_near,) if ilp.reduced.is_partial else (_search_near, _search_all):
         if search.is_done:
             return True
         if session.is_lost or time.perf_counter() >= deadline:
             return False
-        is_complete = stage(search, made, session, deadline)
+        is_complete = stage(search, ilp, session, deadline)
     return search.is_done or is_complete
 
 
@@ -196,28 +203,28 @@ def _improve(search: Search, deadline: float) -> None:
     search.refine(until)
 
 
-def _search_near(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
+def _search_near(search: Search, ilp: Formulation, session: Session, deadline: float) -> bool:
     """Decide the tensors that the relaxation left fractional, in a part of the time left."""
-    now, share = time.perf_counter(), _NEAR_ASYNC_MOVES_SHARE if made.async_moves.are_possible else _NEAR_SHARE
-    return decide_fractional(search, made, session, now + share * (deadline - now))
+    now, share = time.perf_counter(), _NEAR_ASYNC_MOVES_SHARE if ilp.has_async_moves else _NEAR_SHARE
+    return decide_fractional(search, ilp, session, now + share * (deadline - now))
 
 
-def _search_all(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
+def _search_all(search: Search, ilp: Formulation, session: Session, deadline: float) -> bool:
     """Let HiGHS search the whole program from the best plan on, for the plan, the bound, or both.
 
     It is asked again with rows for the engines that cannot keep up with its plan.
     """
     while True:
-        start_from(made, search.best.residencies, search.best.fast_bytes)
-        found = session.search(deadline - time.perf_counter(), SOLVER_SHARE * search.problem.options.gap, warm=True)
-        require_solved(found)
-        if found.has_solution:
-            search.try_plan(*integral(made))
-        if found.bound is not None:
-            search.note_solver_bound(found.bound * made.us_per_unit)
-        if found.outcome is not Outcome.CONVERGED:
+        start_from(ilp, search.best.residencies, search.best.fast_bytes)
+        solved = session.search(deadline - time.perf_counter(), SOLVER_SHARE * search.problem.options.gap, warm=True)
+        require_solved(solved)
+        if solved.has_solution:
+            search.try_plan(*integral(ilp))
+        if solved.bound is not None:
+            search.claimed_us = max(search.claimed_us, solved.bound * ilp.us_per_unit)
+        if solved.outcome is not Outcome.CONVERGED:
             return False
-        if search.is_done or (block := made.demand.add_broken()) is None:
+        if search.is_done or (block := ilp.demand.add_broken()) is None:
             return True
         session.extend(block)
 
@@ -242,11 +249,11 @@ def _reduced(problems: Sequence[Problem], choices: Choices) -> Reduced:
     return reduce(choices, max(limits), len(problems[0].graph.kernels), min(limits))
 
 
-def _made(reduced: Reduced, problem: Problem) -> Formulation:
+def _ilp_of(reduced: Reduced, problem: Problem) -> Formulation:
     with PauseGC():
         return build(reduced, problem.base_us)
 
 
-def _session(made: Formulation, options: SolveOptions) -> Session:
+def _session(ilp: Formulation, options: SolveOptions) -> Session:
     with PauseGC():
-        return Session(made.model, options.threads, options.seed)
+        return Session(ilp.model, options.threads, options.seed)

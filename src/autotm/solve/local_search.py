@@ -9,29 +9,32 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autotm.solve.choices import Choices, TensorChoices, Window
-from autotm.solve.plans import Engine, PlanBuilder
+from autotm.solve.plans import PlanBuilder
 from autotm.solve.prices import Priced, SpanPrices
 from autotm.solve.problem import Floats, Ints
 from autotm.solve.residencies import Residency, fast_spans
 
-# Local search: a tensor that pays for slow memory takes the place of one that is fast.
-
 _TRIALS = 4000
 """Exchanges tried in all; about a second. Counted, not timed, so that results repeat."""
-
 _GADGETS = 2
 _RIVALS = 6
 """Exchanges tried for one tensor: at so many gadgets, with so many rivals each."""
 
 
 def eject(builder: PlanBuilder) -> None:
-    """Exchange pairs of flows while that helps; never makes the plan slower."""
+    """Exchange pairs of flows while that helps: one that pays for slow memory takes the place of one that is fast.
+
+    Never makes the plan slower.
+    """
     holders = _Holders(builder)
     trials = _TRIALS
     improved = True
     while improved and trials > 0:
         improved = False
-        for index in _by_cost(builder):
+        residencies = builder.residencies.items()
+        cost_us = {index: sum(_slow_us(builder.choices, index, residency)) for index, residency in residencies}
+        dearest = sorted((index for index, us in cost_us.items() if us > 0), key=lambda index: (-cost_us[index], index))
+        for index in dearest:
             for rival in _rivals(builder, holders, index):
                 trials -= 1
                 before = {flow: builder.residencies[flow] for flow in (index, rival)}
@@ -44,38 +47,26 @@ def eject(builder: PlanBuilder) -> None:
 
 
 class _Holders:
-    """The flows that are fast during each kernel."""
+    """The flows that are fast during each kernel, in `at`."""
 
     def __init__(self, builder: PlanBuilder) -> None:
         self._builder = builder
-        self._at: dict[int, set[int]] = defaultdict(set)
+        self.at: dict[int, set[int]] = defaultdict(set)
         for index, residency in builder.residencies.items():
             for kernel in self._kernels(index, residency):
-                self._at[kernel].add(index)
-
-    def at(self, kernel: int) -> set[int]:
-        """Indices of the flows that are fast during a kernel."""
-        return self._at[kernel]
+                self.at[kernel].add(index)
 
     def update(self, before: dict[int, Residency]) -> None:
         """Follow flows from their residencies before to those they have now."""
         for index, residency in before.items():
             for kernel in self._kernels(index, residency):
-                self._at[kernel].discard(index)
+                self.at[kernel].discard(index)
             for kernel in self._kernels(index, self._builder.residencies[index]):
-                self._at[kernel].add(index)
+                self.at[kernel].add(index)
 
     def _kernels(self, index: int, residency: Residency) -> list[int]:
         spans = fast_spans(self._builder.flows[index], residency)
         return [kernel for start, end in spans for kernel in range(start, end)]
-
-
-def _by_cost(builder: PlanBuilder) -> list[int]:
-    """Flows that are slow somewhere where that costs, the dearest first."""
-    cost_us = {
-        index: sum(_slow_us(builder.choices, index, builder.residencies[index])) for index in builder.residencies
-    }
-    return sorted((index for index, us in cost_us.items() if us > 0), key=lambda index: (-cost_us[index], index))
 
 
 def _slow_us(choices: Choices, index: int, residency: Residency) -> list[float]:
@@ -88,39 +79,36 @@ def _rivals(builder: PlanBuilder, holders: _Holders, index: int) -> list[int]:
     """Flows whose place would admit this one at a gadget where it pays most, the least valuable first."""
     flow = builder.flows[index]
     slow_us = _slow_us(builder.choices, index, builder.residencies[index])
-    found: dict[int, None] = {}
+    rivals: dict[int, None] = {}
     for k in sorted(range(len(flow)), key=lambda k: -slow_us[k])[:_GADGETS]:
         if slow_us[k] <= 0 or not flow.may[k]:
             continue
         start, stop = flow.starts[k], flow.stops[k]
         tightest = start + int(builder.left[start:stop].argmin())
         missing = flow.size_bytes - int(builder.left[tightest])
-        large = [
-            other for other in holders.at(tightest) if builder.flows[other].size_bytes >= missing and other != index
-        ]
-        found.update(dict.fromkeys(sorted(large, key=lambda other: (builder.worth[other], other))[:_RIVALS]))
-    return list(found)
-
-
-# Where a plan loses against the bound that prices prove.
-#
-# The gap is a sum of terms none of which is below 0 (complementary slackness): what each flow's residency and each
-# table's entry cost more than their cheapest at these prices, and the price of memory and of engine time that the plan
-# leaves unused. Memory apart, this says which flows a search should turn to.
+        others = [other for other in holders.at[tightest] if other != index]
+        large = [other for other in others if builder.flows[other].size_bytes >= missing]
+        rivals.update(dict.fromkeys(sorted(large, key=lambda other: (builder.worth[other], other))[:_RIVALS]))
+    return list(rivals)
 
 
 class Losses:
-    """What a search can win by the flows of a program, at some prices."""
+    """Where a plan loses against the bound of some prices, and so which flows a search should turn to.
+
+    The gap is a sum of terms none of which is below 0 (complementary slackness): what each flow's residency and each
+    table's entry cost more than their cheapest at these prices, and the price of memory and of engine time that the
+    plan leaves unused.
+    """
 
     def __init__(self, flows: Sequence[TensorChoices], priced: Priced) -> None:
         self._flows = len(flows)
         self._priced = priced
         engines = priced.prices.engines
-        self._out = _Idle(engines.out, [flow.out for flow in flows])
-        self._back = _Idle(engines.back, [flow.back for flow in flows])
+        self._out = engines.out, _users(engines.out, [flow.out for flow in flows])
+        self._back = engines.back, _users(engines.back, [flow.back for flow in flows])
 
     def of_us(self, builder: PlanBuilder) -> Floats:
-        """(flows,) What a plan loses by each, none below 0.
+        """(flows,) What a plan loses by each, none below 0; of unused memory nothing.
 
         The loss of an entry is its operands', that of idle engine time of the flows that could use it and do not.
         """
@@ -132,48 +120,33 @@ class Losses:
                 table, entry = builder.tables[tie.table], builder.entries[tie.table]
                 regret_us = self._priced.entry_regret_us(tie.table, table, entry)
                 lost_us[index] += regret_us / len(table.operands)
-        lost_us += self._out.shared_us(builder.engines.out, self._flows)
-        lost_us += self._back.shared_us(builder.engines.back, self._flows)
+        for (prices, users), engine in ((self._out, builder.engines.out), (self._back, builder.engines.back)):
+            idle_us, unused_us = np.zeros(self._flows), prices.unused_us(engine.windows.values())
+            busy = np.array(sorted({index for index, _ in engine.windows}), np.int64)
+            for span in np.flatnonzero(unused_us > 0).tolist():
+                free = np.setdiff1d(users[span], busy, assume_unique=True)
+                if len(free):
+                    idle_us[free] += unused_us[span] / len(free)
+            lost_us += idle_us
         return np.maximum(lost_us, 0.0)
 
 
-class _Idle:
-    """The flows that could use an engine within the spans that have a price."""
+def _users(prices: SpanPrices, windows: Sequence[Sequence[Sequence[Window]]]) -> list[Ints]:
+    """By span with a price, the flows that could use the engine within it."""
+    each = [(index, window) for index, gaps in enumerate(windows) for gap in gaps for window in gap]
+    owners: Ints = np.array([index for index, _ in each], np.int64)
+    starts = np.array([window.start for _, window in each], np.int64)
+    ends = np.array([window.end for _, window in each], np.int64)
+    spans = zip(prices.starts.tolist(), prices.ends.tolist(), strict=True)
+    return [np.unique(owners[(starts >= start) & (ends <= end)]) for start, end in spans]
 
-    def __init__(self, prices: SpanPrices, windows: Sequence[Sequence[Sequence[Window]]]) -> None:
-        each = [(index, window) for index, gaps in enumerate(windows) for gap in gaps for window in gap]
-        self._prices = prices
-        owners: Ints = np.array([index for index, _ in each], np.int64)
-        starts = np.array([window.start for _, window in each], np.int64)
-        ends = np.array([window.end for _, window in each], np.int64)
-        spans = zip(prices.starts.tolist(), prices.ends.tolist(), strict=True)
-        self._users = [np.unique(owners[(starts >= start) & (ends <= end)]) for start, end in spans]
-
-    def shared_us(self, engine: Engine, flows: int) -> Floats:
-        """(flows,) The price of idle time, in equal shares."""
-        unused_us = self._prices.unused_us(engine.windows.values())
-        busy = np.array(sorted({index for index, _ in engine.windows}), np.int64)
-        shared_us = np.zeros(flows)
-        for span in np.flatnonzero(unused_us > 0).tolist():
-            users = np.setdiff1d(self._users[span], busy, assume_unique=True)
-            if len(users):
-                shared_us[users] += unused_us[span] / len(users)
-        return shared_us
-
-
-# Improving a legal plan: take out a few flows that get in each other's way, and insert them in another order.
-#
-# A large neighbourhood search (Shaw, 1998) that draws flows by what the plan loses by them at the prices of the bound.
 
 _TOGETHER = (2, 12)
 """Least and most flows taken out at once."""
-
 _PATIENCE = 10
 """Rounds without improvement after which the search ends, as a multiple of the number of flows that matter."""
-
 _FRESH = 300
 """Rounds after which losses are worked out anew."""
-
 _LEAST_WEIGHT = 0.02
 """Of a flow by which nothing is lost, in mean losses, where the first of a group is drawn; the others' is one more."""
 
@@ -187,6 +160,9 @@ def refine(
     exchange: Callable[[Sequence[int]], bool] | None = None,
 ) -> None:
     """Improve the plan until it costs no more than `target_us`, `time.perf_counter` reaches `deadline_s`, or no more.
+
+    A few flows that get in each other's way are taken out, and inserted in another order: a large neighbourhood search
+    (Shaw, 1998) that draws flows by what the plan loses by them at the prices of the bound.
 
     `exchange` takes flows out and inserts them again if that helps; the plan's own, if not given. Only flows that could
     be cheaper than they are, and those that hold memory when they do, are taken out.
@@ -232,9 +208,11 @@ class _Groups:
             self._weights = lost_us / lost_us.mean() + _LEAST_WEIGHT
 
     def draw(self) -> list[int]:
-        """A flow, and others that are alive at a kernel of its life."""
+        """A flow, and others that are alive at a kernel of its life, which is drawn by the price of memory."""
         first = self._one_of(self._weights)
-        kernel = self._kernel(int(self._starts[first]), int(self._stops[first]))
+        start, stop = int(self._starts[first]), int(self._stops[first])
+        byte_us = self._byte_us[start:stop]
+        kernel = start + (self._one_of(byte_us) if byte_us.any() else int(self._random.integers(stop - start)))
         alive = (self._starts <= kernel) & (kernel < self._stops)
         alive[first] = False
         others = alive.nonzero()[0]
@@ -243,11 +221,6 @@ class _Groups:
         chosen = self._random.choice(others, count, replace=False, p=weights / weights.sum()) if count else others
         group: list[int] = self._random.permutation(self._eligible[[first, *chosen]]).tolist()
         return group
-
-    def _kernel(self, start: int, stop: int) -> int:
-        """Of a life, drawn by the price of memory."""
-        byte_us = self._byte_us[start:stop]
-        return start + (self._one_of(byte_us) if byte_us.any() else int(self._random.integers(stop - start)))
 
     def _one_of(self, weights: Floats) -> int:
         until = np.cumsum(weights)

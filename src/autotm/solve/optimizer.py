@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyomo.core as pyo
 
@@ -18,7 +18,7 @@ from autotm.model.graph import Graph, Tier
 from autotm.model.limit import Limit, counted_by
 from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.solve.choices import Choices, flows_in, require_feasible
-from autotm.solve.paging import Fast, PageMap, first_fit, preferred
+from autotm.solve.paging import Fast, PageMap, first_fit, interleaved, preferred
 from autotm.solve.problem import Problem
 from autotm.solve.recheck import paged_us, price
 from autotm.solve.residencies import Residency, all_slow, stays_and_moves
@@ -26,7 +26,7 @@ from autotm.solve.residencies import Residency, all_slow, stays_and_moves
 
 @dataclass(frozen=True)
 class Placement:
-    """What an optimizer found.
+    """What an optimizer decides.
 
     Attributes:
         stays, moves: in any order.
@@ -102,7 +102,7 @@ class Optimizer(ABC):
             require_feasible(each, choices, self.name)
         ascending = sorted(range(len(problems)), key=lambda index: problems[index].limit_bytes)
         placements = self.place_all([problems[index] for index in ascending], choices)
-        plans = {index: self._plan(problems[index], found) for index, found in zip(ascending, placements, strict=True)}
+        plans = {index: self._plan(problems[index], each) for index, each in zip(ascending, placements, strict=True)}
         return tuple(plans[index] for index in range(len(problems)))
 
     def _plan(self, problem: Problem, placement: Placement) -> Plan:
@@ -137,9 +137,6 @@ class Optimizer(ABC):
         )
 
 
-# Optimizers without a choice: everything in one tier.
-
-
 class SingleTier(Optimizer):
     """The one plan that the flows allow, by default implementations: fast where they must be fast, slow elsewhere."""
 
@@ -170,11 +167,8 @@ class SingleTier(Optimizer):
         return Choices(flows_in(problem, Tier.SLOW))
 
 
-# Plain steps whose pages an operating system places: nothing is planned, the policy is simulated page by page.
-
-
 class PagedPlacement(SingleTier):
-    """Every tensor in one pool, at the addresses of a plain program; a policy of Linux decides where its pages are."""
+    """A plain step in one pool whose pages an operating system places: the policy is simulated page by page."""
 
     def choices(self, problem: Problem) -> Choices:
         """One pool for all tensors.
@@ -189,9 +183,15 @@ class PagedPlacement(SingleTier):
             )
         return self._slow_for_life(problem)
 
-    @abstractmethod
+    def weights(self, problem: Problem) -> tuple[int, int] | None:
+        """Consecutive pages that are dealt to fast and to slow memory in turn; None to fill fast memory first."""
+        del problem
+        return None
+
     def pool(self, problem: Problem, offsets: tuple[int, ...], size_bytes: int, pages: PageMap) -> PagedPool:
         """Where the policy has the pages while the step runs, of which fast memory holds the problem's limit.
+
+        A page stays where it is when it is first touched.
 
         Args:
             problem: with a limit that is not all of memory.
@@ -199,44 +199,34 @@ class PagedPlacement(SingleTier):
             size_bytes: of the pool.
             pages: that the step touches.
         """
+        fast_pages, weights = problem.limit_bytes // pages.page_bytes, self.weights(problem)
+        fast = preferred(pages, fast_pages) if weights is None else interleaved(pages, fast_pages, weights)
+        return _unmoved(offsets, size_bytes, pages, fast_pages, fast, weights)
 
     def _plan(self, problem: Problem, placement: Placement) -> Plan:
         """The plan with its addresses, priced by how many bytes of each operand are in slow pages."""
         started = time.perf_counter()
         plan = super()._plan(problem, placement)
         graph = problem.graph.computed_by(())
-        found, size_bytes = first_fit(graph)
-        offsets, pages = tuple(found[stay.tensor] for stay in plan.stays), PageMap.of(graph, found, size_bytes)
+        by_name, size_bytes = first_fit(graph)
+        offsets, pages = tuple(by_name[stay.tensor] for stay in plan.stays), PageMap.of(graph, by_name, size_bytes)
         # A ratio 0:n is a machine without slow memory.
         if problem.limit.is_unlimited:
-            paged = _all_pages_fast(offsets, size_bytes, pages)
+            paged = _unmoved(offsets, size_bytes, pages, pages.count, preferred(pages, pages.count), None)
         else:
             paged = self.pool(problem, offsets, size_bytes, pages)
-        step_us = paged_us(problem, paged)
-        build_s = plan.build_s + time.perf_counter() - started
-        return replace(
-            plan, paged=paged, objective_us=step_us, bound_us=step_us, build_s=build_s, attempts_s=((build_s, 0.0),)
-        )
+        return with_pool(plan, paged_us(problem, paged), started, paged=paged)
 
 
-def settled(
+def _unmoved(
     offsets: tuple[int, ...],
     size_bytes: int,
     pages: PageMap,
     fast_pages: int,
     fast: Fast,
-    weights: tuple[int, int] | None = None,
+    weights: tuple[int, int] | None,
 ) -> PagedPool:
-    """A pool whose pages never move.
-
-    Args:
-        offsets: of each stay.
-        size_bytes: of the pool.
-        pages: that the step touches.
-        fast_pages: that fast memory holds.
-        fast: (pages,) whether each is there.
-        weights: consecutive pages that were dealt to fast and to slow memory in turn.
-    """
+    """A pool whose pages never move; `fast`, of shape (pages,), says which of them are in fast memory."""
     slow_bytes = tuple(tuple(each.slow_bytes(fast, pages.page_bytes) for each in touches) for touches in pages.kernels)
     still = (0,) * len(slow_bytes)
     return PagedPool(
@@ -244,34 +234,17 @@ def settled(
     )
 
 
-def _all_pages_fast(offsets: tuple[int, ...], size_bytes: int, pages: PageMap) -> PagedPool:
-    return settled(offsets, size_bytes, pages, pages.count, preferred(pages, pages.count))
-
-
-# What others do on a GPU where a step exceeds its memory: rules that decide all, and ask for no limit's permission.
-
-
-@dataclass(frozen=True)
-class RuledPlan:
-    """What a rule decides.
-
-    Attributes:
-        graph: the step by the implementations that run.
-        stays: where its tensors are when.
-        moves: what is copied.
-        calls: kernels in the order in which they are called, where some run again.
-        offsets: addresses by stay, where the rule decides them too.
-    """
-
-    graph: Graph
-    stays: Sequence[Stay]
-    moves: Sequence[Move] = ()
-    calls: tuple[int, ...] = ()
-    offsets: Mapping[Stay, int] = field(default_factory=dict)
+def with_pool(plan: Plan, step_us: float, started: float, **pool: Any) -> Plan:
+    """A plan whose pool is simulated since `started`, by `time.perf_counter`: its one price is also its bound."""
+    build_s = plan.build_s + time.perf_counter() - started
+    return replace(plan, objective_us=step_us, bound_us=step_us, build_s=build_s, attempts_s=((build_s, 0.0),), **pool)
 
 
 class Rival(Optimizer):
-    """One plan, by a rule that knows nothing of the step to come; it may take more fast memory than the limit."""
+    """What others do on a GPU where a step exceeds its memory: one plan, by a rule that knows no step to come.
+
+    It may take more fast memory than the limit.
+    """
 
     def choices(self, problem: Problem) -> Choices:
         """None: and so no limit is too small.
@@ -289,21 +262,32 @@ class Rival(Optimizer):
         """State the plan; there is nothing to search."""
         del choices
         started = time.perf_counter()
-        made = self.made(problem)
-        implementations = {index: kernel.implementation for index, kernel in enumerate(made.graph.kernels)}
-        return Placement(
-            made.stays,
-            made.moves,
-            implementations,
-            bound_us=None,
-            certificate=None,
-            status=Status.NOT_OPTIMIZED,
-            build_s=time.perf_counter() - started,
-            solve_s=0.0,
-            calls=made.calls,
-            offsets=made.offsets,
-        )
+        placement = self.rule(problem)
+        return replace(placement, build_s=time.perf_counter() - started)
 
     @abstractmethod
-    def made(self, problem: Problem) -> RuledPlan:
-        """What the rule decides."""
+    def rule(self, problem: Problem) -> Placement:
+        """Where the rule has each tensor when; `ruled` makes it."""
+
+
+def ruled(
+    graph: Graph,
+    stays: Sequence[Stay],
+    moves: Sequence[Move] = (),
+    calls: tuple[int, ...] = (),
+    offsets: Mapping[Stay, int] | None = None,
+) -> Placement:
+    """What a rule decides for `graph`, the step by the implementations that run; `calls` and `offsets` as of a plan."""
+    implementations = {index: kernel.implementation for index, kernel in enumerate(graph.kernels)}
+    return Placement(
+        stays,
+        moves,
+        implementations,
+        bound_us=None,
+        certificate=None,
+        status=Status.NOT_OPTIMIZED,
+        build_s=0.0,
+        solve_s=0.0,
+        calls=calls,
+        offsets=offsets or {},
+    )

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from autotm.layout.packing import Blocks, pack_blocks
 from autotm.model.cache import PagedPool, cached_pool
 from autotm.model.errors import BadInputError
 from autotm.model.graph import ChosenGraph, Tier
-from autotm.model.links import Link
 from autotm.model.plan import LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, SWAP_ALL, Move, Plan, Status, Stay
 from autotm.solve.choices import (
     Choices,
@@ -26,7 +24,7 @@ from autotm.solve.choices import (
 from autotm.solve.gpu_rivals import leanest_of, paging, segmentations, swapping
 from autotm.solve.gpu_simulation import fastest
 from autotm.solve.integer_program import IntegerProgram
-from autotm.solve.optimizer import Optimizer, PagedPlacement, Placement, Rival, RuledPlan, SingleTier, settled
+from autotm.solve.optimizer import Optimizer, PagedPlacement, Placement, Rival, SingleTier, ruled, with_pool
 from autotm.solve.paging import (
     Heap,
     PageMap,
@@ -34,17 +32,13 @@ from autotm.solve.paging import (
     balanced,
     first_fit,
     interleave_weights,
-    interleaved,
-    preferred,
 )
 from autotm.solve.problem import Problem
 from autotm.solve.recheck import cached_us
 
-# Everything in fast memory: the baseline that slow-downs are relative to.
-
 
 class AllFast(SingleTier):
-    """No slow memory at all."""
+    """No slow memory at all: the baseline that slow-downs are relative to."""
 
     name: ClassVar[str] = "all-fast"
 
@@ -60,11 +54,8 @@ class AllFast(SingleTier):
         return Choices(flows_in(problem, Tier.FAST))
 
 
-# Everything in slow memory: the other end of every curve.
-
-
 class AllSlow(SingleTier):
-    """No fast memory for intermediates."""
+    """No fast memory for intermediates: the other end of every curve."""
 
     name: ClassVar[str] = "all-slow"
 
@@ -77,9 +68,6 @@ class AllSlow(SingleTier):
         return self._slow_for_life(problem)
 
 
-# Every tensor in one tier for life.
-
-
 class Static(IntegerProgram):
     """Chooses a tier per tensor; no moves."""
 
@@ -90,9 +78,6 @@ class Static(IntegerProgram):
         return Choices(flows_for_life(problem), problem.tabulation.tables)
 
 
-# Tensors may move between kernels, and the step waits for every move.
-
-
 class Synchronous(IntegerProgram):
     """Chooses a tier per tensor and kernel, with blocking moves: one write to slow memory at most, reads at will."""
 
@@ -101,9 +86,6 @@ class Synchronous(IntegerProgram):
     def choices(self, problem: Problem) -> Choices:
         """One gadget per kernel that uses the tensor."""
         return Choices(flows_by_use(problem), problem.tabulation.tables)
-
-
-# Tensors may move between kernels, and also beside them.
 
 
 class Asynchronous(IntegerProgram):
@@ -121,14 +103,12 @@ class Asynchronous(IntegerProgram):
         return Choices(flows_beside_kernels(problem, clock), problem.tabulation.tables, clock.kernel_ns)
 
 
-# First touch: each tensor goes to fast memory if there is room when it is born, and stays where it is.
-#
-# What an operating system does with two memory nodes, and AutoTM's baseline (Hildebrand et al., ASPLOS 2020): no
-# profile is asked, nothing moves. Room is that of a best-fit allocator, so fragments count as they would there.
-
-
 class FirstTouch(Optimizer):
-    """One pass over the step in execution order."""
+    """Each tensor goes to fast memory if there is room when it is born, and stays where it is.
+
+    What an operating system does with two memory nodes, and AutoTM's baseline (Hildebrand et al., ASPLOS 2020): no
+    profile is asked, nothing moves. Room is that of a best-fit allocator, so fragments count as they would there.
+    """
 
     name: ClassVar[str] = "numa"
 
@@ -178,14 +158,12 @@ def _first_touch(flows: Sequence[TensorChoices], room_bytes: int) -> list[bool]:
     return is_fast
 
 
-# Memory mode (2LM): nothing is placed. All memory is slow, and fast memory of the limit's size is its cache.
-#
-# The baseline of AutoTM's large networks (Hildebrand et al., ASPLOS 2020): the plain step in one pool, whose
-# addresses a plain framework would give: first fit in execution order, as nGraph did.
-
-
 class MemoryMode(SingleTier):
-    """Every tensor in slow memory, behind a cache."""
+    """Memory mode (2LM): all memory is slow, and fast memory of the limit's size is its cache.
+
+    The baseline of AutoTM's large networks (Hildebrand et al., ASPLOS 2020): the plain step in one pool, at the
+    addresses that a plain framework would give: first fit in execution order, as nGraph did.
+    """
 
     name: ClassVar[str] = "memory-mode"
 
@@ -205,16 +183,8 @@ class MemoryMode(SingleTier):
         offsets, pool_bytes = first_fit(graph)
         # A ratio 0:n is no limit: there the cache holds the pool, fragments included.
         cache_bytes = None if problem.limit.is_unlimited else problem.limit_bytes
-        order = tuple(stay.tensor for stay in plan.stays)
-        pool = cached_pool(graph, offsets, order, pool_bytes, cache_bytes)
-        step_us = cached_us(problem, pool)
-        build_s = plan.build_s + time.perf_counter() - started
-        return replace(
-            plan, cached=pool, objective_us=step_us, bound_us=step_us, build_s=build_s, attempts_s=((build_s, 0.0),)
-        )
-
-
-# Fast memory until it is full: `MPOL_PREFERRED` of set_mempolicy(2), simulated.
+        cached = cached_pool(graph, offsets, tuple(stay.tensor for stay in plan.stays), pool_bytes, cache_bytes)
+        return with_pool(plan, cached_us(problem, cached), started, cached=cached)
 
 
 class LinuxPreferred(PagedPlacement):
@@ -222,28 +192,16 @@ class LinuxPreferred(PagedPlacement):
 
     name: ClassVar[str] = "linux-preferred"
 
-    def pool(self, problem: Problem, offsets: tuple[int, ...], size_bytes: int, pages: PageMap) -> PagedPool:
-        """The first pages that are touched are fast."""
-        fast_pages = problem.limit_bytes // pages.page_bytes
-        return settled(offsets, size_bytes, pages, fast_pages, preferred(pages, fast_pages))
-
-
-# Pages in both memories in turn: `MPOL_INTERLEAVE` of set_mempolicy(2), simulated.
-
 
 class LinuxInterleave(PagedPlacement):
     """`MPOL_INTERLEAVE`: pages alternate between both memories while there is room in both."""
 
     name: ClassVar[str] = "linux-interleave"
 
-    def pool(self, problem: Problem, offsets: tuple[int, ...], size_bytes: int, pages: PageMap) -> PagedPool:
+    def weights(self, problem: Problem) -> tuple[int, int]:
         """Every second page is fast, until fast memory is full."""
-        fast_pages = problem.limit_bytes // pages.page_bytes
-        fast = interleaved(pages, fast_pages, (1, 1))
-        return settled(offsets, size_bytes, pages, fast_pages, fast, (1, 1))
-
-
-# Pages in both memories in turn, by weight: `MPOL_WEIGHTED_INTERLEAVE` of set_mempolicy(2), simulated.
+        del problem
+        return 1, 1
 
 
 class LinuxWeightedInterleave(PagedPlacement):
@@ -255,7 +213,7 @@ class LinuxWeightedInterleave(PagedPlacement):
 
     name: ClassVar[str] = "linux-weighted-interleave"
 
-    def pool(self, problem: Problem, offsets: tuple[int, ...], size_bytes: int, pages: PageMap) -> PagedPool:
+    def weights(self, problem: Problem) -> tuple[int, int]:
         """As many pages in turn as the weights say, until fast memory is full.
 
         Raises:
@@ -267,19 +225,10 @@ class LinuxWeightedInterleave(PagedPlacement):
                 f"optimizer '{self.name}': links.json lacks the rate of copies within fast memory; remove it and run "
                 "the rule calibrate again"
             )
-        slow = min(_bytes_per_s(problem.links.to_fast), _bytes_per_s(problem.links.to_slow))
-        weights = interleave_weights(rates.copy_bytes_per_s, slow)
-        fast_pages = problem.limit_bytes // pages.page_bytes
-        fast = interleaved(pages, fast_pages, weights)
-        return settled(offsets, size_bytes, pages, fast_pages, fast, weights)
-
-
-def _bytes_per_s(link: Link) -> float:
-    size, nanoseconds = link.points[-1]
-    return size / nanoseconds * 1e9
-
-
-# NUMA balancing of Linux in its mode for tiered memory (TPP and what became of it), simulated.
+        largest = (link.points[-1] for link in (problem.links.to_fast, problem.links.to_slow))
+        return interleave_weights(
+            rates.copy_bytes_per_s, min(size / nanoseconds * 1e9 for size, nanoseconds in largest)
+        )
 
 
 class LinuxBalancing(PagedPlacement):
@@ -291,50 +240,36 @@ class LinuxBalancing(PagedPlacement):
         """Where pages are, on average over the steps, once the time of a step is steady."""
         fast_pages = problem.limit_bytes // pages.page_bytes
         costs = StepCosts.of(problem, problem.graph.computed_by(()))
-        found = balanced(pages, fast_pages, costs, problem.options.seed)
-        return PagedPool(
-            offsets,
-            size_bytes,
-            pages.page_bytes,
-            fast_pages,
-            found.most_fast_pages,
-            None,
-            found.slow_bytes,
-            found.promoted_bytes,
-            found.demoted_bytes,
-            found.steps,
-            found.is_steady,
-        )
-
-
-# Memory that the GPU's driver moves by page faults (cudaMallocManaged): nothing is planned, the baseline of figure 12.
-#
-# All fast here means in the one pool, at the addresses of a plain framework; the run leaves the driver as much device
-# memory as the limit says. What faults cost is not predicted: the objective is that of the kernels.
+        averages = balanced(pages, fast_pages, costs, problem.options.seed)
+        return PagedPool(offsets, size_bytes, pages.page_bytes, fast_pages, weights=None, **averages._asdict())
 
 
 class ManagedMemory(Rival):
-    """The plain step in one pool."""
+    """Memory that the GPU's driver moves by page faults (cudaMallocManaged): the baseline of figure 12.
+
+    All fast here means in the one pool, at the addresses of a plain framework; the run leaves the driver as much device
+    memory as the limit says. What faults cost is not predicted: the objective is that of the kernels.
+    """
 
     name: ClassVar[str] = MANAGED_MEMORY
 
-    def made(self, problem: Problem) -> RuledPlan:
+    def rule(self, problem: Problem) -> Placement:
         """Every tensor for life."""
         graph = fastest(problem)
-        places, _ = first_fit(graph)
+        offsets, _ = first_fit(graph)
         stays = {one.name: Stay(one.name, Tier.FAST, one.live.start, one.live.stop) for one in graph.movable}
-        return RuledPlan(graph, list(stays.values()), offsets={stays[name]: offset for name, offset in places.items()})
-
-
-# Paging of whole tensors by least recent use, as blocking moves.
+        return ruled(graph, list(stays.values()), offsets={stays[name]: offset for name, offset in offsets.items()})
 
 
 class LruPaging(Rival):
-    """What `solve.gpu_rivals.paging` does, known beforehand: every step uses the same tensors in the same order."""
+    """Paging of whole tensors by least recent use, as blocking moves: what `solve.gpu_rivals.paging` does.
+
+    It is known beforehand: every step uses the same tensors in the same order.
+    """
 
     name: ClassVar[str] = LRU_PAGING
 
-    def made(self, problem: Problem) -> RuledPlan:
+    def rule(self, problem: Problem) -> Placement:
         """A stay in fast memory for each time on the device; one in slow memory from the only write to it on."""
         graph = fastest(problem)
         since = {tensor.name: tensor.live.start for tensor in graph.movable if tensor.held}
@@ -353,21 +288,19 @@ class LruPaging(Rival):
                 if graph.by_name[name].live.stop == done.kernel + 1 and not graph.by_name[name].held
             ]
         stays += [Stay(name, Tier.FAST, start, graph.by_name[name].live.stop) for name, start in since.items()]
-        return RuledPlan(graph, stays, moves)
-
-
-# Swap everything (vDNN), as moves beside one kernel each, for which the next kernel waits.
+        return ruled(graph, stays, moves)
 
 
 class SwapAll(Rival):
-    """What `solve.gpu_rivals.swapping` does.
+    """Swapping of everything (vDNN), as moves beside one kernel each, for which the next kernel waits.
 
-    A feature map that would have to be back before it is gone stays, where vDNN would copy it for nothing.
+    It is what `solve.gpu_rivals.swapping` does, but a feature map that would have to be back before it is gone stays,
+    where vDNN would copy it for nothing.
     """
 
     name: ClassVar[str] = SWAP_ALL
 
-    def made(self, problem: Problem) -> RuledPlan:
+    def rule(self, problem: Problem) -> Placement:
         """A trip to slow memory for every feature map."""
         graph = fastest(problem)
         gone: dict[str, int] = {}
@@ -382,24 +315,18 @@ class SwapAll(Rival):
                 away.add(name)
                 left, live = gone[name], graph.by_name[name].live
                 moves.append(Move(name, Tier.SLOW, left, left - 1))
-                moves.append(Move(name, Tier.FAST, index) if name in done.at_once else _beside_one_kernel(name, index))
+                at_once = Move(name, Tier.FAST, index)
+                moves.append(at_once if name in done.at_once else Move(name, Tier.FAST, index + 1, index))
                 stays.append(Stay(name, Tier.FAST, live.start, left))
                 stays.append(Stay(name, Tier.SLOW, left - 1, index + 1))
                 stays.append(Stay(name, Tier.FAST, index, live.stop))
         home = (tensor for tensor in graph.movable if tensor.name not in away)
         stays += [Stay(tensor.name, Tier.FAST, tensor.live.start, tensor.live.stop) for tensor in home]
-        return RuledPlan(graph, stays, moves)
-
-
-def _beside_one_kernel(tensor: str, kernel: int) -> Move:
-    return Move(tensor, Tier.FAST, kernel + 1, kernel)
-
-
-# Recomputation by segments: everything stays in fast memory, and what was dropped there is computed again.
+        return ruled(graph, stays, moves)
 
 
 class Recompute(Rival):
-    """The fastest of `solve.gpu_rivals.segmentations` whose addresses fit the limit.
+    """Recomputation by segments: the fastest of `solve.gpu_rivals.segmentations` whose addresses fit the limit.
 
     Where none fits, that which needs least memory. Packing is tried for as long as a solver would be; what is left
     then gets quick addresses only.
@@ -407,30 +334,24 @@ class Recompute(Rival):
 
     name: ClassVar[str] = RECOMPUTE
 
-    def made(self, problem: Problem) -> RuledPlan:
+    def rule(self, problem: Problem) -> Placement:
         """A stay for every tensor, and for every one that is computed again."""
         graph, profile = fastest(problem), problem.profile
         end_s = time.perf_counter() + problem.options.time_limit_s
+        limit_bytes = None if problem.limit.is_unlimited else problem.limit_bytes
         tried = list(segmentations(graph))
         for one in sorted(tried, key=lambda each: (each.repeated_us(profile), each.count)):
-            if problem.limit.is_unlimited or one.most_bytes <= problem.limit_bytes:
-                offsets = _offsets_within(one.step, None if problem.limit.is_unlimited else problem.limit_bytes, end_s)
-                if offsets is not None:
-                    return RuledPlan(graph, list(offsets), calls=one.calls, offsets=offsets)
+            if limit_bytes is None or one.most_bytes <= limit_bytes:
+                stays = _stays_for_life(one.step)
+                blocks = Blocks.of(one.step, stays)
+                offsets = pack_blocks(blocks, limit_bytes, end_s)
+                if limit_bytes is None or blocks.height(offsets) <= limit_bytes:
+                    by_stay = dict(zip(stays, offsets.tolist(), strict=True))
+                    return ruled(graph, stays, calls=one.calls, offsets=by_stay)
         leanest = leanest_of(tried)
-        return RuledPlan(graph, _stays_for_life(leanest.step), calls=leanest.calls)
+        return ruled(graph, _stays_for_life(leanest.step), calls=leanest.calls)
 
 
 def _stays_for_life(step: ChosenGraph) -> list[Stay]:
     stays = (Stay(one.name, Tier.FAST, one.live.start, one.live.stop) for one in step.movable)
     return sorted(stays, key=lambda stay: stay.order)
-
-
-def _offsets_within(step: ChosenGraph, limit_bytes: int | None, end_s: float) -> dict[Stay, int] | None:
-    """An offset for every tensor; None where none were found within the limit."""
-    stays = _stays_for_life(step)
-    blocks = Blocks.of(step, stays)
-    offsets = pack_blocks(blocks, limit_bytes, end_s)
-    if limit_bytes is not None and blocks.height(offsets) > limit_bytes:
-        return None
-    return dict(zip(stays, offsets.tolist(), strict=True))

@@ -1,18 +1,14 @@
-"""Options of a solve: an optimizer by name, addresses for plans, a share of time."""
+"""Options of a solve, optimizers by name, and the time of a sweep; nothing here loads a solver."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
 
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Tier
-from autotm.model.plan import Stay
-
-# What a user may ask of a solve beside the limit.
 
 
 @dataclass(frozen=True)
@@ -56,57 +52,6 @@ class SolveOptions:
             raise BadInputError(f"solve option seed: {self.seed} is not in [0, 2^31)")
 
 
-# What a search asks of whoever gives its plans addresses.
-
-
-class Addresses(Protocol):
-    """Addresses of stays within a limit, while a few stays are exchanged for others."""
-
-    @property
-    def left_out(self) -> Sequence[Stay]:
-        """The stays that got none."""
-
-    def copy(self) -> Self:
-        """The same, to be changed by itself."""
-
-    def remove(self, stay: Stay) -> None:
-        """Forget a stay, whether it has an address or not."""
-
-    def has_hole(self, stay: Stay, size_bytes: int) -> bool:
-        """Whether a stay could be given an address."""
-
-    def put(self, stay: Stay, size_bytes: int) -> bool:
-        """Give a stay one beside the others; `False` if there is none."""
-
-
-class Packing(Protocol):
-    """Whether the fast stays of a plan fit into a limit, addresses and all.
-
-    Attributes:
-        end_s: reading of `time.perf_counter` from which on only what is quick is tried.
-    """
-
-    end_s: float
-
-    def fits(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> bool:
-        """Whether they do; `implementations` are the chosen ones by kernel."""
-
-    def conflict(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> Sequence[Stay]:
-        """A set of stays, as small as may be, that was found not to fit; empty where none is small enough for use."""
-
-    def addresses(
-        self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int
-    ) -> Iterator[Addresses]:
-        """Those that the fast stays get, as far as they fit, in several ways."""
-
-    def settle(
-        self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int, addresses: Any
-    ) -> bool:
-        """Keep addresses that `addresses` returned for fast stays; `False` if some have none and find none."""
-
-
-# What time a sweep over limits has, shared out among them.
-
 _SHARE = 2.0
 """What one limit may take, in equal shares of the time left: most need little of theirs, and the rest goes on."""
 _LEAST = 0.5
@@ -133,8 +78,6 @@ class TimeBudget:
         share, self._count = min(1.0, _SHARE / (self._count + 1)), max(1, self._count - 1)
         return max(self._least_s, left_s * share)
 
-
-# The optimizers, in a module that loads no solver.
 
 OPTIMIZERS: Mapping[str, str] = {
     "all-fast": "autotm.solve.optimizers:AllFast",

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from autotm.model.graph import ChosenGraph, Graph, Kernel, configuration, slow_traffic
-from autotm.model.links import Link
 from autotm.solve.problem import Problem
-
-# A heap as allocators see it: free stretches of addresses, in order.
 
 
 class Heap:
-    """`size_bytes` of free memory; neighbours are joined when freed."""
+    """`size_bytes` of memory as allocators see it: free stretches of addresses, joined with neighbours when freed."""
 
     def __init__(self, size_bytes: int) -> None:
         self._free = [(0, size_bytes)] if size_bytes else []
@@ -50,11 +49,8 @@ class Heap:
         insort(self._free, (before[0] if before else start, after[1] if after else end))
 
 
-# The addresses that a plain framework gives the tensors of a step: first fit in execution order, as nGraph did.
-
-
 def first_fit(graph: Graph) -> tuple[dict[str, int], int]:
-    """An offset for every movable tensor, and the bytes that they take.
+    """An offset for every movable tensor, and the bytes that they take: first fit in execution order, as nGraph did.
 
     Each takes the lowest room that there is when it is born, and gives it back when the last kernel to use it is done.
     """
@@ -65,17 +61,15 @@ def first_fit(graph: Graph) -> tuple[dict[str, int], int]:
     top = 0
     for tensor in births:
         while deaths and deaths[0][0] <= tensor.live.start:
-            _, offset, size_bytes = deaths.pop(0)
-            heap.free(offset, size_bytes)
-        found = heap.take_first(tensor.allocated_bytes)
-        assert found is not None, "the heap has room for all tensors at once"
-        offsets[tensor.name] = found
-        top = max(top, found + tensor.allocated_bytes)
-        insort(deaths, (tensor.live.stop, found, tensor.allocated_bytes))
+            _, start, size_bytes = deaths.pop(0)
+            heap.free(start, size_bytes)
+        offset = heap.take_first(tensor.allocated_bytes)
+        assert offset is not None, "the heap has room for all tensors at once"
+        offsets[tensor.name] = offset
+        top = max(top, offset + tensor.allocated_bytes)
+        insort(deaths, (tensor.live.stop, offset, tensor.allocated_bytes))
     return offsets, top
 
-
-# A pool cut into pages, and which of them each kernel touches.
 
 PAGE_BYTES = 4096
 MOST_PAGES = 1 << 16
@@ -115,7 +109,7 @@ class Touch:
 
 @dataclass(frozen=True)
 class PageMap:
-    """Which pages each kernel touches.
+    """A pool cut into pages, and which of them each kernel touches.
 
     Attributes:
         page_bytes: of a page.
@@ -185,10 +179,10 @@ _WEIGHTINESS = 32
 
 def touch_order(pages: PageMap) -> npt.NDArray[np.int64]:
     """Pages in the order in which a program first touches them: its arguments, then kernel by kernel."""
-    touched = [np.arange(pages.count)[each.pages] for each in _touches(pages)]
-    everything = np.concatenate([*touched, np.arange(pages.count)])
-    found, first = np.unique(everything, return_index=True)
-    return found[np.argsort(first, kind="stable")]
+    everything = np.arange(pages.count)
+    touched = [everything[each.pages] for each in chain(pages.before, *pages.kernels)]
+    distinct, first = np.unique(np.concatenate([*touched, everything]), return_index=True)
+    return distinct[np.argsort(first, kind="stable")]
 
 
 def preferred(pages: PageMap, fast_pages: int) -> Fast:
@@ -221,18 +215,9 @@ def interleave_weights(fast_bytes_per_s: float, slow_bytes_per_s: float) -> tupl
     return fast // shared, slow // shared
 
 
-def _touches(pages: PageMap) -> Iterator[Touch]:
-    yield from pages.before
-    for touches in pages.kernels:
-        yield from touches
-
-
-# What a step takes whose operands are partly slow: the times that pages are placed by, and plans are priced with.
-
-
 @dataclass(frozen=True)
 class StepCosts:
-    """Times of a step's kernels, and of copies of pages, microseconds.
+    """What a step takes whose operands are partly slow: times of its kernels, and of copies of pages, microseconds.
 
     Attributes:
         base_us: by kernel, all fast.
@@ -264,8 +249,7 @@ class StepCosts:
                 )
                 for kernel in graph.kernels
             ),
-            _us_per_byte(links.to_fast),
-            _us_per_byte(links.to_slow),
+            *(link.points[-1][1] / link.points[-1][0] / 1e3 for link in (links.to_fast, links.to_slow)),
         )
 
     def kernel_us(self, kernel: int, slow_bytes: Sequence[float], promoted: float = 0, demoted: float = 0) -> float:
@@ -279,17 +263,9 @@ class StepCosts:
         return self.base_us[kernel] + extra_us + moved_us
 
 
-def _us_per_byte(link: Link) -> float:
-    size, nanoseconds = link.points[-1]
-    return nanoseconds / size / 1e3
-
-
-# The numbers by which Linux promotes and demotes pages, each with its source in the kernel (6.1 and later).
-
-
 @dataclass(frozen=True, slots=True)
 class BalancingRules:
-    """NUMA balancing in mode 2 (`NUMA_BALANCING_MEMORY_TIERING`) with demotion, at the kernel's defaults.
+    """NUMA balancing in mode 2 (`NUMA_BALANCING_MEMORY_TIERING`) with demotion, at the defaults of Linux 6.1 and later.
 
     Attributes:
         scan_bytes: that one scan marks at most (`scan_size_mb`, kernel/sched/fair.c, `task_numa_work`); of the address
@@ -352,9 +328,8 @@ class _Window:
         return self.step_us / self.steps
 
 
-@dataclass(frozen=True)
-class BalancedPages:
-    """Means over the last window of steps, bytes by kernel, and how it came to that."""
+class BalancedPages(NamedTuple):
+    """Means over the last window of steps, bytes by kernel, and how it came to that; fields as of `PagedPool`."""
 
     slow_bytes: tuple[tuple[int, ...], ...]
     promoted_bytes: tuple[int, ...]
@@ -396,22 +371,18 @@ class Balancing:
         self._second_us, self._candidates = 0.0, 0
         self._is_quiet = True
 
-    @property
-    def pass_us(self) -> float:
-        """Time in which everything is scanned once, where all of it is slow."""
-        return self._period_us * math.ceil(self._pages.count / self._scan_pages)
-
     def window(self) -> _Window:
         """Steps for several passes of the scan."""
         kernels = len(self._pages.kernels)
         slow = [np.zeros(len(touches)) for touches in self._pages.kernels]
-        found = _Window(0, 0.0, slow, np.zeros(kernels), np.zeros(kernels))
-        end_us = self.now_us + _PASSES * self.pass_us
-        while self.now_us < end_us or found.steps < _LEAST_STEPS:
-            self._step(found, end_us)
-        return found
+        window = _Window(0, 0.0, slow, np.zeros(kernels), np.zeros(kernels))
+        pass_us = self._period_us * math.ceil(self._pages.count / self._scan_pages)
+        end_us = self.now_us + _PASSES * pass_us
+        while self.now_us < end_us or window.steps < _LEAST_STEPS:
+            self._step(window, end_us)
+        return window
 
-    def _step(self, found: _Window, end_us: float) -> None:
+    def _step(self, window: _Window, end_us: float) -> None:
         """One step, and as many like it as follow before the next scan: where nothing was marked, nothing changes."""
         start_us, self._is_quiet = self.now_us, True
         counts = [self.kernel(number) for number in range(len(self._pages.kernels))]
@@ -425,12 +396,12 @@ class Balancing:
             self._used[self._used >= start_us] += skipped_us
         elif step_us <= 0:
             self.now_us = max(self.now_us, self._next_scan_us)
-        found.steps += times
-        found.step_us += times * step_us
+        window.steps += times
+        window.step_us += times * step_us
         for number, (slow_bytes, promoted, demoted) in enumerate(counts):
-            found.slow[number] += np.multiply(slow_bytes, times)
-            found.promoted[number] += times * promoted
-            found.demoted[number] += times * demoted
+            window.slow[number] += np.multiply(slow_bytes, times)
+            window.promoted[number] += times * promoted
+            window.demoted[number] += times * demoted
 
     def kernel(self, number: int) -> tuple[list[int], int, int]:
         """Run one kernel: slow bytes of each tensor, promoted and demoted bytes."""

@@ -23,7 +23,7 @@ from autotm.model.profile import Profile
 from autotm.model.program import Layout
 from autotm.solve.highs import Matrix, mps_of
 from autotm.solve.optimizer import Optimizer
-from autotm.solve.options import OPTIMIZERS, Packing, SolveOptions, TimeBudget
+from autotm.solve.options import OPTIMIZERS, SolveOptions, TimeBudget
 from autotm.solve.problem import Problem
 
 
@@ -34,7 +34,7 @@ def solve(
     optimizer: str,
     limit: Limit,
     options: SolveOptions | None = None,
-    packing: Packing | None = None,
+    packing: StepPacking | None = None,
 ) -> Plan:
     """Place the step's tensors within the limit.
 
@@ -67,7 +67,7 @@ def sweep(
     optimizer: str,
     limits: Sequence[Limit],
     options: SolveOptions | None = None,
-    packing: Packing | None = None,
+    packing: StepPacking | None = None,
 ) -> tuple[Plan, ...]:
     """As `solve` for each of several limits, which share one model; `options` hold for each limit.
 

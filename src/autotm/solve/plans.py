@@ -29,16 +29,15 @@ from autotm.solve.residencies import (
     occupy,
 )
 
-# Conflicts: sets of stays in fast memory that have no addresses together, although their bytes fit.
-#
-# Packing finds them (`layout/packing.py`). The search keeps them, and never tries a plan with all stays of one again.
-
 Member = tuple[int, int, int]
 """A flow that is fast at gadgets [first, last] and over the gaps between: (flow, first, last)."""
 
 
 class Conflicts:
-    """Sets of members of which no plan has all."""
+    """Sets of stays in fast memory that have no addresses together, although their bytes fit.
+
+    Packing finds them (`layout/packing.py`). No plan is tried that has all members of one.
+    """
 
     def __init__(self, flows: Sequence[TensorChoices]) -> None:
         self._flows = flows
@@ -52,13 +51,17 @@ class Conflicts:
         Returns:
             its members; nothing is taken over where there are none.
         """
-        fast = [stay for stay in stays if stay.tier is Tier.FAST and stay.tensor in self._by_name]
-        members = tuple(self._member(stay) for stay in fast)
+        members = []
+        for stay in stays:
+            if stay.tier is Tier.FAST and stay.tensor in self._by_name:
+                flow = self._flows[index := self._by_name[stay.tensor]]
+                inside = [k for k in range(len(flow)) if stay.start <= flow.starts[k] and flow.stops[k] <= stay.end]
+                members.append((index, inside[0], inside[-1]))
         if members:
             for index, _, _ in members:
                 self._of[index].append(len(self._sets))
-            self._sets.append(members)
-        return members
+            self._sets.append(tuple(members))
+        return tuple(members)
 
     def __len__(self) -> int:
         return len(self._sets)
@@ -79,26 +82,21 @@ class Conflicts:
         residency = best_residency(flow, charges)
         for member in self._left_to(index, others):
             if holds(residency, member):
-                ways = [way for way in _without(flow, charges, member) if best_value(flow, way) < float("inf")]
-                charges = min(ways, key=lambda way: best_value(flow, way), default=charges)
+                others_us = [(best_value(flow, other), other) for other in _without(flow, charges, member)]
+                possible = [pair for pair in others_us if pair[0] < math.inf]
+                charges = min(possible, key=lambda pair: pair[0], default=(0.0, charges))[1]
                 residency = best_residency(flow, charges)
         return residency
 
     def _left_to(self, index: int, others: Mapping[int, Residency]) -> list[Member]:
         """What the flow must not do, since the others do their parts of a conflict."""
-        found = []
+        left = []
         for number in self._of.get(index, ()):
             mine = [member for member in self._sets[number] if member[0] == index]
             rest = [member for member in self._sets[number] if member[0] != index]
             if all(member[0] in others and holds(others[member[0]], member) for member in rest):
-                found += mine[:1]
-        return found
-
-    def _member(self, stay: Stay) -> Member:
-        index = self._by_name[stay.tensor]
-        flow = self._flows[index]
-        inside = [k for k in range(len(flow)) if stay.start <= flow.starts[k] and flow.stops[k] <= stay.end]
-        return index, inside[0], inside[-1]
+                left += mine[:1]
+        return left
 
 
 def holds(residency: Residency, member: Member) -> bool:
@@ -110,19 +108,13 @@ def holds(residency: Residency, member: Member) -> bool:
 def _without(flow: TensorChoices, charges: Charges, member: Member) -> list[Charges]:
     """Charges that forbid one part of the member each: fast memory at a gadget, or over a gap."""
     _, first, last = member
-    found = [replace(charges, fast_us=_barred(charges.fast_us, k)) for k in range(first, last + 1) if not flow.must[k]]
-    return found + [replace(charges, between_us=_barred(charges.between_us, k)) for k in range(first, last)]
+    fast, between = list(charges.fast_us), list(charges.between_us)
+    at = [k for k in range(first, last + 1) if not flow.must[k]]
+    without = [replace(charges, fast_us=[*fast[:k], math.inf, *fast[k + 1 :]]) for k in at]
+    return without + [
+        replace(charges, between_us=[*between[:k], math.inf, *between[k + 1 :]]) for k in range(first, last)
+    ]
 
-
-def _barred(costs: Sequence[float], k: int) -> list[float]:
-    return [float("inf") if number == k else cost for number, cost in enumerate(costs)]
-
-
-# A copying engine's time in a search: which move has it during which kernel.
-#
-# A set of windows can be kept if each move gets its work's time within its window, shared out in whole nanoseconds.
-# Moves that have time elsewhere in their windows give way to others: an augmenting path, as for a maximum flow (Ford
-# and Fulkerson, 1956), so that a move is refused only if no sharing admits it beside those that are there.
 
 Key = tuple[int, int]
 """Who moves: (index of the flow, gadget after the gap)."""
@@ -139,12 +131,17 @@ class _Shift(NamedTuple):
 class Engine:
     """The time of one engine that no move has taken, by kernel, and who has the rest.
 
+    A set of windows can be kept if each move gets its work's time within its window, shared out in whole nanoseconds.
+    Moves that have time elsewhere in their windows give way to others: an augmenting path, as for a maximum flow (Ford
+    and Fulkerson, 1956), so that a move is refused only if no sharing admits it beside those that are there.
+
     Of those who have time during a kernel, `_from` and `_to` say how far their windows reach together.
     """
 
     def __init__(self, kernel_ns: Sequence[int]) -> None:
         self._free: Ints = np.array(kernel_ns, np.int64)
-        self._windows: dict[Key, Window] = {}
+        self.windows: dict[Key, Window] = {}
+        """Of the moves that have their time."""
         self._shares: list[dict[Key, int]] = [{} for _ in kernel_ns]
         self._from: Ints = np.arange(len(self._free))
         self._to: Ints = self._from + 1
@@ -155,18 +152,13 @@ class Engine:
         other = copy.copy(self)
         other.__dict__.update(
             _free=self._free.copy(),
-            _windows=dict(self._windows),
+            windows=dict(self.windows),
             _shares=[dict(shares) for shares in self._shares],
             _from=self._from.copy(),
             _to=self._to.copy(),
             _log=None,
         )
         return other
-
-    @property
-    def windows(self) -> Mapping[Key, Window]:
-        """Of the moves that have their time."""
-        return self._windows
 
     def mark(self) -> None:
         """From here on changes can be taken back."""
@@ -195,7 +187,7 @@ class Engine:
 
     def give(self, key: Key) -> None:
         """Take a move's time back; nothing if it has none."""
-        window = self._windows.get(key)
+        window = self.windows.get(key)
         if window is None:
             return
         for kernel in range(window.start, window.end):
@@ -238,10 +230,10 @@ class Engine:
         for low, high in reversed(reached):
             if free >= high:
                 kernel = low + int(self._to[low:high].argmax())
-                key = max(self._shares[kernel], key=lambda key: self._windows[key].end)
+                key = max(self._shares[kernel], key=lambda key: self.windows[key].end)
             elif free < low:
                 kernel = low + int(self._from[low:high].argmin())
-                key = min(self._shares[kernel], key=lambda key: self._windows[key].start)
+                key = min(self._shares[kernel], key=lambda key: self.windows[key].start)
             else:
                 continue
             path.append(_Shift(key, kernel, free))
@@ -260,16 +252,16 @@ class Engine:
             shares.pop(key, None)
         if time_ns and before_ns:
             return
-        self._from[kernel] = min((self._windows[key].start for key in shares), default=kernel)
-        self._to[kernel] = max((self._windows[key].end for key in shares), default=kernel + 1)
+        self._from[kernel] = min((self.windows[key].start for key in shares), default=kernel)
+        self._to[kernel] = max((self.windows[key].end for key in shares), default=kernel + 1)
 
     def _enter(self, key: Key, window: Window | None) -> None:
         if self._log is not None:
-            self._log.append(partial(self._enter, key, self._windows.get(key)))
+            self._log.append(partial(self._enter, key, self.windows.get(key)))
         if window is None:
-            self._windows.pop(key, None)
+            self.windows.pop(key, None)
         else:
-            self._windows[key] = window
+            self.windows[key] = window
 
 
 class Engines:
@@ -299,7 +291,7 @@ class Engines:
         """Give a flow's moves their time; those that there is none for are blocking in the residency returned."""
         out = residency.out if residency.out and self.out.take((index, residency.first_leave), residency.out) else None
         back = tuple((k, window) for k, window in residency.back if self.back.take((index, k), window))
-        return residency.beside(out, back)
+        return residency.with_windows(out, back)
 
     def give(self, index: int, residency: Residency) -> None:
         """Take the time of a flow's moves back."""
@@ -309,20 +301,17 @@ class Engines:
             self.back.give((index, k))
 
 
-# A plan in the making: residencies of flows and entries of tables, and the fast bytes and engine time that they leave.
-#
-# All bytes and nanoseconds of engines are integers here, so what this returns keeps the limits exactly, whatever
-# tolerances a solver had.
-
-PREFER_FAST_US = 1e-7
+_PREFER_FAST_US = 1e-7
 """Far below a nanosecond: among equally fast plans, the one that leaves more in fast memory."""
+_SWEEPS = 4
 
 
-class PartialPlan:
-    """Residencies of all flows and entries of all tables, together with the fast bytes left during each kernel.
+class PlanBuilder:
+    """A plan in the making: residencies of flows and entries of tables, and the fast bytes and engine time left.
 
-    A flow that has no residency yet is slow; a table has the entry that its operands' tiers leave it, at first with the
-    leanest workspaces.
+    It is completed and improved by what is best for one flow after the other. All bytes and nanoseconds of engines are
+    integers, so it keeps the limits exactly, whatever tolerances a solver had. A flow that has no residency yet is
+    slow; a table has the entry that its operands' tiers leave it, at first with the leanest workspaces.
 
     Attributes:
         residencies: by index of the flow.
@@ -387,7 +376,7 @@ class PartialPlan:
         residencies = [self.residencies[index] for index in group]
         fast = sum(sum(residency.fast) + sum(residency.between) for residency in residencies)
         own = sum(cost_us(self.flows[index], residency) for index, residency in zip(group, residencies, strict=True))
-        return own + sum(map(self._time_us, tables)) - PREFER_FAST_US * fast
+        return own + sum(map(self._time_us, tables)) - _PREFER_FAST_US * fast
 
     def fits(self, index: int, residency: Residency) -> bool:
         """Whether a flow that has none can have this residency in the memory that is left."""
@@ -455,15 +444,6 @@ class PartialPlan:
                 if must:
                     self.left[start:stop] -= sign * flow.size_bytes
 
-
-# Legal plans from fractional or overfull ones: insert residencies one by one into the room that is left.
-
-_SWEEPS = 4
-
-
-class PlanBuilder(PartialPlan):
-    """A plan that is completed and improved by what is best for one flow after the other."""
-
     def accept(self, residencies: Mapping[int, Residency], variants: Mapping[int, int]) -> None:
         """Take the residencies that fit together, the larger tensors first, and then the variants.
 
@@ -489,7 +469,7 @@ class PlanBuilder(PartialPlan):
     def improve(self) -> None:
         """Take out and re-insert each flow and entry in turn until nothing improves; never makes the plan slower."""
         for _ in range(_SWEEPS):
-            improved = sum(self.exchange((index,)) for index in self.order if not self._is_settled(index))
+            improved = sum(self.exchange((index,)) for index in self.order if not self._is_best(index))
             if not improved + self.choose_all():
                 return
 
@@ -524,7 +504,7 @@ class PlanBuilder(PartialPlan):
         self.undo(before, entries)
         return loss_us
 
-    def _is_settled(self, index: int) -> bool:
+    def _is_best(self, index: int) -> bool:
         """Whether no other residency can be better."""
         residency, flow = self.residencies[index], self.flows[index]
         never_pays = min(flow.slow_us) >= 0 and not self.choices.ties[index]
@@ -536,7 +516,7 @@ class PlanBuilder(PartialPlan):
         size = flow.size_bytes
         slow = list(flow.slow_us)
         fast = [
-            -PREFER_FAST_US if must or self.left[start:stop].min() >= size else math.inf
+            -_PREFER_FAST_US if must or self.left[start:stop].min() >= size else math.inf
             for start, stop, must in zip(flow.starts, flow.stops, flow.must, strict=True)
         ]
         for tie in self.choices.ties[index]:
@@ -545,27 +525,18 @@ class PlanBuilder(PartialPlan):
             others = self.slow[tie.table] & ~bit
             slow[tie.gadget] += table.best_us(others | bit, room)
             fast[tie.gadget] += table.best_us(others, room - size)
-        between = [-PREFER_FAST_US if self._gap_fits(flow, k) else math.inf for k in range(len(flow) - 1)]
+        gaps = [flow.gap(k) for k in range(len(flow) - 1)]
+        fits = (start >= end or self.left[start:end].min() >= size for start, end in gaps)
+        between = [-_PREFER_FAST_US if one else math.inf for one in fits]
         if fast.count(math.inf) == len(fast):
             return all_slow(flow)
-        gaps = range(len(flow) - 1)
-        out = [self._way(flow, flow.out[k], self.engines.out, flow.write_us) for k in gaps]
-        back = [self._way(flow, flow.back[k], self.engines.back, flow.read_us) for k in gaps]
+        out = [self._copy(flow, windows, self.engines.out, flow.write_us) for windows in flow.out]
+        back = [self._copy(flow, windows, self.engines.back, flow.read_us) for windows in flow.back]
         return self.conflicts.best(index, Charges(slow, fast, between, out, back), self.residencies)
 
-    def _way(
-        self,
-        flow: TensorChoices,
-        windows: tuple[Window, ...],
-        engine: Engine,
-        blocking_us: float,
-    ) -> PricedCopy:
+    def _copy(self, flow: TensorChoices, windows: tuple[Window, ...], engine: Engine, blocking_us: float) -> PricedCopy:
         """The shortest window that memory and engine have room for; else the copy is blocking."""
         for window in windows:
             if self.left[window.start : window.end].min() >= flow.size_bytes and engine.make_room(window):
                 return window.added_us, window
         return blocking_us, None
-
-    def _gap_fits(self, flow: TensorChoices, k: int) -> bool:
-        start, end = flow.gap(k)
-        return start >= end or bool(self.left[start:end].min() >= flow.size_bytes)

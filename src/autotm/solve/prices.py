@@ -27,13 +27,11 @@ from autotm.solve.residencies import (
     fast_spans,
 )
 
-# What fits a limit of items with weights: the value function of a knapsack, by dynamic programming over weights.
-
 
 class Fitting:
-    """The most that items weigh together which fit so many bytes; items are added one by one.
+    """The most that items weigh together which fit so many bytes: a knapsack, by dynamic programming over weights.
 
-    Weights are whole numbers >= 1. Time and memory go with the most that fits the limit.
+    Items are added one by one. Weights are whole numbers >= 1. Time and memory go with the most that fits the limit.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -55,16 +53,13 @@ class Fitting:
 
     def most_in_each(self, rooms_bytes: Ints) -> Ints:
         """The same for many rooms; 0 where there is none."""
-        found: Ints = np.searchsorted(self._least_bytes, np.maximum(rooms_bytes, 0), side="right") - 1
-        return found
-
-
-# A knapsack inequality: weights of tensors, and what fits of them.
+        most: Ints = np.searchsorted(self._least_bytes, np.maximum(rooms_bytes, 0), side="right") - 1
+        return most
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """Weights of tensors: what is fast at one time weighs at most what fits the limit.
+    """A knapsack inequality, weights of tensors: what is fast at one time weighs at most what fits the limit.
 
     Attributes:
         weights: by tensor, those that have any.
@@ -91,16 +86,13 @@ class Cut:
 
     def of_workspaces(self, fast_bytes: Ints) -> Ints:
         """What workspaces of so many bytes weigh: what no longer fits beside them."""
-        found: Ints = self.most - self.fitting.most_in_each(self.limit_bytes - fast_bytes)
-        return found
-
-
-# What the time of copying engines costs: prices of spans of kernels, which a move pays if it must lie within them.
+        weights: Ints = self.most - self.fitting.most_in_each(self.limit_bytes - fast_bytes)
+        return weights
 
 
 @dataclass(frozen=True)
 class SpanPrices:
-    """Prices of one engine's time.
+    """Prices of one engine's time by spans of kernels; a move that must lie within a span pays its price.
 
     Attributes:
         starts, ends: span j has kernels [starts[j], ends[j]).
@@ -112,12 +104,6 @@ class SpanPrices:
     ends: Ints
     lasts_ns: Ints
     price_us: Floats
-
-    @classmethod
-    def none(cls) -> SpanPrices:
-        """No span has a price."""
-        nothing = np.zeros(0, np.int64)
-        return cls(nothing, nothing, nothing, np.zeros(0))
 
     @property
     def whole_us(self) -> float:
@@ -148,10 +134,10 @@ class EnginePrices:
     @classmethod
     def none(cls) -> EnginePrices:
         """Zero prices for both copy engines."""
-        return cls(SpanPrices.none(), SpanPrices.none())
+        nothing = np.zeros(0, np.int64)
+        free = SpanPrices(nothing, nothing, nothing, np.zeros(0))
+        return cls(free, free)
 
-
-# What prices charge: the Lagrangian relaxation of capacity, knapsack, marginal and engine rows, term by term.
 
 SlowPrices = tuple[tuple[float, ...], ...]
 """Per table and operand, what the tensor pays the kernel for being slow."""
@@ -159,7 +145,7 @@ SlowPrices = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Prices:
-    """What a relaxation charges.
+    """What the Lagrangian relaxation of capacity, knapsack, marginal and engine rows charges.
 
     Attributes:
         byte_us: for a byte of fast memory during each kernel; none below 0.
@@ -182,21 +168,12 @@ class Prices:
     @cached_property
     def weighed_us(self) -> Mapping[str, Floats]:
         """(kernels + 1,) By tensor that has weights, what it pays for them in the kernels before each."""
-        found: dict[str, Floats] = defaultdict(lambda: np.zeros(len(self.byte_us) + 1))
+        paid_us: dict[str, Floats] = defaultdict(lambda: np.zeros(len(self.byte_us) + 1))
         for cut, each in self.cut_us.items():
             kernels = each.nonzero()[0]
             for tensor, weight in cut.weights.items():
-                found[tensor][kernels + 1] += weight * each[kernels]
-        return {tensor: np.cumsum(paid) for tensor, paid in found.items()}
-
-    @cached_property
-    def cuts_at(self) -> Mapping[int, Sequence[tuple[Cut, float]]]:
-        """By kernel, the cuts that have a price there."""
-        found: dict[int, list[tuple[Cut, float]]] = defaultdict(list)
-        for cut, each in self.cut_us.items():
-            for kernel in each.nonzero()[0].tolist():
-                found[kernel].append((cut, float(each[kernel])))
-        return found
+                paid_us[tensor][kernels + 1] += weight * each[kernels]
+        return {tensor: np.cumsum(paid) for tensor, paid in paid_us.items()}
 
 
 class HoldingCosts:
@@ -204,37 +181,39 @@ class HoldingCosts:
 
     def __init__(self, prices: Prices, limit_bytes: int) -> None:
         self._prices = prices
-        self._byte_us = _until(prices.byte_us)
-        self._engines = prices.engines
-        self._weighed_us = prices.weighed_us
+        self._until_us = np.concatenate(([0.0], np.cumsum(prices.byte_us)))
         self._limit_bytes = limit_bytes
+        self._cuts_at: dict[int, list[tuple[Cut, float]]] = defaultdict(list)
+        for cut, each in prices.cut_us.items():
+            for kernel in each.nonzero()[0].tolist():
+                self._cuts_at[kernel].append((cut, float(each[kernel])))
 
     def charges(self, flow: TensorChoices) -> Charges:
         """What the flow is charged."""
-        gaps = range(len(flow) - 1)
+        gaps, engines = range(len(flow) - 1), self._prices.engines
         return Charges(
             slow_us=flow.slow_us,
             fast_us=[self.memory_us(flow, start, stop) for start, stop in zip(flow.starts, flow.stops, strict=True)],
             between_us=[self.memory_us(flow, *flow.gap(k)) for k in gaps],
-            out=[self._cheapest(flow, flow.out[k], flow.write_us, self._engines.out) for k in gaps],
-            back=[self._cheapest(flow, flow.back[k], flow.read_us, self._engines.back) for k in gaps],
+            out=[self._cheapest(flow, flow.out[k], flow.write_us, engines.out) for k in gaps],
+            back=[self._cheapest(flow, flow.back[k], flow.read_us, engines.back) for k in gaps],
         )
 
     def during_us(self, kernel: int, size_bytes: Ints) -> Floats:
         """(sizes,) Holding cost of so many bytes each during one kernel."""
         total: Floats = self._prices.byte_us[kernel] * size_bytes
-        for cut, price_us in self._prices.cuts_at.get(kernel, ()):
+        for cut, price_us in self._cuts_at.get(kernel, ()):
             total = total + price_us * cut.of_workspaces(size_bytes)
         return total
 
     def _cheapest(
         self, flow: TensorChoices, windows: Sequence[Window], blocking_us: float, engine: SpanPrices
     ) -> PricedCopy:
-        ways: list[PricedCopy] = [(blocking_us, None)]
+        copies: list[PricedCopy] = [(blocking_us, None)]
         for window in windows:
             holding_us = self.memory_us(flow, window.start, window.end) + engine.of_us(window)
-            ways.append((window.added_us + holding_us, window))
-        return min(ways, key=lambda way: way[0])
+            copies.append((window.added_us + holding_us, window))
+        return min(copies, key=lambda copy: copy[0])
 
     def memory_us(self, flow: TensorChoices, start: int, end: int) -> float:
         """Holding cost of fast memory during kernels [start, end)."""
@@ -242,13 +221,9 @@ class HoldingCosts:
             return 0.0
         if flow.size_bytes > self._limit_bytes:
             return math.inf
-        total = float(self._byte_us[end] - self._byte_us[start]) * flow.size_bytes
-        until_us = self._weighed_us.get(flow.tensor)
-        return total if until_us is None else total + float(until_us[end] - until_us[start])
-
-
-def _until(prices_us: Floats) -> Floats:
-    return np.concatenate(([0.0], np.cumsum(prices_us)))
+        total = float(self._until_us[end] - self._until_us[start]) * flow.size_bytes
+        weighed_us = self._prices.weighed_us.get(flow.tensor)
+        return total if weighed_us is None else total + float(weighed_us[end] - weighed_us[start])
 
 
 def cheapest_entry_us(table: Table, shares: tuple[float, ...], holding_us: Floats, most_bytes: int) -> float:
@@ -261,11 +236,8 @@ def cheapest_entry_us(table: Table, shares: tuple[float, ...], holding_us: Float
     return float(cost_us[table.fast_bytes <= most_bytes].min(initial=math.inf))
 
 
-# The lower bound that prices prove, term by term: what changes a few choices then costs little to evaluate.
-
-
 class Lagrangian:
-    """Bounds of one problem, for any prices of bytes, weights and engines >= 0 and any of slow operands.
+    """One problem, whose bounds `Priced` gives for prices of bytes, weights and engines >= 0, any of slow operands.
 
     Args:
         choices: of all tensors and kernels.
@@ -287,13 +259,11 @@ class Lagrangian:
         flows = [self.choices.flows[index] for index in self.others]
         return PricedResidencies(flows, np.full(len(flows), math.inf), self.limit_bytes, self.kernels)
 
-    def at(self, prices: Prices) -> Priced:
-        """The bound of some prices."""
-        return Priced(self, prices)
-
 
 class Priced:
-    """Every tensor's cheapest residency and every table's cheapest entry at some prices.
+    """The lower bound that prices prove: every tensor's cheapest residency and every table's cheapest entry.
+
+    It is a sum of terms, so what changes a few choices costs little to evaluate.
 
     Attributes:
         prices: these.
@@ -336,9 +306,6 @@ class Priced:
         return replace(flow, slow_us=priced(flow, ties, self.prices.slow_us)) if ties else flow
 
 
-# Prices as a certificate states them, sparse, and back.
-
-
 def certificate_of(prices: Prices, tables: Sequence[Table]) -> Certificate:
     """The certificate that states these prices; slow operands that cost nothing are left out."""
     slow = [
@@ -354,8 +321,10 @@ def certificate_of(prices: Prices, tables: Sequence[Table]) -> Certificate:
             for cut, each in prices.cut_us.items()
         ),
         StatedSlow(*map(tuple, zip(*slow, strict=True))),
-        _stated_spans(prices.engines.out),
-        _stated_spans(prices.engines.back),
+        *(
+            StatedSpans(*(tuple(each.tolist()) for each in (spans.starts, spans.ends, spans.price_us)))
+            for spans in (prices.engines.out, prices.engines.back)
+        ),
     )
 
 
@@ -387,7 +356,3 @@ def _dense(stated: KernelPrices | StatedCut, kernels: int) -> Floats:
     prices = np.zeros(kernels)
     prices[list(stated.kernels)] = stated.prices_us
     return prices
-
-
-def _stated_spans(prices: SpanPrices) -> StatedSpans:
-    return StatedSpans(*(tuple(each.tolist()) for each in (prices.starts, prices.ends, prices.price_us)))

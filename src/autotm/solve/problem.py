@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,10 @@ from autotm.model.graph import ChosenGraph, CountedGraph, Kernel, Role, Tensor, 
 from autotm.model.limit import Limit, fixed_bytes
 from autotm.model.links import BesideKernels, Links
 from autotm.model.profile import Profile
-from autotm.solve.options import Packing, SolveOptions
+from autotm.solve.options import SolveOptions
 
-# A kernel's times as a table: one entry for each variant of it and each placement of its operands.
+if TYPE_CHECKING:
+    from autotm.layout.packing import StepPacking
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -35,7 +37,7 @@ class KernelVariant:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The entries of one kernel.
+    """A kernel's times: one entry for each variant of it and each placement of its operands.
 
     Entries are sorted by operand placement, then ascending in bytes and descending in time: none is both larger and
     slower than another of the same placement.
@@ -100,12 +102,12 @@ class Table:
     def best_us(self, slow: int, room_bytes: int) -> float:
         """The time of `best`."""
         menu = self.menus[slow]
-        found = menu[0][1]
+        best_us = menu[0][1]
         for size, time_us in menu[1:]:
             if size > room_bytes:
                 break
-            found = time_us
-        return found
+            best_us = time_us
+        return best_us
 
     def restricted(self, known: Mapping[int, bool]) -> Table:
         """The entries in which operand o is slow exactly where `known[o]` says so."""
@@ -150,8 +152,6 @@ def undominated(slow: Ints, time_us: Floats) -> Ints:
     return np.array(kept, np.int64)
 
 
-# From the profile to tables: which kernels need one, and what is in it.
-
 _MOST_OPERANDS = 10
 """A kernel with more movable tensors is read additively: its table would have thousands of entries."""
 
@@ -173,18 +173,19 @@ class Tabulation:
 def tabulate(graph: CountedGraph, profile: Profile, options: SolveOptions) -> Tabulation:
     """Read every kernel of the step; equal ones once."""
     variants = _variants(graph)
-    known: dict[Hashable, _Numbers | None] = {}
+    known: dict[Hashable, _Unnamed | None] = {}
     tabled, tables = [], []
     for index, kernel in enumerate(graph.kernels):
         calls = [_Call(variant, variant.kernels[index]) for variant in variants[: len(kernel.implementations)]]
-        forced = tuple(tuple(_forced(options, name) for name in call.workspaces) for call in calls)
+        anywhere = Tier.FAST if options.fast_operands_only else None
+        forced = tuple(tuple(options.fixed.get(name, anywhere) for name in call.workspaces) for call in calls)
         key = (tuple((call.kernel.identity, call.kernel.implementation, call.slots) for call in calls), forced)
         if key not in known:
-            known[key] = _numbers(profile, options, calls, forced)
-        numbers = known[key]
-        if numbers is not None:
-            tabled += [index] if numbers.is_tabled else []
-            tables.append(_table(index, numbers, calls))
+            known[key] = _unnamed(profile, options, calls, forced)
+        unnamed = known[key]
+        if unnamed is not None:
+            tabled += [index] if unnamed.is_tabled else []
+            tables.append(_named(index, unnamed, calls))
     return Tabulation(tuple(tabled), tuple(tables))
 
 
@@ -199,11 +200,11 @@ class _Call:
     """One implementation of one kernel with its movable tensors."""
 
     def __init__(self, graph: ChosenGraph, kernel: Kernel) -> None:
-        found = graph.slots_of(kernel)
+        slots = graph.slots_of(kernel)
         self.graph = graph
         self.kernel = kernel
-        self.names = tuple(found)
-        self.slots = tuple(found.values())
+        self.names = tuple(slots)
+        self.slots = tuple(slots.values())
         self.workspaces = tuple(operand.tensor for operand in kernel.workspaces)
         self.workspace_bytes = tuple(graph.by_name[name].allocated_bytes for name in self.workspaces)
 
@@ -238,23 +239,17 @@ class _Call:
         return profile.time_us(self.graph, self.kernel, slow)
 
 
-@dataclass(frozen=True)
-class _Numbers:
+class _Unnamed(NamedTuple):
     """A table without names; variants are (implementation, bits of the slow workspaces)."""
 
     is_tabled: bool
     variants: tuple[tuple[int, int], ...]
-    slow: Ints
-    time_us: Floats
-    fast_bytes: Ints
-    variant: Ints
-    least_us: tuple[float, ...]
-    most_us: tuple[float, ...]
+    table: Table
 
 
-def _numbers(
+def _unnamed(
     profile: Profile, options: SolveOptions, calls: Sequence[_Call], forced: Sequence[tuple[Tier | None, ...]]
-) -> _Numbers | None:
+) -> _Unnamed | None:
     is_tabled = not options.fast_operands_only and _is_tabled(profile, options.additive_tolerance, calls)
     if not is_tabled and len(calls) == 1:
         return None
@@ -262,13 +257,14 @@ def _numbers(
     operands = len(calls[0].names) - chosen[0] if is_tabled else 0
     # On a GPU no workspace is slow, and none was timed so.
     timed = [0] * len(calls) if options.fast_operands_only else chosen
-    found = [_times_us(profile, call, is_tabled, operands, count) for call, count in zip(calls, timed, strict=True)]
+    all_times = [_times_us(profile, call, is_tabled, operands, count) for call, count in zip(calls, timed, strict=True)]
     variants: list[tuple[int, int]] = []
     slow, time_us, fast_bytes, variant = [], [], [], []
-    for rank, (times, count) in enumerate(zip(found, chosen, strict=True)):
+    for rank, (times, count) in enumerate(zip(all_times, chosen, strict=True)):
         sizes = np.array(calls[rank].workspace_bytes[:count], np.int64)
         for spilled, is_slow in enumerate(bits(count)):
-            if not _may(forced[rank], is_slow.tolist()):
+            tiers = zip(forced[rank], is_slow.tolist(), strict=False)
+            if any(tier is not None and (tier is Tier.SLOW) != bool(bit) for tier, bit in tiers):
                 continue
             slow.append(np.arange(2**operands))
             time_us.append(times[spilled])
@@ -278,17 +274,10 @@ def _numbers(
     placement, time_of, bytes_of, variant_of = (np.concatenate(parts) for parts in (slow, time_us, fast_bytes, variant))
     order = np.lexsort((time_of, bytes_of, placement))
     kept = order[undominated(placement[order], time_of[order])]
-    rises = [_rises(times, operands) for times in found]
-    return _Numbers(
-        is_tabled,
-        tuple(variants),
-        placement[kept],
-        time_of[kept],
-        bytes_of[kept],
-        variant_of[kept],
-        tuple(min(rise[o][0] for rise in rises) for o in range(operands)),
-        tuple(max(rise[o][1] for rise in rises) for o in range(operands)),
-    )
+    rises = [_rises_us(all_times, operand) for operand in range(operands)]
+    least_us, most_us = tuple(least for least, _ in rises), tuple(most for _, most in rises)
+    table = Table(-1, (), (), placement[kept], time_of[kept], bytes_of[kept], variant_of[kept], least_us, most_us)
+    return _Unnamed(is_tabled, tuple(variants), table)
 
 
 def _is_tabled(profile: Profile, tolerance: float, calls: Sequence[_Call]) -> bool:
@@ -315,25 +304,11 @@ def _times_us(profile: Profile, call: _Call, is_tabled: bool, operands: int, wor
     return (profile.base_us(call.kernel) + bits(workspaces) @ extras).reshape(-1, 1)
 
 
-def _may(forced: Sequence[Tier | None], is_slow: Sequence[float]) -> bool:
-    return all(
-        tier is None or (tier is Tier.SLOW) == bool(bit)
-        for tier, bit in zip(forced[: len(is_slow)], is_slow, strict=True)
-    )
-
-
-def _forced(options: SolveOptions, name: str) -> Tier | None:
-    return options.fixed.get(name, Tier.FAST if options.fast_operands_only else None)
-
-
-def _rises(times_us: Floats, operands: int) -> list[tuple[float, float]]:
-    """Per operand the least and the most that slow memory adds."""
-    found = []
-    for operand in range(operands):
-        pairs = times_us.reshape(len(times_us), -1, 2, 2**operand)
-        rise = pairs[:, :, 1] - pairs[:, :, 0]
-        found.append((float(rise.min()), float(rise.max())))
-    return found
+def _rises_us(all_times_us: Sequence[Floats], operand: int) -> tuple[float, float]:
+    """The least and the most that slow memory adds for an operand."""
+    pairs = [times_us.reshape(len(times_us), -1, 2, 2**operand) for times_us in all_times_us]
+    rises = np.concatenate([(each[:, :, 1] - each[:, :, 0]).ravel() for each in pairs])
+    return float(rises.min()), float(rises.max())
 
 
 def bits(count: int) -> Floats:
@@ -341,18 +316,15 @@ def bits(count: int) -> Floats:
     return (np.arange(2**count)[:, None] >> np.arange(count) & 1).astype(np.float64)
 
 
-def _table(index: int, numbers: _Numbers, calls: Sequence[_Call]) -> Table:
-    operands = calls[0].names[: len(numbers.least_us)]
+def _named(index: int, unnamed: _Unnamed, calls: Sequence[_Call]) -> Table:
+    operands = calls[0].names[: len(unnamed.table.least_us)]
     variants = []
-    for rank, spilled in numbers.variants:
+    for rank, spilled in unnamed.variants:
         names = calls[rank].workspaces if len(calls) > 1 else ()
         is_slow = [bool(spilled >> bit & 1) for bit in range(len(names))]
         fast = tuple(compress(names, [not bit for bit in is_slow]))
         variants.append(KernelVariant(calls[rank].kernel.implementation, fast, tuple(compress(names, is_slow))))
-    return Table(
-        index, operands, tuple(variants), numbers.slow, numbers.time_us, numbers.fast_bytes, numbers.variant,
-        numbers.least_us, numbers.most_us,
-    )  # fmt: skip
+    return replace(unnamed.table, kernel=index, operands=operands, variants=tuple(variants))
 
 
 @dataclass(frozen=True)
@@ -364,7 +336,7 @@ class Problem:
     links: Links
     limit: Limit
     options: SolveOptions
-    packing: Packing | None = None
+    packing: StepPacking | None = None
 
     def __post_init__(self) -> None:
         names = [tensor.name for tensor in self.graph.movable]

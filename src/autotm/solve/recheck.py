@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import accumulate
 
 from autotm.model.cache import CachedPool, PagedPool, amplified_bytes
 from autotm.model.graph import ChosenGraph, Configuration, Tier, configuration
@@ -114,9 +115,7 @@ def _waits_us(problem: Problem, graph: ChosenGraph, moves: Sequence[Move]) -> fl
         if move.is_asynchronous:
             size_bytes = graph.by_name[move.tensor].size_bytes
             copies_us[move.start, move.destination] += problem.links.transfer_us(move.destination, size_bytes)
-    longest_us: dict[int, float] = defaultdict(float)
-    for (index, _), copied_us in copies_us.items():
-        longest_us[index] = max(longest_us[index], copied_us)
+    longest_us = {index: max(copies_us[index, tier] for tier in Tier) for index, _ in list(copies_us)}
     return sum(max(0.0, us - problem.profile.base_us(graph.kernels[index])) for index, us in longest_us.items())
 
 
@@ -136,9 +135,6 @@ class _Held:
         spans = self._spans[tensor, tier]
         return any(self._ready.get((tensor, tier, start), start) <= kernel < end for start, end in spans)
 
-    def begins(self, tensor: str, tier: Tier, kernel: int) -> bool:
-        return any(start == kernel for start, _ in self._spans[tensor, tier])
-
     def require_move(self, move: Move) -> None:
         to_slow = move.destination is Tier.SLOW
         source = Tier.FAST if to_slow else Tier.SLOW
@@ -147,7 +143,7 @@ class _Held:
             needed = range(move.before - 1, move.before) if to_slow else range(move.before, move.before + 1)
         if not all(self.during(move.tensor, source, kernel) for kernel in needed):
             raise SolverDefectError(f"move of '{move.tensor}' before kernel {move.before} has no source")
-        if not self.begins(move.tensor, move.destination, move.start):
+        if all(start != move.start for start, _ in self._spans[move.tensor, move.destination]):
             raise SolverDefectError(f"move of '{move.tensor}' before kernel {move.before} has no destination")
 
 
@@ -171,8 +167,6 @@ def _require_capacity(problem: Problem, graph: ChosenGraph, stays: Sequence[Stay
             size = graph.by_name[stay.tensor].allocated_bytes
             change[stay.start] += size
             change[stay.end] -= size
-    used = 0
-    for index, difference in enumerate(change):
-        used += difference
+    for index, used in enumerate(accumulate(change)):
         if used > problem.limit_bytes:
             raise SolverDefectError(f"{used} bytes are fast at kernel {index}, the limit is {problem.limit_bytes}")

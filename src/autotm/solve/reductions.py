@@ -54,7 +54,12 @@ def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | 
     """Apply (P1) to (P5), so that they hold for every limit from `least_bytes` (or `limit_bytes`) to `limit_bytes`."""
     narrowed = narrow(choices, limit_bytes, kernels)
     flows = narrowed.flows
-    decided = {index: all_slow(flow) for index, flow in enumerate(flows) if _is_free_in_slow(narrowed, index)}
+    # (P3) Where slow memory costs a tensor nothing, or it cannot be fast, slow for life is optimal.
+    decided = {
+        index: all_slow(flow)
+        for index, (flow, most_us) in enumerate(zip(flows, narrowed.most_us, strict=True))
+        if not any(flow.must) and (max(most_us) <= 0 or not any(flow.may))
+    }
     tight = _potential(narrowed, decided, kernels) > (limit_bytes if least_bytes is None else least_bytes)
     tight_until = [0, *tight.cumsum().tolist()]
     for index, flow in enumerate(flows):
@@ -118,12 +123,6 @@ def _with_room(flow: TensorChoices, windows: tuple[Window, ...], room: npt.NDArr
 
 def _fits(size_bytes: int, room: npt.NDArray[np.int64], start: int, end: int) -> bool:
     return start >= end or bool(size_bytes <= room[start:end].min())
-
-
-def _is_free_in_slow(choices: Choices, index: int) -> bool:
-    """(P3) Slow memory costs it nothing (or it cannot be fast): slow for life is optimal."""
-    flow = choices.flows[index]
-    return not any(flow.must) and (max(choices.most_us[index]) <= 0 or not any(flow.may))
 
 
 def _by_itself(choices: Choices, index: int) -> Residency | None:

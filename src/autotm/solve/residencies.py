@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +16,10 @@ from autotm.model.plan import Move, Stay
 from autotm.solve.choices import TensorChoices, Window
 from autotm.solve.problem import Floats, Ints
 
-# A residency of a tensor through the step, and what it means in stays, moves, bytes and microseconds.
-
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """One residency of a tensor.
+    """One residency of a tensor through the step.
 
     Attributes:
         fast: whether it is fast at each of m gadgets.
@@ -44,7 +43,7 @@ class Residency:
             count += 1
         return count
 
-    def beside(self, out: Window | None, back: tuple[tuple[int, Window], ...]) -> Residency:
+    def with_windows(self, out: Window | None, back: tuple[tuple[int, Window], ...]) -> Residency:
         """The same with these windows."""
         return self if (self.out, self.back) == (out, back) else replace(self, out=out, back=back)
 
@@ -121,11 +120,8 @@ def stays_and_moves(flow: TensorChoices, residency: Residency) -> tuple[list[Sta
     return stays, moves
 
 
-# The cheapest residency of one tensor when fast memory has a price, by dynamic programming over its gadgets.
-
 _BORN_FAST, _COPIED, _SLOW = range(3)
 """In fast memory since birth; in fast memory with a valid slow copy; in slow memory only."""
-
 
 PricedCopy = tuple[float, Window | None]
 """The cheapest way of a copy over a gap at some prices: what it costs, and its window; None if it is blocking."""
@@ -157,12 +153,24 @@ class Charges:
 
 
 def best_residency(flow: TensorChoices, charges: Charges) -> Residency:
-    """The cheapest residency; where the flow's own rules leave no other choice, some finite path must exist."""
-    costs, ways = _forward(flow, charges)
+    """The cheapest residency, by dynamic programming over the flow's gadgets.
+
+    Where the flow's own rules leave no other choice, some finite path must exist.
+    """
+    costs, choices = _forward(flow, charges)
     state = min(range(3), key=costs.__getitem__)
     if costs[state] == math.inf:
         raise ValueError(f"tensor '{flow.tensor}' has no residency at these prices")
-    return _with_windows(_trace(ways, state), charges)
+    fast, between = [state != _SLOW], []
+    for choice in reversed(choices):
+        state, stayed = choice[state]
+        between.append(stayed)
+        fast.append(state != _SLOW)
+    residency = by_blocking_moves(tuple(reversed(fast)), tuple(reversed(between)))
+    left = residency.first_leave
+    out = charges.out[left - 1][1] if 0 < left < len(flow) else None
+    windows = ((k, charges.back[k - 1][1]) for k in residency.reads())
+    return residency.with_windows(out, tuple((k, window) for k, window in windows if window is not None))
 
 
 def best_value(flow: TensorChoices, charges: Charges) -> float:
@@ -170,22 +178,14 @@ def best_value(flow: TensorChoices, charges: Charges) -> float:
     return min(_forward(flow, charges)[0])
 
 
-def _with_windows(residency: Residency, charges: Charges) -> Residency:
-    left = residency.first_leave
-    out = charges.out[left - 1][1] if 0 < left < len(residency.fast) else None
-    windows = ((k, charges.back[k - 1][1]) for k in residency.reads())
-    back = tuple((k, window) for k, window in windows if window is not None)
-    return residency.beside(out, back)
-
-
 def _forward(flow: TensorChoices, charges: Charges) -> tuple[list[float], list[list[tuple[int, bool]]]]:
-    ways: list[list[tuple[int, bool]]] = []
+    choices: list[list[tuple[int, bool]]] = []
     first_fast, first_slow = charges.fast_us[0], charges.slow_us[0]
     costs = [first_fast if flow.may[0] else math.inf, math.inf, math.inf if flow.must[0] else first_slow]
     for k in range(1, len(flow)):
         costs, choice = _step(flow, k, costs, charges)
-        ways.append(choice)
-    return costs, ways
+        choices.append(choice)
+    return costs, choices
 
 
 def _step(
@@ -209,17 +209,6 @@ def _step(
     slow_cost, slow_from = min(to_slow)
     return [born + stay + at, copied_cost + at, slow_cost + slow_at], [(_BORN_FAST, True), copied_from, slow_from]
 
-
-def _trace(ways: list[list[tuple[int, bool]]], state: int) -> Residency:
-    fast, between = [state != _SLOW], []
-    for choice in reversed(ways):
-        state, stayed = choice[state]
-        between.append(stayed)
-        fast.append(state != _SLOW)
-    return by_blocking_moves(tuple(reversed(fast)), tuple(reversed(between)))
-
-
-# The cheapest residencies of all tensors at once when fast memory has a price, recomputing lost tensors or not.
 
 Flags = npt.NDArray[np.bool_]
 
@@ -286,7 +275,9 @@ class CheapestResidencies:
 
 
 class PricedResidencies:
-    """Flows as arrays, the longest first, so that the flows that have a k-th gadget are the first ones.
+    """The cheapest residencies of all flows at once when fast memory has a price, recomputing lost tensors or not.
+
+    Flows are arrays, the longest first, so that the flows that have a k-th gadget are the first ones.
 
     Args:
         flows: the tensors' choices, with blocking moves.
@@ -315,22 +306,26 @@ class PricedResidencies:
         besides_us = {self._rows[tensor]: paid for tensor, paid in weighed_us.items() if tensor in self._rows}
         holding = _HoldingCosts(self._sizes, prices_us_per_byte, besides_us)
         costs = np.zeros((3, len(self.order)))
-        ways: list[npt.NDArray[np.int8]] = []
+        codes: list[npt.NDArray[np.int8]] = []
         for k, gadget in enumerate(self._gadgets):
             count = len(gadget)
             fast_us = gadget.fast_us + holding.of(gadget.starts, gadget.stops)
             if k:
-                after, way = self._step(gadget, costs[:, :count], holding)
-                ways.append(way)
+                after, code = self._step(gadget, costs[:, :count], holding)
+                codes.append(code)
                 costs[:, :count] = after
             else:
                 costs[_COPIED] = _NEVER
             costs[_BORN_FAST, :count] += fast_us
             costs[_COPIED, :count] += fast_us
             costs[_SLOW, :count] += gadget.slow_us
-        found = np.empty(len(self.order))
-        found[self.order] = costs.min(axis=0)
-        return self._cheapest(found, costs.argmin(axis=0), ways)
+        return self._cheapest(self._in_order(costs.min(axis=0)), costs.argmin(axis=0), codes)
+
+    def _in_order(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """(flows,) Values of the flows as given, from those by row."""
+        by_flow = np.empty_like(values)
+        by_flow[self.order] = values
+        return by_flow
 
     def mixed(self, first: CheapestResidencies, second: CheapestResidencies, from_first: Flags) -> CheapestResidencies:
         """The residencies of some flows from one, of the others from another; `from_first` is of shape (flows,)."""
@@ -355,9 +350,7 @@ class PricedResidencies:
             held = np.where(fast, holding[gadget.stops] - holding[gadget.starts], 0.0)
             held += np.where(stayed, holding[gadget.gap_stops] - holding[gadget.gap_starts], 0.0)
             paid[: len(gadget)] += held * self._sizes[: len(gadget)]
-        found = np.empty_like(paid)
-        found[self.order] = paid
-        return found
+        return self._in_order(paid)
 
     def used_bytes(self, cheapest: CheapestResidencies, chosen: Flags) -> Ints:
         """(kernels,) What the residencies of some flows hold in fast memory; `chosen` is of shape (flows,)."""
@@ -374,9 +367,7 @@ class PricedResidencies:
             at = fast & (gadget.starts <= kernel) & (kernel < gadget.stops)
             at |= stayed & (gadget.gap_starts <= kernel) & (kernel < gadget.gap_stops)
             holds[: len(gadget)] |= at
-        found = np.empty_like(holds)
-        found[self.order] = holds
-        return found
+        return self._in_order(holds)
 
     def residencies(self, cheapest: CheapestResidencies, chosen: Sequence[int]) -> dict[int, Residency]:
         """The residencies of some flows."""
@@ -384,14 +375,14 @@ class PricedResidencies:
         fast = [flags.tolist() for flags in cheapest.fast]
         between = [flags.tolist() for flags in cheapest.between]
         counts = [len(gadget) for gadget in self._gadgets]
-        found = {}
+        residencies = {}
         for index in chosen:
             row = place[index]
             length = sum(1 for count in counts if row < count)
-            found[index] = by_blocking_moves(
+            residencies[index] = by_blocking_moves(
                 tuple(fast[k][row] for k in range(length)), tuple(between[k][row] for k in range(1, length))
             )
-        return found
+        return residencies
 
     def _step(self, gadget: _Gadget, costs: Floats, holding: _HoldingCosts) -> tuple[Floats, npt.NDArray[np.int8]]:
         """Costs of the three states after a gap, and for each twice the state before it plus whether it stayed."""
@@ -410,15 +401,15 @@ class PricedResidencies:
             ),
             ((slow, 2 * _SLOW), (copied, 2 * _COPIED), (born + np.minimum(write_us, again_us), 2 * _BORN_FAST)),
         )
-        after, way = np.empty((3, count)), np.empty((3, count), np.int8)
+        after, codes = np.empty((3, count)), np.empty((3, count), np.int8)
         for state, ((cost, first), *others) in enumerate(options):
-            after[state], way[state] = cost, first
+            after[state], codes[state] = cost, first
             for other, code in others:
-                way[state][other < after[state]] = code
+                codes[state][other < after[state]] = code
                 np.minimum(after[state], other, out=after[state])
-        return after, way
+        return after, codes
 
-    def _cheapest(self, cost_us: Floats, states: Ints, ways: Sequence[npt.NDArray[np.int8]]) -> CheapestResidencies:
+    def _cheapest(self, cost_us: Floats, states: Ints, codes: Sequence[npt.NDArray[np.int8]]) -> CheapestResidencies:
         change = np.zeros(self._kernels + 1)
         signature = states + 1
         fast, between = [], []
@@ -430,15 +421,13 @@ class PricedResidencies:
             fast.append(is_fast)
             stayed = np.zeros(count, bool)
             if k:
-                code = ways[k - 1][states[:count], np.arange(count)].astype(np.int64)
+                code = codes[k - 1][states[:count], np.arange(count)].astype(np.int64)
                 stayed = code % 2 == 1
                 self._hold(change, stayed, gadget.gap_starts, gadget.gap_stops)
                 states[:count] = code // 2
                 signature[:count] = signature[:count] * _MIX + code + 1
             between.append(stayed)
-        found = np.empty_like(signature)
-        found[self.order] = signature
-        return CheapestResidencies(cost_us, _summed(change), fast[::-1], between[::-1], found)
+        return CheapestResidencies(cost_us, _summed(change), fast[::-1], between[::-1], self._in_order(signature))
 
     def _hold(self, change: Floats, which: Flags, starts: Ints, stops: Ints) -> None:
         sizes = self._sizes[: len(which)][which]

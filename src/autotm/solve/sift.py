@@ -82,7 +82,7 @@ def _free(reduced: Reduced) -> int:
 class Relaxed(NamedTuple):
     """A model, and what solving it without integrality gave."""
 
-    made: Formulation
+    ilp: Formulation
     session: Session
     solved: Solved
 
@@ -148,7 +148,7 @@ class Sifting:
                 - self._priced_residencies.cheapest(prices).cost_us
             )
             regret_us[doubtful] = 0.0
-            crowded = self._crowded(used_bytes(relaxed.made, self._kernels) - left)
+            crowded = self._crowded(used_bytes(relaxed.ilp, self._kernels) - left)
             total_us = float(regret_us.sum())
             text = "sifted: %d of %d tensors in doubt, %d rows; the others' regret %.3g us, %d more rows broken"
             log.info(text, doubtful.sum(), len(self), len(rows), total_us, len(crowded))
@@ -229,11 +229,11 @@ class Sifting:
         # Pyomo's models are cycles, and several of them at a time would take more memory than the step itself.
         gc.collect()
         with PauseGC():
-            made = build(reduced, base_us)
-            session = Session(made.model, self._problem.options.threads, self._problem.options.seed)
+            ilp = build(reduced, base_us)
+            session = Session(ilp.model, self._problem.options.threads, self._problem.options.seed)
         solved = session.relax(self._deadline - time.perf_counter())
-        return Relaxed(made, session, solved) if solved.outcome is Outcome.CONVERGED else None
+        return Relaxed(ilp, session, solved) if solved.outcome is Outcome.CONVERGED else None
 
     def _prices(self, relaxed: Relaxed) -> Floats:
         """(kernels,) Prices of bytes."""
-        return prices_of(relaxed.session, relaxed.made, None, self._kernels).byte_us
+        return prices_of(relaxed.session, relaxed.ilp, None, self._kernels).byte_us

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from random_graphs import Case, random_case, with_engines
 
 from autotm.check.plan import check_plan
+from autotm.layout.packing import Addresses
 from autotm.model.graph import Tier
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Stay
-from autotm.solve.options import Addresses, SolveOptions
+from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 
 EXACT = SolveOptions(gap=0.0)
@@ -43,7 +44,7 @@ class Quarrel:
         """Nothing has addresses of its own."""
         return iter(())
 
-    def settle(self, *_: object) -> bool:
+    def keep(self, *_: object) -> bool:
         return False
 
 

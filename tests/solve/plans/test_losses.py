@@ -16,7 +16,7 @@ from autotm.solve.local_search import Losses, refine
 from autotm.solve.optimizers import Asynchronous
 from autotm.solve.options import SolveOptions
 from autotm.solve.plans import PlanBuilder
-from autotm.solve.prices import EnginePrices, Lagrangian, Prices, SpanPrices
+from autotm.solve.prices import EnginePrices, Lagrangian, Priced, Prices, SpanPrices
 from autotm.solve.problem import Problem
 
 
@@ -43,7 +43,7 @@ def test_losses_add_up_to_the_distance_from_the_bound(seed: int) -> None:
     repair = PlanBuilder(choices, problem.limit_bytes, kernels)
     repair.complete()
     prices = drawn_prices(choices, np.random.default_rng(seed))
-    priced = Lagrangian(choices, problem.limit_bytes, kernels).at(prices)
+    priced = Priced(Lagrangian(choices, problem.limit_bytes, kernels), prices)
     regrets_us = [priced.regret_us(index, residency) for index, residency in repair.residencies.items()]
     tables = enumerate(zip(choices.tables, repair.entries, strict=True))
     regrets_us += [priced.entry_regret_us(number, table, entry) for number, (table, entry) in tables]
@@ -67,7 +67,8 @@ def test_refining_by_losses_leaves_a_legal_plan_that_is_no_slower() -> None:
     repair = PlanBuilder(choices, problem.limit_bytes, kernels)
     repair.complete()
     before_us = repair.cost_us
-    priced = Lagrangian(choices, problem.limit_bytes, kernels).at(drawn_prices(choices, np.random.default_rng(seed)))
+    prices = drawn_prices(choices, np.random.default_rng(seed))
+    priced = Priced(Lagrangian(choices, problem.limit_bytes, kernels), prices)
     refine(repair, priced, math.inf, -math.inf, seed)
     assert repair.cost_us < before_us
     assert repair.left.min() >= 0

@@ -24,11 +24,11 @@ def problem_of(slower: float) -> Problem:
     return Problem(case.graph, case.profile, case.links, Limit(4, 1), SolveOptions())
 
 
-def excess_ns(made: Formulation, choices: Choices) -> float:
+def excess_ns(ilp: Formulation, choices: Choices) -> float:
     """The most that a span of kernels is asked for more than it lasts, by trying all."""
     until = list(accumulate(choices.kernel_ns, initial=0))
     found = 0.0
-    for moves in (made.async_moves.writes, made.async_moves.reads):
+    for moves in (ilp.writes, ilp.reads):
         asked = [(window, variable.value or 0.0) for choice in moves.values() for variable, window in choice]
         for start, end in combinations(range(len(until)), 2):
             work = sum(w.work_ns * value for w, value in asked if start <= w.start and w.end <= end)
@@ -41,22 +41,22 @@ def test_rows_are_added_until_every_span_keeps_up() -> None:
     choices = Asynchronous().choices(problem)
     kernels = len(problem.graph.kernels)
     reduced = reduce(choices, problem.limit_bytes, kernels)
-    made = build(reduced, problem.base_us)
-    session = Session(made.model, threads=1, seed=0)
+    ilp = build(reduced, problem.base_us)
+    session = Session(ilp.model, threads=1, seed=0)
     search = Search(problem, choices, reduced)
     solved, bounds_us = session.relax(30.0), []
-    first_ns = excess_ns(made, choices)
+    first_ns = excess_ns(ilp, choices)
     while True:
         assert solved.objective is not None
-        search.update_prices(prices_of(session, made, None, kernels))
+        search.update_prices(prices_of(session, ilp, None, kernels))
         bounds_us.append(search.bound_us)
-        assert search.bound_us == pytest.approx(solved.objective * made.us_per_unit, rel=1e-6)
-        block = made.demand.add_broken()
+        assert search.bound_us == pytest.approx(solved.objective * ilp.us_per_unit, rel=1e-6)
+        block = ilp.demand.add_broken()
         if block is None:
             break
         session.extend(block)
         solved = session.relax(30.0)
     assert first_ns > 0
-    assert excess_ns(made, choices) <= 1.0
+    assert excess_ns(ilp, choices) <= 1.0
     assert bounds_us == sorted(bounds_us)
     assert bounds_us[-1] > bounds_us[0]

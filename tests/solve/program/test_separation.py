@@ -7,7 +7,6 @@ from itertools import product
 
 import highspy
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,10 +48,8 @@ def test_inequalities_hold_for_all_that_fits_and_are_broken_where_values_do_not(
         values = [min(value, 0.9) for value in values]
     sets = sets_of(sizes, limit_bytes)
     found = list(Separation().broken(np.array(values), np.array(sizes), limit_bytes))
-    for each in found:
-        assert max(weight(each.weights, chosen) for chosen in sets) == each.most
-        assert weight(each.weights, tuple(values)) == pytest.approx(each.most * (1 + each.excess))
-        assert each.excess > 0
+    for weights in found:
+        assert weight(weights, tuple(values)) > max(weight(weights, chosen) for chosen in sets) > 0
     if is_mixture(values, sets):
         assert not found
     else:
@@ -63,14 +60,12 @@ def test_inequalities_hold_for_all_that_fits_and_are_broken_where_values_do_not(
 
 def test_two_of_three_fit() -> None:
     (found,) = Separation().broken(np.array([0.7, 0.7, 0.7]), np.array([40, 40, 40]), 100)
-    assert set(found.weights.values()) == {1}
-    assert found.most == 2
+    assert found == {0: 1, 1: 1, 2: 1}
 
 
 def test_an_item_beside_a_whole_one_that_leaves_it_no_room() -> None:
     (found,) = Separation().broken(np.array([1.0, 0.5]), np.array([60, 60]), 100)
-    assert found.weights == {0: 1, 1: 1}
-    assert found.most == 1
+    assert found == {0: 1, 1: 1}
 
 
 @given(seed=st.integers(0, 2**31 - 1))
