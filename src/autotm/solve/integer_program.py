@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyomo.core as pyo
@@ -46,10 +45,6 @@ _SEARCHING = 0.6
 class IntegerProgram(Optimizer):
     """An optimizer whose plan solves the compact formulation over its choices."""
 
-    @abstractmethod
-    def choices(self, problem: Problem) -> Choices:
-        """What there is to choose from."""
-
     def place(self, problem: Problem, choices: Choices) -> Placement:
         """Search until the gap or the time limit is reached."""
         return next(self.place_all([problem], choices))
@@ -61,8 +56,7 @@ class IntegerProgram(Optimizer):
         if is_large(reduced):
             yield from _place_sifted(problems, choices, reduced, started)
             return
-        ilp = _ilp_of(reduced, problems[0])
-        options = problems[0].options
+        ilp, options = _ilp_of(reduced, problems[0]), problems[0].options
         session = _session(ilp, options) if ilp.is_open else None
         known: Mapping[int, Residency] = {}
         budget = TimeBudget(options.sweep_s, len(problems))
@@ -113,27 +107,20 @@ def _place_sifted(
         ilp = sifted.ilp if sifted else _ilp_of(reduced, problem)
         session = sifted.session if sifted else _session(ilp, problem.options)
         with PauseGC():
-            relaxed = sifted.solved if sifted else None
-            search = _search(problem, choices, ilp, session, known, deadline, relaxed)
+            search = _search(problem, choices, ilp, session, known, deadline, sifted.solved if sifted else None)
         if not search.is_done and can_be_whole(reduced) and time.perf_counter() < deadline:
-            search = _search_whole(search, reduced, deadline)
+            # What is not close enough after all: search the whole program from there on.
+            partial, ilp = search, _ilp_of(reduced, problem)
+            session = _session(ilp, problem.options)
+            with PauseGC():
+                search = _search(problem, choices, ilp, session, partial.best.residencies, deadline)
+            search.keep(partial.best)
+            if partial.prices is not None:
+                search.update_prices(partial.prices)
         make_addressable(search, ilp, None, end_s)
         known = search.best.residencies
         yield _placement(search, built - started, time.perf_counter() - built)
         started = time.perf_counter()
-
-
-def _search_whole(sifted: Search, reduced: Reduced, deadline: float) -> Search:
-    """What is not close enough after all: search the whole program from there on."""
-    problem = sifted.problem
-    ilp = _ilp_of(reduced, problem)
-    with PauseGC():
-        session = _session(ilp, problem.options)
-        search = _search(problem, sifted.choices, ilp, session, sifted.best.residencies, deadline)
-    search.keep(sifted.best)
-    if sifted.prices is not None:
-        search.update_prices(sifted.prices)
-    return search
 
 
 def _search(
@@ -199,8 +186,7 @@ def _search_beyond(search: Search, ilp: Formulation, session: Session, cuts: Cut
 def _improve(search: Search, deadline: float) -> None:
     """Improve the best plan by itself."""
     now = time.perf_counter()
-    until = min(deadline, now + _LOCALLY * (now - search.started_s))
-    search.refine(until)
+    search.refine(min(deadline, now + _LOCALLY * (now - search.started_s)))
 
 
 def _search_near(search: Search, ilp: Formulation, session: Session, deadline: float) -> bool:
@@ -230,17 +216,14 @@ def _search_all(search: Search, ilp: Formulation, session: Session, deadline: fl
 
 
 def _placement(search: Search, build_s: float, solve_s: float) -> Placement:
-    stays, moves, implementations = plan_of(search.best)
     return Placement(
-        stays=stays,
-        moves=moves,
-        implementations=implementations,
+        *plan_of(search.best),
         bound_us=search.bound_us,
-        solver_bound_us=search.solver_bound_us,
         certificate=search.certificate,
         status=search.status,
         build_s=build_s,
         solve_s=solve_s,
+        solver_bound_us=search.solver_bound_us,
     )
 
 

@@ -96,11 +96,6 @@ def optimizer_named(name: str) -> Optimizer:
     return optimizer
 
 
-# A plan whose offsets fit its limit.
-#
-# The search gives up sets of stays that do not fit together (`layout/packing.py`) while that is worth its time; where
-# the offsets still need more than the limit, a smaller limit is solved for.
-
 log = logging.getLogger(__name__)
 
 _FIRST_MARGIN, _FURTHER = 0.0005, 3
@@ -153,6 +148,8 @@ def sweep_and_pack(
     Raises:
         as `solve_and_pack`.
     """
+    # The search gives up sets of stays that do not fit together while that is worth its time; where the offsets still
+    # need more than the limit, a smaller limit is solved for.
     packing, options, begun = StepPacking(graph), options or SolveOptions(), time.perf_counter()
     solving = replace(options, sweep_s=_SOLVING * options.sweep_s)
     plans = sweep(graph, profile, links, optimizer, limits, solving, packing)
@@ -188,7 +185,11 @@ def _fitted(
         attempts += plan.attempts_s
         margin *= _FURTHER
     asked = _as_asked(first, plan, attempts, options.gap)
-    if asked.status is Status.ABOVE_GAP and (closer := _closer_gap(first, plan, options.gap)) > 0:
+    # The gap to its own bound at which a plan would be within the asked one of the first attempt's. None is positive
+    # where no search at the smaller limit could prove it.
+    closer = 1 - (1 - options.gap) * plan.bound_us / first.bound_us if first.bound_us > 0 else 0.0
+    has_ended_well = plan.status in {Status.OPTIMAL, Status.WITHIN_GAP}
+    if asked.status is Status.ABOVE_GAP and has_ended_well and closer > 0:
         log.info("the plan that fits is %.3g %% from the bound; solving again for less", 100 * asked.gap)
         limit = Limit(size_bytes=limit_bytes)
         again = solve(graph, profile, links, first.optimizer, limit, replace(options, gap=closer), packing)
@@ -230,16 +231,6 @@ def _packed(graph: CountedGraph, plan: Plan, packing: StepPacking) -> tuple[Plan
     return (plan if plan.one_pool else replace(plan, offsets=layout.offsets)), layout
 
 
-def _closer_gap(first: Plan, plan: Plan, asked: float) -> float:
-    """The gap to its own bound at which `plan` would be within the asked one of the first attempt's.
-
-    0 or less where no search at the smaller limit could prove it, or the one that was made did not end well.
-    """
-    if plan.status not in {Status.OPTIMAL, Status.WITHIN_GAP} or first.bound_us <= 0:
-        return 0.0
-    return 1 - (1 - asked) * plan.bound_us / first.bound_us
-
-
 def _as_asked(first: Plan, plan: Plan, attempts: tuple[tuple[float, float], ...], target: float) -> Plan:
     if len(attempts) == len(first.attempts_s):
         return plan
@@ -270,12 +261,9 @@ def _unpackable(first: Plan, layout: Layout, why: str) -> InfeasibleLimitError:
     )
 
 
-# The integer program that a solve would hand to HiGHS, as a file for other solvers.
-
-
 @dataclass(frozen=True)
 class ProgramSize:
-    """How large a program is, and the microseconds of one unit of its objective; zeros where nothing is to solve."""
+    """Size of an integer program, and the microseconds of a unit of its objective; zeros where nothing is to solve."""
 
     columns: int
     rows: int
