@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import Any
 
 from autotm.model.files import hash_of
 from autotm.model.graph import (
@@ -35,6 +36,10 @@ class Case:
     graph: Graph
     profile: Profile
     links: Links
+
+    def __iter__(self) -> Iterator[Any]:
+        """What functions of solving and checking take, in their order."""
+        return iter((self.graph, self.profile, self.links))
 
 
 @dataclass

@@ -1,12 +1,19 @@
-"""Asynchronous moves: the exact optimum of small steps, never worse than blocking moves, within memory and engines."""
+"""Asynchronous moves: exact optima, engines that keep up, what a plan loses, and rows and prices of engine time."""
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import replace
+from itertools import accumulate, combinations
 
+import numpy as np
 import pytest
+from checked_plans import solved
 from exhaustive_async_moves import optimum_us
-from random_graphs import Case, random_case, training_step_case, with_engines
+from hypothesis import given
+from hypothesis import strategies as st
+from random_graphs import Case, exact_case, random_case, training_step_case, with_engines
 
 from autotm.check.plan import check_plan
 from autotm.check.program import check_program
@@ -15,20 +22,25 @@ from autotm.layout.packing import pack
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Status
+from autotm.solve.choices import Choices, Window
+from autotm.solve.formulation import Formulation, build
+from autotm.solve.highs import Session
+from autotm.solve.local_search import Losses, refine
+from autotm.solve.optimizers import Asynchronous
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve, sweep
+from autotm.solve.plans import Engine, PlanBuilder
+from autotm.solve.prices import EnginePrices, Lagrangian, Priced, Prices, SpanPrices
+from autotm.solve.problem import Problem
+from autotm.solve.reductions import reduce
+from autotm.solve.relaxation import prices_of
+from autotm.solve.search import Search
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
 
 
 def small_case(seed: int, slower: float) -> Case:
     return with_engines(random_case(seed, kernels=6 + seed % 2), slower)
-
-
-def plan_of(case: Case, optimizer: str, limit: Limit, options: SolveOptions = EXACT) -> Plan:
-    plan = solve(case.graph, case.profile, case.links, optimizer, limit, options)
-    check_plan(case.graph, case.profile, case.links, plan)
-    return plan
 
 
 def async_moves(plan: Plan) -> int:
@@ -46,13 +58,13 @@ FLYING = ((3, 3.0), (5, 1.0), (13, 1.0), (34, 3.0))
 def test_the_optimum_of_small_steps_is_found(seed: int, slower: float) -> None:
     case = small_case(seed, slower)
     for limit in (Limit(1, 1), Limit(2, 1)):
-        plan = plan_of(case, "asynchronous", limit)
+        plan = solved(case, "asynchronous", limit, EXACT)
         optimum, flying = optimum_us(case, plan.dram_limit_bytes)
         assert plan.objective_us == pytest.approx(optimum)
         assert plan.status is Status.OPTIMAL
         assert async_moves(plan) or limit != Limit(1, 1) or (seed, slower) not in FLYING
         if flying == 0:
-            assert plan.objective_us == pytest.approx(plan_of(case, "synchronous", limit).objective_us)
+            assert plan.objective_us == pytest.approx(solved(case, "synchronous", limit, EXACT).objective_us)
         layout = pack(case.graph, plan)
         if layout.fast_bytes <= plan.dram_limit_bytes:
             check_program(case.graph, plan, compile_program(case.graph, plan, layout))
@@ -61,19 +73,17 @@ def test_the_optimum_of_small_steps_is_found(seed: int, slower: float) -> None:
 def test_limits_that_share_a_model_get_the_same_optimum() -> None:
     """Windows that a smaller limit forbids are closed in the shared model."""
     case, limits = small_case(34, 3.0), (Limit(4, 1), Limit(1, 1), Limit(2, 1))
-    for limit, plan in zip(
-        limits, sweep(case.graph, case.profile, case.links, "asynchronous", limits, EXACT), strict=True
-    ):
-        check_plan(case.graph, case.profile, case.links, plan)
-        assert plan.objective_us == pytest.approx(plan_of(case, "asynchronous", limit).objective_us)
+    for limit, plan in zip(limits, sweep(*case, "asynchronous", limits, EXACT), strict=True):
+        check_plan(*case, plan)
+        assert plan.objective_us == pytest.approx(solved(case, "asynchronous", limit, EXACT).objective_us)
 
 
 def test_a_free_engine_hides_moves_and_a_busy_one_does_not() -> None:
     """The faster the engines, the shorter the step; engines slower than any gap leave only blocking moves."""
     case = training_step_case(layers=3)
     options = SolveOptions(gap=1e-3, time_limit_s=200.0)
-    blocking = plan_of(case, "synchronous", Limit(4, 1), options)
-    plans = [plan_of(with_engines(case, slower), "asynchronous", Limit(4, 1), options) for slower in (1.0, 1e4)]
+    blocking = solved(case, "synchronous", Limit(4, 1), options)
+    plans = [solved(with_engines(case, slower), "asynchronous", Limit(4, 1), options) for slower in (1.0, 1e4)]
     assert plans[0].objective_us < 0.98 * blocking.objective_us
     assert async_moves(plans[0]) > 5
     assert async_moves(plans[1]) == 0
@@ -83,8 +93,8 @@ def test_a_free_engine_hides_moves_and_a_busy_one_does_not() -> None:
 def test_larger_steps_beat_blocking_moves_with_a_bound_that_prices_prove() -> None:
     case = with_engines(training_step_case(layers=12), 2.0)
     options = SolveOptions(gap=0.05, time_limit_s=200.0)
-    plan = plan_of(case, "asynchronous", Limit(4, 1), options)
-    blocking = plan_of(case, "synchronous", Limit(4, 1), options)
+    plan = solved(case, "asynchronous", Limit(4, 1), options)
+    blocking = solved(case, "synchronous", Limit(4, 1), options)
     assert plan.bound_us < plan.objective_us < blocking.objective_us
     assert plan.certificate is not None
     assert plan.certificate.out.starts or plan.certificate.back.starts
@@ -92,21 +102,187 @@ def test_larger_steps_beat_blocking_moves_with_a_bound_that_prices_prove() -> No
 
 def test_moves_that_cost_as_much_beside_kernels_are_blocking() -> None:
     case = with_engines(random_case(1, kernels=8), 1.0, contention=3.0)
-    assert async_moves(plan_of(case, "asynchronous", Limit(1, 1))) == 0
+    assert async_moves(solved(case, "asynchronous", Limit(1, 1), EXACT)) == 0
 
 
 def test_links_that_were_measured_before_are_refused_with_the_remedy() -> None:
     case = random_case(1)
     with pytest.raises(BadInputError, match=r"not measured; remove links\.json and run"):
-        solve(case.graph, case.profile, case.links, "asynchronous", Limit(1, 1))
+        solve(*case, "asynchronous", Limit(1, 1))
 
 
 def test_operands_that_must_be_fast_are_fetched_beside_kernels() -> None:
     case = with_engines(random_case(8, kernels=10), 0.5)
     options = replace(EXACT, fast_operands_only=True)
     limit = Limit(size_bytes=int(case.graph.peak_live_bytes * 0.7))
-    plan = solve(case.graph, case.profile, case.links, "asynchronous", limit, options)
-    check_plan(case.graph, case.profile, case.links, plan, fast_operands_only=True)
-    blocking = solve(case.graph, case.profile, case.links, "synchronous", limit, options)
+    plan = solved(case, "asynchronous", limit, options)
+    blocking = solve(*case, "synchronous", limit, options)
     assert plan.objective_us < blocking.objective_us
     assert all("P" not in configuration for configuration in plan.configurations)
+
+
+def drawn_window(draw: random.Random, kernels: int) -> Window:
+    start, end = sorted(draw.sample(range(kernels + 1), 2))
+    return Window(start, end, draw.randrange(1, 8))
+
+
+def can_be_done(windows: list[Window], kernel_ns: list[int]) -> bool:
+    """Whether no span of kernels is asked for more than it has."""
+    return all(
+        sum(one.work_ns for one in windows if start <= one.start and one.end <= end) <= sum(kernel_ns[start:end])
+        for start, end in combinations(range(len(kernel_ns) + 1), 2)
+    )
+
+
+@given(seed=st.integers(0, 2**31 - 1))
+def test_a_move_is_refused_only_where_no_sharing_admits_it(seed: int) -> None:
+    draw = random.Random(seed)
+    kernel_ns = [draw.randrange(0, 12) for _ in range(9)]
+    engine, taken = Engine(kernel_ns), {}
+    outcomes = []
+    for number in range(40):
+        if taken and draw.random() < 0.3:
+            gone = draw.choice(sorted(taken))
+            engine.give(gone)
+            del taken[gone]
+        window = drawn_window(draw, len(kernel_ns))
+        fits = can_be_done([*taken.values(), window], kernel_ns)
+        assert engine.make_room(window) == fits
+        assert engine.take((number, 1), window) == fits
+        outcomes.append(fits)
+        if fits:
+            taken[number, 1] = window
+    assert set(outcomes) == {True, False}
+
+
+@given(seed=st.integers(0, 2**31 - 1))
+def test_what_was_changed_since_a_mark_is_taken_back(seed: int) -> None:
+    """What could be taken before can be taken after, and nothing else."""
+    draw = random.Random(seed)
+    kernel_ns = [draw.randrange(2, 12) for _ in range(9)]
+    engine, taken = Engine(kernel_ns), {}
+    for number in range(6):
+        window = drawn_window(draw, len(kernel_ns))
+        if engine.take((number, 1), window):
+            taken[number, 1] = window
+    engine.mark()
+    for key in sorted(taken)[::2]:
+        engine.give(key)
+    changed = sum(engine.take((number, 2), drawn_window(draw, len(kernel_ns))) for number in range(10))
+    assert changed
+    engine.roll_back()
+    for _ in range(30):
+        window = drawn_window(draw, len(kernel_ns))
+        assert engine.make_room(window) == can_be_done([*taken.values(), window], kernel_ns)
+
+
+def test_a_move_gives_way_over_others() -> None:
+    """The first can only go where the second is, and that one only where the third is, which can go on."""
+    engine = Engine([4, 4, 4, 4])
+    assert engine.take((0, 1), Window(0, 2, 4))
+    assert engine.take((1, 1), Window(1, 3, 4))
+    assert engine.take((2, 1), Window(2, 4, 4))
+    assert engine.take((3, 1), Window(0, 1, 4))
+    assert not engine.make_room(Window(0, 4, 1))
+    engine.give((0, 1))
+    assert engine.make_room(Window(3, 4, 4))
+
+
+def drawn_prices(choices: Choices, draw: np.random.Generator) -> Prices:
+    """Some spans of each engine have a price, some kernels one for bytes, all operands one for being slow."""
+    kernels = len(choices.kernel_ns)
+    until_ns = np.concatenate(([0], np.cumsum(choices.kernel_ns)))
+    spans = []
+    for _ in range(2):
+        ends = np.sort(draw.choice(kernels + 1, (5, 2)), axis=1)
+        starts, ends = ends[ends[:, 0] < ends[:, 1]].T
+        spans.append(SpanPrices(starts, ends, until_ns[ends] - until_ns[starts], draw.random(len(starts)) * 1e-3))
+    slow_us = tuple(tuple(draw.normal(size=len(table.operands)).tolist()) for table in choices.tables)
+    byte_us = np.where(draw.random(kernels) < 0.5, draw.random(kernels) * 1e-3, 0.0)
+    return Prices(byte_us, slow_us, EnginePrices(*spans))
+
+
+@given(seed=st.integers(0, 2**31 - 1))
+def test_losses_add_up_to_the_distance_from_the_bound(seed: int) -> None:
+    case = with_engines(exact_case(seed, kernels=8), 1.0)
+    options = SolveOptions(additive_tolerance=0.0)
+    problem = Problem(*case, Limit(1, 1), options)
+    choices, kernels = Asynchronous().choices(problem), len(case.graph.kernels)
+    repair = PlanBuilder(choices, problem.limit_bytes, kernels)
+    repair.complete()
+    prices = drawn_prices(choices, np.random.default_rng(seed))
+    priced = Priced(Lagrangian(choices, problem.limit_bytes, kernels), prices)
+    regrets_us = [priced.regret_us(index, residency) for index, residency in repair.residencies.items()]
+    tables = enumerate(zip(choices.tables, repair.entries, strict=True))
+    regrets_us += [priced.entry_regret_us(number, table, entry) for number, (table, entry) in tables]
+    assert min(regrets_us) > -1e-9
+    engines = prices.engines
+    unused_us = engines.out.unused_us(repair.engines.out.windows.values()).sum()
+    unused_us += engines.back.unused_us(repair.engines.back.windows.values()).sum()
+    memory_us = float(prices.byte_us @ repair.left)
+    distance_us = repair.cost_us - priced.bound_us
+    assert sum(regrets_us) + unused_us + memory_us == pytest.approx(distance_us, rel=1e-9, abs=1e-9)
+    lost_us = Losses(choices.flows, priced).of_us(repair)
+    assert lost_us.min() >= 0
+    assert lost_us.sum() <= distance_us + 1e-9
+
+
+def test_refining_by_losses_leaves_a_legal_plan_that_is_no_slower() -> None:
+    seed = 1
+    case = with_engines(training_step_case(layers=3, branches=3, seed=seed), 2.0)
+    problem = Problem(*case, Limit(4, 1), SolveOptions())
+    choices, kernels = Asynchronous().choices(problem), len(case.graph.kernels)
+    repair = PlanBuilder(choices, problem.limit_bytes, kernels)
+    repair.complete()
+    before_us = repair.cost_us
+    prices = drawn_prices(choices, np.random.default_rng(seed))
+    priced = Priced(Lagrangian(choices, problem.limit_bytes, kernels), prices)
+    refine(repair, priced, math.inf, -math.inf, seed)
+    assert repair.cost_us < before_us
+    assert repair.left.min() >= 0
+    again = repair.cost_us
+    refine(repair, priced, math.inf, again, seed)
+    assert repair.cost_us == again
+
+
+def problem_of(slower: float) -> Problem:
+    case = with_engines(training_step_case(layers=4), slower)
+    return Problem(*case, Limit(4, 1), SolveOptions())
+
+
+def excess_ns(ilp: Formulation, choices: Choices) -> float:
+    """The most that a span of kernels is asked for more than it lasts, by trying all."""
+    until = list(accumulate(choices.kernel_ns, initial=0))
+    found = 0.0
+    for moves in (ilp.writes, ilp.reads):
+        asked = [(window, variable.value or 0.0) for choice in moves.values() for variable, window in choice]
+        for start, end in combinations(range(len(until)), 2):
+            work = sum(w.work_ns * value for w, value in asked if start <= w.start and w.end <= end)
+            found = max(found, work - (until[end] - until[start]))
+    return found
+
+
+def test_rows_are_added_until_every_span_keeps_up() -> None:
+    problem = problem_of(2.0)
+    choices = Asynchronous().choices(problem)
+    kernels = len(problem.graph.kernels)
+    reduced = reduce(choices, problem.limit_bytes, kernels)
+    ilp = build(reduced, problem.base_us)
+    session = Session(ilp.model, threads=1, seed=0)
+    search = Search(problem, choices, reduced)
+    solved, bounds_us = session.relax(30.0), []
+    first_ns = excess_ns(ilp, choices)
+    while True:
+        assert solved.objective is not None
+        search.update_prices(prices_of(session, ilp, None, kernels))
+        bounds_us.append(search.bound_us)
+        assert search.bound_us == pytest.approx(solved.objective * ilp.us_per_unit, rel=1e-6)
+        block = ilp.demand.add_broken()
+        if block is None:
+            break
+        session.extend(block)
+        solved = session.relax(30.0)
+    assert first_ns > 0
+    assert excess_ns(ilp, choices) <= 1.0
+    assert bounds_us == sorted(bounds_us)
+    assert bounds_us[-1] > bounds_us[0]

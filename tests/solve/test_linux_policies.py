@@ -1,4 +1,4 @@
-"""What Linux does by itself: plans vouched for, pages dealt as asked, priced as other plans are, never past a bound."""
+"""What Linux does by itself: plans vouched for, pages dealt as asked, balanced as known, never past a bound."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked_plans import packed
 from random_graphs import Case, make_links, random_case, random_profile, training_step_case
 
 from autotm.check.fault import Fault, FaultError
 from autotm.check.plan import check_plan
-from autotm.check.program import check_program
-from autotm.layout.compile import compile_program
 from autotm.model.cache import PageCounts
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Tier
@@ -21,8 +20,19 @@ from autotm.model.limit import Counts, Limit, counting
 from autotm.model.links import MachineRates
 from autotm.model.plan import Plan, Status
 from autotm.solve.options import SolveOptions
-from autotm.solve.paging import PageMap, interleave_weights, interleaved, preferred, touch, touch_order
-from autotm.solve.placing import solve, solve_and_pack
+from autotm.solve.paging import (
+    Balancing,
+    BalancingRules,
+    PageMap,
+    StepCosts,
+    balanced,
+    interleave_weights,
+    interleaved,
+    preferred,
+    touch,
+    touch_order,
+)
+from autotm.solve.placing import solve
 from autotm.solve.problem import Problem
 from autotm.solve.recheck import plan_us
 
@@ -36,7 +46,7 @@ def rated(case: Case) -> Case:
 
 
 def planned(case: Case, optimizer: str, limit: Limit, **options: Any) -> Plan:
-    return solve(case.graph, case.profile, case.links, optimizer, limit, SolveOptions(**options))
+    return solve(*case, optimizer, limit, SolveOptions(**options))
 
 
 def big_case(seed: int) -> Case:
@@ -49,10 +59,7 @@ def big_case(seed: int) -> Case:
 def test_plans_and_programs_are_vouched_for(optimizer: str, limit: Limit) -> None:
     for seed in range(2):
         case = big_case(seed)
-        plan, layout = solve_and_pack(case.graph, case.profile, case.links, optimizer, limit)
-        check_plan(case.graph, case.profile, case.links, plan)
-        program = compile_program(case.graph, plan, layout)
-        check_program(case.graph, plan, program)
+        plan, _, program = packed(case, optimizer, limit)
         assert plan.status is Status.NOT_OPTIMIZED
         assert plan.paged is not None
         assert plan.paged.placed_by == "simulated"
@@ -90,7 +97,7 @@ def test_arguments_are_in_the_pool_where_the_limit_counts_them() -> None:
     case = Case(graph, random_profile(graph, 3), few.links)
     for optimizer in POLICIES:
         plan = planned(case, optimizer, Limit(1, 1))
-        check_plan(case.graph, case.profile, case.links, plan)
+        check_plan(*case, plan)
         assert {"data", "weight"} <= {stay.tensor for stay in plan.stays}
 
 
@@ -158,7 +165,7 @@ def test_what_linux_cannot_keep_is_refused(optimizer: str) -> None:
 def test_a_plan_is_priced_anew_by_its_pages() -> None:
     case = rated(training_step_case(layers=6))
     plan = planned(case, "linux-preferred", Limit(4, 1))
-    problem = Problem(case.graph, case.profile, case.links, Limit(4, 1), SolveOptions())
+    problem = Problem(*case, Limit(4, 1), SolveOptions())
     assert plan_us(problem, plan) == plan.objective_us
     other = replace(problem, profile=random_profile(case.graph, 5))
     anew = solve(case.graph, other.profile, case.links, "linux-preferred", Limit(4, 1), SolveOptions())
@@ -201,7 +208,7 @@ def test_a_wrong_plan_is_told(breaks: Callable[[Plan], dict[str, Any]], fault: F
     assert plan.paged is not None
     wrong = replace(plan, paged=replace(plan.paged, **breaks(plan)))
     with pytest.raises(FaultError) as told:
-        check_plan(case.graph, case.profile, case.links, wrong)
+        check_plan(*case, wrong)
     assert told.value.fault is fault
 
 
@@ -210,5 +217,114 @@ def test_pages_belong_to_policies_of_linux_only() -> None:
     plan, slow = (planned(case, name, Limit(1, 0)) for name in ("linux-preferred", "all-slow"))
     for wrong in (replace(plan, paged=None), replace(slow, paged=plan.paged)):
         with pytest.raises(FaultError) as told:
-            check_plan(case.graph, case.profile, case.links, wrong)
+            check_plan(*case, wrong)
         assert told.value.fault is Fault.PAGES
+
+
+PAGE = 4096
+HOT, COLD = 200, 2000
+"""Pages that every step reads, and pages that only the first one touches: those come first, and take fast memory."""
+
+
+def hot_and_cold(step_us: float = 50_000.0) -> tuple[PageMap, StepCosts]:
+    """One kernel that reads the hot pages, each slow byte of which costs as much as in emulated Optane memory."""
+    cold, hot = touch(0, COLD * PAGE, PAGE), touch(COLD * PAGE, HOT * PAGE, PAGE)
+    pages = PageMap(PAGE, COLD + HOT, ((hot,),), before=(cold,))
+    return pages, StepCosts((step_us,), ((2e-5,),), 3e-5, 8e-5)
+
+
+def streaming(pages: int = 1000, kernels: int = 20) -> tuple[PageMap, StepCosts]:
+    """Kernels that each pass over their own part of the pool, in turn."""
+    part = pages // kernels
+    touches = tuple((touch(number * part * PAGE, part * PAGE, PAGE),) for number in range(kernels))
+    return PageMap(PAGE, pages, touches), StepCosts((5_000.0,) * kernels, ((2e-5,),) * kernels, 3e-5, 8e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hot_pages_are_fast_after_two_passes_of_the_scan(seed: int) -> None:
+    pages, costs = hot_and_cold()
+    running = Balancing(pages, HOT + 50, costs, seed)
+    assert not running.fast[COLD:].any(), "first touch gave all fast memory to the cold pages"
+    while running.now_us < 2.5e6:
+        running.kernel(0)
+    assert running.fast[COLD:].all()
+    slow_bytes, promoted, demoted = running.kernel(0)
+    assert (slow_bytes, promoted, demoted) == ([0], 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_steady_step_is_the_best_one_where_all_that_is_hot_fits(seed: int) -> None:
+    pages, costs = hot_and_cold()
+    found = balanced(pages, HOT + 50, costs, seed)
+    assert found.is_steady
+    assert found.slow_bytes == ((0,),)
+    assert (found.promoted_bytes, found.demoted_bytes) == ((0,), (0,))
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 3, 17, 400, 999, 1000])
+@pytest.mark.parametrize("seed", range(3))
+def test_fast_memory_never_holds_more_than_the_limit(capacity: int, seed: int) -> None:
+    pages, costs = streaming()
+    running, before = Balancing(pages, capacity, costs, seed), None
+    for _ in range(100):
+        for number in range(len(pages.kernels)):
+            _, promoted, demoted = running.kernel(number)
+            held = int(running.fast.sum())
+            assert held <= capacity
+            assert held <= running.most_fast_pages <= capacity
+            if before is not None:
+                assert held - before == (promoted - demoted) // PAGE, "pages are neither lost nor made"
+            before = held
+
+
+def test_the_same_seed_gives_the_same_pages_and_another_one_others() -> None:
+    pages, costs = streaming()
+    one, same, other = (balanced(pages, 300, costs, seed) for seed in (1, 1, 2))
+    assert one == same
+    assert one.promoted_bytes != other.promoted_bytes
+
+
+def test_a_step_that_reads_more_than_fits_moves_pages_for_ever() -> None:
+    pages, costs = streaming()
+    found = balanced(pages, 300, costs, 0)
+    assert sum(found.promoted_bytes) > 0
+    assert sum(found.demoted_bytes) == pytest.approx(sum(found.promoted_bytes), rel=0.05)
+
+
+def test_pages_are_promoted_no_faster_than_the_rate_limit() -> None:
+    pages, costs = hot_and_cold()
+    rules = BalancingRules(rate_bytes=20 * PAGE)
+    running = Balancing(pages, HOT + 50, costs, 0, rules)
+    while running.now_us < 4e6:
+        running.kernel(0)
+    assert 0 < int(running.fast[COLD:].sum()) <= 5 * 20
+
+
+def test_a_page_touched_long_after_it_was_marked_is_not_hot() -> None:
+    pages, costs = hot_and_cold(step_us=5e6)
+    running = Balancing(pages, HOT + 50, costs, 0, BalancingRules(hot_us=1e5))
+    for _ in range(6):
+        running.kernel(0)
+    # Scans mark just before the kernel touches, in the same moment: those are hot whatever the threshold.
+    marked_before = running.fast[COLD:].copy()
+    running._marked[COLD:] = np.where(running.fast[COLD:], np.inf, running.now_us - 2e5)
+    running._next_scan_us = running.now_us + 1e9
+    running.kernel(0)
+    assert (running.fast[COLD:] == marked_before).all()
+
+
+def test_steps_that_are_skipped_are_those_that_would_have_run() -> None:
+    pages, costs = hot_and_cold(step_us=1_000.0)
+    by_window, one_by_one = Balancing(pages, 100, costs, 3), Balancing(pages, 100, costs, 3)
+    window = by_window.window()
+    slow = 0
+    while one_by_one.now_us < by_window.now_us - 500:
+        slow += one_by_one.kernel(0)[0][0]
+    assert window.steps > 1000
+    assert slow == pytest.approx(float(window.slow[0][0]), rel=0.01)
+    assert (by_window.fast == one_by_one.fast).mean() > 0.99
+
+
+def test_a_program_without_tensors_has_no_pages() -> None:
+    found = balanced(PageMap(PAGE, 0, ((),)), 0, StepCosts((10.0,), ((),), 1e-5, 1e-5), 0)
+    assert found.slow_bytes == ((),)

@@ -1,29 +1,38 @@
-"""What holds for every plan: bounds, baselines, monotony, restrictions, refusals."""
+"""What holds for every plan: bounds, baselines, statuses, refusals, names and units that do not matter, scale."""
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from claims import claimed_gap
+from checked_plans import claimed_gap, solved
+from counted_calls import calls_of
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import Case, random_case, training_step_case
+from random_graphs import Case, random_case, training_step_case, with_engines
 
 from autotm.check.plan import check_plan
 from autotm.model.errors import BadInputError, InfeasibleLimitError
 from autotm.model.files import hash_of
-from autotm.model.graph import Role, Tensor, Tier
+from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor, Tier
 from autotm.model.limit import Limit
+from autotm.model.links import Link, Links
 from autotm.model.plan import Plan, Status
+from autotm.model.profile import Profile, Timing
+from autotm.solve import highs
 from autotm.solve.choices import Choices
+from autotm.solve.highs import Session, Solved
 from autotm.solve.optimizer import Placement
 from autotm.solve.optimizers import Static
 from autotm.solve.options import SolveOptions, optimizer_names
 from autotm.solve.placing import solve
 from autotm.solve.problem import Problem
 from autotm.solve.recheck import SolverDefectError
+from deep_graphs import deepened
+from modelled_profile import modelled_links, modelled_profile
 
 LIMITS = [Limit(1, 0), Limit(19, 1), Limit(4, 1), Limit(1, 1), Limit(1, 3), Limit(0, 1)]
 
@@ -31,13 +40,6 @@ LIMITS = [Limit(1, 0), Limit(19, 1), Limit(4, 1), Limit(1, 1), Limit(1, 3), Limi
 @pytest.fixture(scope="module")
 def step() -> Case:
     return training_step_case(layers=4, branches=3)
-
-
-def plan_of(case: Case, optimizer: str, limit: Limit, options: SolveOptions | None = None) -> Plan:
-    plan = solve(case.graph, case.profile, case.links, optimizer, limit, options)
-    fixed, operands = (options.fixed, options.fast_operands_only) if options else ({}, False)
-    check_plan(case.graph, case.profile, case.links, plan, fixed=fixed, fast_operands_only=operands)
-    return plan
 
 
 def test_registry() -> None:
@@ -50,20 +52,20 @@ def test_registry() -> None:
 
 def test_unknown_optimizer_names_the_nearest(step: Case) -> None:
     with pytest.raises(BadInputError, match=r"'synchronos'; did you mean 'synchronous'\?"):
-        solve(step.graph, step.profile, step.links, "synchronos", Limit(1, 1))
+        solve(*step, "synchronos", Limit(1, 1))
 
 
 @pytest.fixture(scope="module")
 def plans(step: Case) -> dict[str, list[Plan]]:
     """Plans of both optimizers at every limit, tightest first; no clock decides how near to the best."""
     unhurried = SolveOptions(time_limit_s=1000.0)
-    return {name: [plan_of(step, name, limit, unhurried) for limit in LIMITS] for name in ("static", "synchronous")}
+    return {name: [solved(step, name, limit, unhurried) for limit in LIMITS] for name in ("static", "synchronous")}
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
 def test_bounds_baselines_and_monotony(step: Case, plans: dict[str, list[Plan]], optimizer: str) -> None:
-    fastest = plan_of(step, "all-fast", Limit(0, 1)).objective_us
-    slowest = plan_of(step, "all-slow", Limit(1, 0)).objective_us
+    fastest = solved(step, "all-fast", Limit(0, 1)).objective_us
+    slowest = solved(step, "all-slow", Limit(1, 0)).objective_us
     found = plans[optimizer]
     assert found[0].objective_us == pytest.approx(slowest)
     assert found[-1].objective_us == pytest.approx(fastest)
@@ -84,21 +86,21 @@ def test_synchronous_never_loses_to_static(plans: dict[str, list[Plan]]) -> None
 
 def test_everything_is_fast_when_it_fits(step: Case) -> None:
     for optimizer in ("static", "synchronous", "all-fast"):
-        plan = plan_of(step, optimizer, Limit(0, 1))
+        plan = solved(step, optimizer, Limit(0, 1))
         assert not any("P" in configuration for configuration in plan.configurations)
         assert plan.gap == 0
 
 
 def test_equal_calls_give_equal_plans(step: Case) -> None:
     # Within a gap that no clock decides.
-    first, second = (plan_of(step, "synchronous", Limit(1, 1), SolveOptions(gap=0.1)) for _ in range(2))
+    first, second = (solved(step, "synchronous", Limit(1, 1), SolveOptions(gap=0.1)) for _ in range(2))
     assert (first.stays, first.moves, first.bound_us) == (second.stays, second.moves, second.bound_us)
 
 
 def test_time_limit_returns_a_legal_plan_with_its_true_gap(step: Case, plans: dict[str, list[Plan]]) -> None:
     """Neither of two searches for the same limit proves more than the other has found."""
     unhurried = plans["synchronous"][LIMITS.index(Limit(19, 1))]
-    plan = plan_of(step, "synchronous", Limit(19, 1), SolveOptions(gap=0.0, time_limit_s=0.05))
+    plan = solved(step, "synchronous", Limit(19, 1), SolveOptions(gap=0.0, time_limit_s=0.05))
     assert plan.status in {Status.TIME_LIMIT, Status.OPTIMAL}
     assert plan.bound_us <= unhurried.objective_us * (1 + 1e-9)
     assert unhurried.bound_us <= plan.objective_us * (1 + 1e-9)
@@ -114,14 +116,14 @@ def test_kernels_that_need_fast_operands(seed: int, *, unused: bool) -> None:
         case = replace(case, graph=graph, profile=replace(case.profile, graph_hash=hash_of(graph)))
     options = SolveOptions(gap=0.0, fast_operands_only=True)
     with pytest.raises(InfeasibleLimitError) as caught:
-        solve(case.graph, case.profile, case.links, "synchronous", Limit(size_bytes=64), options)
+        solve(*case, "synchronous", Limit(size_bytes=64), options)
     smallest = int(str(caught.value).split("smallest feasible limit is ")[1].split()[0])
     assert f"{smallest - 64} bytes short" in str(caught.value)
     with pytest.raises(InfeasibleLimitError, match=r"64 bytes short; the smallest feasible limit"):
-        solve(case.graph, case.profile, case.links, "synchronous", Limit(size_bytes=smallest - 64), options)
-    plan = plan_of(case, "synchronous", Limit(size_bytes=smallest), options)
+        solve(*case, "synchronous", Limit(size_bytes=smallest - 64), options)
+    plan = solved(case, "synchronous", Limit(size_bytes=smallest), options)
     assert not any("P" in configuration for configuration in plan.configurations)
-    assert plan_of(case, "synchronous", Limit(0, 1), options).moves == ()
+    assert solved(case, "synchronous", Limit(0, 1), options).moves == ()
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
@@ -129,7 +131,7 @@ def test_fixed_tensors_stay_where_they_are_told(optimizer: str) -> None:
     case = random_case(3, kernels=7)
     fast, slow = case.graph.movable[0], case.graph.movable[1]
     options = SolveOptions(gap=0.0, fixed={fast.name: Tier.FAST, slow.name: Tier.SLOW})
-    plan = plan_of(case, optimizer, Limit(1, 1), options)
+    plan = solved(case, optimizer, Limit(1, 1), options)
     tiers = {name: {stay.tier for stay in plan.stays if stay.tensor == name} for name in (fast.name, slow.name)}
     assert tiers == {fast.name: {Tier.FAST}, slow.name: {Tier.SLOW}}
 
@@ -139,12 +141,12 @@ def test_infeasible_limit_names_kernel_shortage_and_remedy() -> None:
     peak = case.graph.peak_live_bytes
     kernel = case.graph.live_bytes.index(peak)
     with pytest.raises(InfeasibleLimitError) as caught:
-        solve(case.graph, case.profile, case.links, "all-fast", Limit(size_bytes=peak - 100))
+        solve(*case, "all-fast", Limit(size_bytes=peak - 100))
     text = str(caught.value)
     assert f"kernel {kernel} '{case.graph.kernels[kernel].name}'" in text
     assert "100 bytes short" in text
     assert f"smallest feasible limit is {peak} bytes" in text
-    plan_of(case, "all-fast", Limit(size_bytes=peak))
+    solved(case, "all-fast", Limit(size_bytes=peak))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_infeasible_limit_names_kernel_shortage_and_remedy() -> None:
 def test_contradicting_restrictions(options: dict[str, object], optimizer: str, message: str) -> None:
     case = random_case(3, kernels=5)
     with pytest.raises(BadInputError, match=message):
-        solve(case.graph, case.profile, case.links, optimizer, Limit(1, 1), SolveOptions(**options))
+        solve(*case, optimizer, Limit(1, 1), SolveOptions(**options))
 
 
 @pytest.mark.parametrize(
@@ -196,12 +198,231 @@ class _Broken(Static):
 
 @pytest.mark.parametrize(("defect", "message"), [("lost", "in no memory"), ("greedy", "the limit is")])
 def test_a_broken_search_never_returns_a_plan(step: Case, defect: str, message: str) -> None:
-    problem = Problem(step.graph, step.profile, step.links, Limit(4, 1), SolveOptions())
+    problem = Problem(*step, Limit(4, 1), SolveOptions())
     with pytest.raises(SolverDefectError, match=message):
         _Broken(defect).solve(problem)
 
 
 def test_a_bound_never_exceeds_the_objective(step: Case) -> None:
-    problem = Problem(step.graph, step.profile, step.links, Limit(4, 1), SolveOptions())
+    problem = Problem(*step, Limit(4, 1), SolveOptions())
     plan = _Broken("optimist").solve(problem)
     assert plan.bound_us == plan.objective_us
+
+
+OPTIMIZERS = ("static", "synchronous", "asynchronous")
+TIGHT, HARD = Limit(39, 1), Limit(2, 1)
+"""Where the relaxation's repaired plan is some way from its bound, and where only branch and bound closes the gap."""
+
+
+@pytest.fixture(scope="module")
+def flown_step() -> Case:
+    return with_engines(training_step_case(layers=4, branches=3))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimal_where_there_is_no_gap(flown_step: Case, optimizer: str) -> None:
+    plan = solved(flown_step, optimizer, Limit(0, 1), SolveOptions(gap=0.0))
+    assert (plan.status, plan.gap) == (Status.OPTIMAL, 0.0)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_within_the_gap_that_was_asked(flown_step: Case, optimizer: str) -> None:
+    plan = solved(flown_step, optimizer, TIGHT, SolveOptions(gap=0.5))
+    assert plan.status is Status.WITHIN_GAP
+    assert 0 < plan.gap <= 0.5
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_time_limit_before_the_solver_has_anything(optimizer: str) -> None:
+    # HiGHS is done with a small step before it looks at the clock.
+    large = with_engines(training_step_case(layers=20))
+    plan = solved(large, optimizer, TIGHT, SolveOptions(gap=0.0, time_limit_s=1e-6))
+    assert plan.status is Status.TIME_LIMIT
+    assert plan.gap > 0
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_time_limit_with_a_plan_in_hand(flown_step: Case, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relaxation has all the time it wants, branch and bound none."""
+    search = Session.search
+    ended: list[Solved] = []
+
+    def hurried(self: Session, _: float, gap: float, *, warm: bool, **asked: float) -> Solved:
+        ended.append(search(self, 1e-3, gap, warm=warm, **asked))
+        return ended[-1]
+
+    monkeypatch.setattr(Session, "search", hurried)
+    plan = solved(flown_step, optimizer, HARD, SolveOptions(gap=0.0))
+    assert ended
+    assert plan.status is Status.TIME_LIMIT
+    assert 0 < plan.gap < 1
+
+
+def test_what_only_the_solver_proves_is_claimed_and_above_the_gap(flown_step: Case) -> None:
+    """Branch and bound is done, but the prices of the relaxation with its rows do not prove as much."""
+    plan = solved(flown_step, "synchronous", HARD, SolveOptions(gap=0.0))
+    assert plan.status is Status.ABOVE_GAP
+    assert plan.solver_gap is not None
+    assert plan.solver_gap < 1e-6 < plan.gap
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_interrupt_ends_the_search_and_the_next_one_works(
+    flown_step: Case, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = highs._run_watched
+
+    def interrupted(solver: object, deadline_s: float) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        watched(solver, deadline_s)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(highs, "_run_watched", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            solved(flown_step, optimizer, TIGHT, SolveOptions(gap=0.5))
+    assert solved(flown_step, optimizer, TIGHT, SolveOptions(gap=0.5)).status is Status.WITHIN_GAP
+
+
+EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
+SEARCHING = ("static", "synchronous", "asynchronous")
+FACTOR = 8
+"""A power of two: products with it are exact."""
+
+
+def whole_units_case(seed: int) -> Case:
+    """Whole allocation units, so that sizes and what they take scale alike."""
+    case = with_engines(random_case(seed, kernels=7))
+    tensors = tuple(replace(tensor, size_bytes=tensor.allocated_bytes) for tensor in case.graph.tensors)
+    return replace(case, graph=replace(case.graph, tensors=tensors))
+
+
+def exact_plan(case: Case, optimizer: str, limit_bytes: int) -> Plan:
+    return solved(case, optimizer, Limit(size_bytes=limit_bytes), EXACT)
+
+
+def renamed(case: Case) -> Case:
+    """Names in another order than before, tensors listed the other way round."""
+    count = len(case.graph.tensors)
+    names = {tensor.name: f"x{count - number:03}" for number, tensor in enumerate(case.graph.tensors)}
+
+    def operands(slots: tuple[Operand, ...]) -> tuple[Operand, ...]:
+        return tuple(replace(slot, tensor=names[slot.tensor]) for slot in slots)
+
+    def kernel(old: Kernel) -> Kernel:
+        inputs, outputs, workspaces = map(operands, (old.inputs, old.outputs, old.workspaces))
+        return replace(old, name=f"k {old.name}", inputs=inputs, outputs=outputs, workspaces=workspaces)
+
+    tensors = tuple(
+        replace(tensor, name=names[tensor.name], alias_of=tensor.alias_of and names[tensor.alias_of])
+        for tensor in reversed(case.graph.tensors)
+    )
+    return replace(case, graph=_with(case.graph, tuple(map(kernel, case.graph.kernels)), tensors))
+
+
+def _with(graph: Graph, kernels: tuple[Kernel, ...], tensors: tuple) -> Graph:
+    return Graph(graph.network, graph.scale, graph.batch, kernels, tensors)
+
+
+def _links(links: Links, bytes_factor: int, time_factor: int) -> Links:
+    def scaled(link: Link) -> Link:
+        return Link(link.destination, tuple((size * bytes_factor, ns * time_factor) for size, ns in link.points))
+
+    beside = links.asynchronous
+    assert beside is not None
+    beside = replace(
+        beside,
+        to_fast=scaled(beside.to_fast),
+        to_slow=scaled(beside.to_slow),
+        call_us=beside.call_us * time_factor,
+    )
+    return replace(links, to_fast=scaled(links.to_fast), to_slow=scaled(links.to_slow), asynchronous=beside)
+
+
+def larger(case: Case) -> Case:
+    """Every size FACTOR times as large; copies of so much take what they took."""
+    tensors = tuple(replace(tensor, size_bytes=FACTOR * tensor.size_bytes) for tensor in case.graph.tensors)
+    graph = _with(case.graph, case.graph.kernels, tensors)
+    return replace(case, graph=graph, links=_links(case.links, FACTOR, 1))
+
+
+def slower(case: Case) -> Case:
+    """Every time FACTOR times as long."""
+
+    def timing(old: Timing) -> Timing:
+        times = (old.min_ns, old.median_ns, old.lower_quartile_ns, old.upper_quartile_ns)
+        return Timing(*(FACTOR * time for time in times), old.repeats)
+
+    timings = {key: timing(old) for key, old in case.profile.timings.items()}
+    profile = Profile(case.profile.graph_hash, timings, case.profile.provenance)
+    return replace(case, profile=profile, links=_links(case.links, 1, FACTOR))
+
+
+seeds, optimizers, parts = st.integers(0, 2**31 - 1), st.sampled_from(SEARCHING), st.sampled_from((2, 4))
+
+
+@given(seeds, optimizers, parts)
+def test_neither_names_nor_units_of_memory_matter(seed: int, optimizer: str, parts: int) -> None:
+    case = whole_units_case(seed)
+    limit_bytes = case.graph.peak_live_bytes // parts
+    plan = exact_plan(case, optimizer, limit_bytes)
+    assert claimed_gap(plan) < 1e-6
+    assert exact_plan(renamed(case), optimizer, limit_bytes).objective_us == pytest.approx(plan.objective_us)
+    large = exact_plan(larger(case), optimizer, FACTOR * limit_bytes)
+    assert large.objective_us == pytest.approx(plan.objective_us)
+    assert claimed_gap(large) < 1e-6
+
+
+@given(seeds, st.sampled_from(SEARCHING[:2]), parts)
+def test_units_of_time_do_not_matter(seed: int, optimizer: str, parts: int) -> None:
+    """Windows of asynchronous moves are cut in whole nanoseconds, and so do not quite scale."""
+    case = whole_units_case(seed)
+    limit_bytes = case.graph.peak_live_bytes // parts
+    plan = exact_plan(case, optimizer, limit_bytes)
+    long = exact_plan(slower(case), optimizer, limit_bytes)
+    assert long.objective_us == pytest.approx(FACTOR * plan.objective_us)
+    assert claimed_gap(long) < 1e-6
+
+
+@pytest.mark.parametrize("optimizer", SEARCHING)
+def test_the_cases_depend_on_the_limit(optimizer: str) -> None:
+    """Where every plan is as fast, nothing could go wrong."""
+    case = whole_units_case(0)
+    found = [exact_plan(case, optimizer, case.graph.peak_live_bytes // parts) for parts in (2, 4)]
+    assert found[0].objective_us < found[1].objective_us
+    assert optimizer == "static" or any(plan.moves for plan in found)
+
+
+CLOSE = SolveOptions(gap=1e-3)
+
+
+def deep_case(kernels: int) -> Case:
+    graph = deepened(training_step_case(layers=4, branches=3).graph, kernels)
+    return Case(graph, modelled_profile(graph, noise=0.3), modelled_links())
+
+
+def placed(case: Case) -> Plan:
+    return solve(*case, "synchronous", Limit(4, 1), CLOSE)
+
+
+def test_deep_steps_are_steps() -> None:
+    case = deep_case(300)
+    once = training_step_case(layers=4, branches=3).graph
+    copies = len(case.graph.kernels) // len(once.kernels)
+    assert len(case.graph.kernels) == copies * len(once.kernels) >= 300
+    assert case.graph.peak_live_bytes > 0.8 * copies * once.peak_live_bytes
+    assert len({kernel.identity for kernel in case.graph.kernels}) == len(case.graph.kernels)
+
+
+def test_solving_and_checking_grow_with_the_step() -> None:
+    small, large = deep_case(80), deep_case(320)
+    growth = len(large.graph.kernels) / len(small.graph.kernels)
+    plans = [placed(small)]  # once before, for what is only done the first time
+    solving, checking = [], []
+    for case in (small, large):
+        solving.append(calls_of(lambda case=case: plans.append(placed(case))))
+        checking.append(calls_of(lambda case=case: check_plan(*case, plans[-1])))
+        assert claimed_gap(plans[-1]) <= CLOSE.gap
+        assert plans[-1].gap <= 1.1e-2, "the certificate of the smaller step proves 1.09 %"
+    assert solving[1] < 1.5 * growth * solving[0]
+    assert checking[1] < 1.5 * growth * checking[0]

@@ -1,4 +1,4 @@
-"""Memory mode: one pool in slow memory, priced by what its cache misses, and checked by other means."""
+"""Memory mode and first touch: plans that search nothing, priced, and checked by other means."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from checked_plans import packed, solved
 from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
@@ -22,7 +23,7 @@ from autotm.model.limit import Counts, Limit, counting
 from autotm.model.links import MachineRates
 from autotm.model.plan import Plan, Status
 from autotm.solve.options import SolveOptions
-from autotm.solve.placing import solve, solve_and_pack
+from autotm.solve.placing import solve
 from autotm.solve.problem import Problem
 from autotm.solve.recheck import plan_us
 
@@ -30,16 +31,13 @@ LIMITS = [Limit(1, 0), Limit(8, 1), Limit(1, 1), Limit(0, 1), Limit(size_bytes=5
 
 
 def planned(case: Case, limit: Limit) -> Plan:
-    return solve(case.graph, case.profile, case.links, "memory-mode", limit, SolveOptions())
+    return solve(*case, "memory-mode", limit, SolveOptions())
 
 
 @given(seed=st.integers(0, 2**31 - 1), limit=st.sampled_from(LIMITS))
 def test_plans_and_programs_are_vouched_for(seed: int, limit: Limit) -> None:
     case = random_case(seed, kernels=8)
-    plan, layout = solve_and_pack(case.graph, case.profile, case.links, "memory-mode", limit)
-    check_plan(case.graph, case.profile, case.links, plan)
-    program = compile_program(case.graph, plan, layout)
-    check_program(case.graph, plan, program)
+    plan, _, program = packed(case, "memory-mode", limit)
     assert plan.status is Status.NOT_OPTIMIZED
     assert plan.bound_us == plan.objective_us
     assert {stay.tier for stay in plan.stays} == {Tier.SLOW}
@@ -52,7 +50,7 @@ def test_a_training_step_is_vouched_for_block_by_block(sizes: int) -> None:
     case = training_step_case(layers=sizes)
     for limit in (Limit(8, 1), Limit(2, 1)):
         plan = planned(case, limit)
-        check_plan(case.graph, case.profile, case.links, plan)
+        check_plan(*case, plan)
         assert plan.cached is not None
         assert sum(plan.cached.dirty_misses) > 0
         base_us = sum(map(case.profile.base_us, case.graph.kernels))
@@ -74,10 +72,7 @@ def test_what_the_cache_does_for_itself_takes_what_copies_take() -> None:
 
 def test_a_cache_of_everything_costs_nothing() -> None:
     case = training_step_case(layers=10)
-    plan, fast = (
-        solve(case.graph, case.profile, case.links, name, Limit(0, 1), SolveOptions())
-        for name in ("memory-mode", "all-fast")
-    )
+    plan, fast = (solve(*case, name, Limit(0, 1), SolveOptions()) for name in ("memory-mode", "all-fast"))
     assert plan.cached is not None
     assert sum(plan.cached.clean_misses) == sum(plan.cached.dirty_misses) == 0
     assert plan.objective_us == pytest.approx(fast.objective_us)
@@ -106,7 +101,7 @@ def test_arguments_are_behind_the_cache_where_the_limit_counts_them() -> None:
     graph = counting(few.graph, Counts.ALL)
     case = Case(graph, random_profile(graph, 3), few.links)
     plan = planned(case, Limit(1, 1))
-    check_plan(case.graph, case.profile, case.links, plan)
+    check_plan(*case, plan)
     check_program(case.graph, plan, compile_program(case.graph, plan, pack(case.graph, plan)))
     assert {"data", "weight"} <= {stay.tensor for stay in plan.stays}
 
@@ -130,7 +125,7 @@ def test_of_a_table_the_rows_count_that_are_looked_up(rows: int, blocks: int) ->
     case = Case(graph, random_profile(graph, 3), make_links(29.0, 12.0))
     for limit in (Limit(0, 1), Limit(4, 1)):
         plan = planned(case, limit)
-        check_plan(case.graph, case.profile, case.links, plan)
+        check_plan(*case, plan)
         assert plan.cached is not None
         touched = plan.cached.hits[0] + plan.cached.clean_misses[0] + plan.cached.dirty_misses[0]
         others = [operand for operand in graph.kernels[0].operands if operand.tensor != "table"]
@@ -141,7 +136,7 @@ def test_of_a_table_the_rows_count_that_are_looked_up(rows: int, blocks: int) ->
 
 def test_a_plan_is_priced_anew_by_its_misses() -> None:
     case = training_step_case(layers=10)
-    problem = Problem(case.graph, case.profile, case.links, Limit(4, 1), SolveOptions())
+    problem = Problem(*case, Limit(4, 1), SolveOptions())
     other = replace(problem, profile=random_profile(case.graph, 5))
     plan = planned(case, Limit(4, 1))
     assert plan_us(problem, plan) == plan.objective_us
@@ -178,17 +173,17 @@ def test_a_wrong_plan_is_told(breaks: Callable[[CachedPool], dict[str, object]],
     plan = planned(case, Limit(4, 1))
     assert plan.cached is not None
     with pytest.raises(FaultError) as caught:
-        check_plan(case.graph, case.profile, case.links, cached(plan, **breaks(plan.cached)))
+        check_plan(*case, cached(plan, **breaks(plan.cached)))
     assert caught.value.fault is fault
 
 
 def test_a_cache_belongs_to_memory_mode_alone() -> None:
     case = training_step_case(layers=5)
     plan = planned(case, Limit(4, 1))
-    slow = solve(case.graph, case.profile, case.links, "all-slow", Limit(4, 1), SolveOptions())
+    slow = solve(*case, "all-slow", Limit(4, 1), SolveOptions())
     for wrong in (replace(plan, cached=None), replace(slow, cached=plan.cached)):
         with pytest.raises(FaultError) as caught:
-            check_plan(case.graph, case.profile, case.links, wrong)
+            check_plan(*case, wrong)
         assert caught.value.fault is Fault.CACHE
 
 
@@ -210,4 +205,67 @@ def test_what_needs_fast_memory_is_refused() -> None:
     tensor = case.graph.movable[0].name
     for options in (SolveOptions(fast_operands_only=True), SolveOptions(fixed={tensor: Tier.FAST})):
         with pytest.raises(BadInputError, match="memory-mode"):
-            solve(case.graph, case.profile, case.links, "memory-mode", Limit(1, 1), options)
+            solve(*case, "memory-mode", Limit(1, 1), options)
+
+
+KB = 256
+"""Elements of 4 bytes in 1 KiB."""
+
+
+def case_of(graph: Graph) -> Case:
+    return Case(graph, random_profile(graph, 0), make_links(29.0, 12.0))
+
+
+def tiers(plan: Plan) -> dict[str, Tier]:
+    return {stay.tensor: stay.tier for stay in plan.stays}
+
+
+def chain(*kib: int) -> Graph:
+    """Kernel i writes tensor `t{i}` of that size; the last kernel reads them all."""
+    builder = StepBuilder()
+    builder.argument("data", KB)
+    for index, size in enumerate(kib):
+        builder.kernel(["data"], {f"t{index}": size * KB}, {})
+    builder.kernel([f"t{index}" for index in range(len(kib))], {"last": 16}, {})
+    return builder.graph()
+
+
+def test_who_comes_first_has_the_room() -> None:
+    case = case_of(chain(4, 3, 2, 1))
+    plan = solved(case, "numa", Limit(size_bytes=6 * 1024), SolveOptions())
+    found = tiers(plan)
+    assert [found[f"t{index}"] for index in range(4)] == [Tier.FAST, Tier.SLOW, Tier.FAST, Tier.SLOW]
+
+
+def test_room_is_given_back() -> None:
+    builder = StepBuilder()
+    builder.argument("data", KB)
+    builder.kernel(["data"], {"first": 2 * KB}, {})
+    builder.kernel(["first"], {"second": KB}, {})
+    builder.kernel(["second"], {"third": 2 * KB}, {})
+    builder.kernel(["third"], {"last": 16}, {})
+    case = case_of(builder.graph())
+    plan = solve(*case, "numa", Limit(size_bytes=3 * 1024), SolveOptions())
+    assert set(tiers(plan).values()) == {Tier.FAST}, "'first' is dead when 'third' is born"
+
+
+@given(seed=st.integers(0, 2**31 - 1), limit=st.sampled_from([Limit(1, 0), Limit(4, 1), Limit(1, 1), Limit(0, 1)]))
+def test_plans_are_legal_and_never_beat_the_bound(seed: int, limit: Limit) -> None:
+    case = random_case(seed, kernels=8)
+    plan, _, _ = packed(case, "numa", limit)
+    best = solve(*case, "static", limit, SolveOptions(gap=0.0))
+    assert plan.objective_us >= best.bound_us * (1 - 1e-9)
+    if limit == Limit(0, 1):
+        assert set(tiers(plan).values()) == {Tier.FAST}
+
+
+def test_a_training_step_is_slower_than_the_static_optimum() -> None:
+    case = training_step_case(layers=10)
+    numa, static = (solve(*case, name, Limit(4, 1), SolveOptions()) for name in ("numa", "static"))
+    assert numa.objective_us > 1.05 * static.objective_us
+
+
+def test_kernels_that_need_fast_operands_are_refused() -> None:
+    case = random_case(1)
+    with pytest.raises(BadInputError, match="numa"):
+        solve(*case, "numa", Limit(1, 1), SolveOptions(fast_operands_only=True))

@@ -1,4 +1,4 @@
-"""Knapsack rows: true for every plan, and worth it where a few tensors fill the limit."""
+"""Knapsack rows: true for every plan, found where a solution breaks them, worth it where few tensors fill the limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import highspy
+import numpy as np
 import pytest
+from checked_plans import solved
 from exhaustive import exact_optimum_us, optimum_us
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,8 +32,10 @@ from autotm.model.certificate import Certificate, Cut
 from autotm.model.graph import Tier
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Status
+from autotm.solve.cuts import Separation
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve, sweep
+from autotm.solve.prices import Fitting
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0, additive_tolerance=0.0)
 FIRST = SolveOptions(gap=0.99, additive_tolerance=0.0)
@@ -46,7 +51,7 @@ def priced(plan: Plan) -> tuple[Cut, ...]:
 def certified_us(case: Case, plan: Plan, certificate: Certificate) -> float:
     moves = plan.optimizer == "synchronous"
     with_it = replace(plan, certificate=certificate)
-    return certified_bound_us(case.graph, case.profile, case.links, with_it, moves, None, {}, False)
+    return certified_bound_us(*case, with_it, moves, None, {}, False)
 
 
 def crowded_case() -> Case:
@@ -63,10 +68,9 @@ def crowded_case() -> Case:
 def test_equal_tensors_need_no_branching(fitting: int) -> None:
     case = crowded_case()
     limit = Limit(size_bytes=640 * fitting + 576)
-    loose = solve(case.graph, case.profile, case.links, "static", limit, FIRST)
+    loose = solve(*case, "static", limit, FIRST)
     # At gap 0 the last bit of the bound decides whether HiGHS is asked for more.
-    plan = solve(case.graph, case.profile, case.links, "static", limit, replace(EXACT, gap=1e-12))
-    check_plan(case.graph, case.profile, case.links, plan)
+    plan = solved(case, "static", limit, replace(EXACT, gap=1e-12))
     assert loose.gap > 1e-3
     assert plan.status is Status.OPTIMAL
     assert plan.certificate is not None
@@ -84,8 +88,8 @@ def test_prices_prove_no_more_than_is_true_and_no_less_than_without(
     seed: int, kernels: int, optimizer: str, limit: Limit
 ) -> None:
     case = random_case(seed, kernels)
-    plan = solve(case.graph, case.profile, case.links, optimizer, limit, EXACT)
-    first = solve(case.graph, case.profile, case.links, optimizer, limit, FIRST)
+    plan = solve(*case, optimizer, limit, EXACT)
+    first = solve(*case, optimizer, limit, FIRST)
     assert plan.certificate is not None
     proven_us = certified_us(case, plan, plan.certificate)
     optimum = optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
@@ -94,14 +98,14 @@ def test_prices_prove_no_more_than_is_true_and_no_less_than_without(
 
 def test_the_random_graphs_exercise_the_rows() -> None:
     cases = (random_case(seed, kernels=6) for seed in range(5))
-    plans = [solve(case.graph, case.profile, case.links, "synchronous", Limit(3, 1), EXACT) for case in cases]
+    plans = [solve(*case, "synchronous", Limit(3, 1), EXACT) for case in cases]
     assert any(map(priced, plans))
 
 
 @given(seed=st.integers(0, 2**31 - 1))
 def test_whatever_weights_cost_the_bound_holds(seed: int) -> None:
     case, draw = exact_case(seed, kernels=3), random.Random(seed)
-    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(2, 1), EXACT)
+    plan = solve(*case, "synchronous", Limit(2, 1), EXACT)
     optimum = exact_optimum_us(case, plan.dram_limit_bytes, moves=True)
     assert plan.certificate is not None
     kernels = tuple(range(len(case.graph.kernels)))
@@ -141,7 +145,7 @@ WEIGHTS = [
 @pytest.fixture(scope="module")
 def crowded() -> tuple[Case, Plan]:
     case = crowded_case()
-    return case, solve(case.graph, case.profile, case.links, "static", Limit(size_bytes=640 + 576), EXACT)
+    return case, solve(*case, "static", Limit(size_bytes=640 + 576), EXACT)
 
 
 def _refused(crowded: tuple[Case, Plan], cut: Cut) -> Fault:
@@ -150,7 +154,7 @@ def _refused(crowded: tuple[Case, Plan], cut: Cut) -> Fault:
     assert priced(plan)
     certificate = replace(plan.certificate, cuts=(cut,))
     with pytest.raises(FaultError) as caught:
-        check_plan(case.graph, case.profile, case.links, replace(plan, certificate=certificate))
+        check_plan(*case, replace(plan, certificate=certificate))
     return caught.value.fault
 
 
@@ -168,7 +172,7 @@ def test_broken_weights_are_refused(crowded: tuple[Case, Plan], changes: dict[st
 def test_a_plan_keeps_every_cut_of_its_certificate(seed: int) -> None:
     """What the weights of its fast tensors add up to fits, as found by trying all sets."""
     case = random_case(seed, kernels=6)
-    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(3, 1), EXACT)
+    plan = solve(*case, "synchronous", Limit(3, 1), EXACT)
     assert plan.certificate is not None
     for cut in plan.certificate.cuts:
         sizes = [case.graph.by_name[name].allocated_bytes for name in cut.tensors]
@@ -187,11 +191,11 @@ def test_a_sweep_forgets_the_rows_of_the_limit_before() -> None:
     case = training_step_case(layers=3, branches=3)
     limits = (Limit(59, 1), Limit(19, 1), Limit(4, 1))
     options = SolveOptions(gap=2e-3)
-    plans = sweep(case.graph, case.profile, case.links, "synchronous", limits, options)
+    plans = sweep(*case, "synchronous", limits, options)
     assert any(priced(plan) for plan in plans)
     for plan in plans:
-        check_plan(case.graph, case.profile, case.links, plan)
-        alone = solve(case.graph, case.profile, case.links, "synchronous", Limit.parse(plan.limit), options)
+        check_plan(*case, plan)
+        alone = solve(*case, "synchronous", Limit.parse(plan.limit), options)
         assert plan.gap <= 2e-3
         assert plan.bound_us <= alone.objective_us * (1 + 1e-9)
         assert alone.bound_us <= plan.objective_us * (1 + 1e-9)
@@ -200,7 +204,74 @@ def test_a_sweep_forgets_the_rows_of_the_limit_before() -> None:
 def test_asynchronous_plans_get_them_too() -> None:
     case = with_engines(training_step_case(layers=2, branches=3))
     options = SolveOptions(gap=1e-4, time_limit_s=200.0)
-    plan = solve(case.graph, case.profile, case.links, "asynchronous", Limit(19, 1), options)
-    check_plan(case.graph, case.profile, case.links, plan)
+    plan = solved(case, "asynchronous", Limit(19, 1), options)
     assert plan.certificate is not None
     assert priced(plan)
+
+
+def sets_of(sizes: list[int], limit_bytes: int) -> list[tuple[int, ...]]:
+    chosen = product((0, 1), repeat=len(sizes))
+    return [each for each in chosen if sum(s for s, inside in zip(sizes, each, strict=True) if inside) <= limit_bytes]
+
+
+def weight(weights: dict[int, int], chosen: tuple[float, ...] | tuple[int, ...]) -> float:
+    return sum(each * chosen[item] for item, each in weights.items())
+
+
+def is_mixture(values: list[float], sets: list[tuple[int, ...]]) -> bool:
+    """Whether values are at most a convex combination of sets, by a linear program."""
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.addVars(len(sets), np.zeros(len(sets)), np.ones(len(sets)))
+    everything = np.arange(len(sets), dtype=np.int32)
+    solver.addRow(1.0, 1.0, len(sets), everything, np.ones(len(sets)))
+    for item, value in enumerate(values):
+        solver.addRow(value, highspy.kHighsInf, len(sets), everything, np.array([float(one[item]) for one in sets]))
+    solver.run()
+    return bool(solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)
+
+
+@given(seed=st.integers(0, 2**31 - 1))
+def test_inequalities_hold_for_all_that_fits_and_are_broken_where_values_do_not(seed: int) -> None:
+    draw = random.Random(seed)
+    count = draw.randint(2, 8)
+    sizes = [64 * draw.randint(1, 12) for _ in range(count)]
+    limit_bytes = draw.randint(max(sizes), max(max(sizes) + 1, sum(sizes)))
+    values = [draw.choice([0.0, 1.0, draw.random(), draw.random()]) for _ in range(count)]
+    whole = sum(size for size, value in zip(sizes, values, strict=True) if value == 1.0)
+    if whole > limit_bytes:
+        values = [min(value, 0.9) for value in values]
+    sets = sets_of(sizes, limit_bytes)
+    found = list(Separation().broken(np.array(values), np.array(sizes), limit_bytes))
+    for weights in found:
+        assert weight(weights, tuple(values)) > max(weight(weights, chosen) for chosen in sets) > 0
+    if is_mixture(values, sets):
+        assert not found
+    else:
+        # What is broken by less than its share of a row is left.
+        shrunk = [value * (1 - 3e-4) if value < 1 else value for value in values]
+        assert found or is_mixture(shrunk, sets)
+
+
+def test_two_of_three_fit() -> None:
+    (found,) = Separation().broken(np.array([0.7, 0.7, 0.7]), np.array([40, 40, 40]), 100)
+    assert found == {0: 1, 1: 1, 2: 1}
+
+
+def test_an_item_beside_a_whole_one_that_leaves_it_no_room() -> None:
+    (found,) = Separation().broken(np.array([1.0, 0.5]), np.array([60, 60]), 100)
+    assert found == {0: 1, 1: 1}
+
+
+@given(seed=st.integers(0, 2**31 - 1))
+def test_what_fits_is_what_trying_all_sets_says(seed: int) -> None:
+    draw = random.Random(seed)
+    items = [(draw.randint(1, 6), draw.randint(1, 50)) for _ in range(draw.randint(1, 9))]
+    limit_bytes = draw.randint(1, 150)
+    fitting = Fitting(limit_bytes)
+    for each, size in items:
+        fitting.add(each, size)
+    rooms = np.array([-5, 0, *sorted(draw.randint(0, limit_bytes) for _ in range(5)), limit_bytes])
+    for room, most in zip(rooms.tolist(), fitting.most_in_each(rooms).tolist(), strict=True):
+        chosen = sets_of([size for _, size in items], max(room, 0))
+        assert most == max(sum(each for (each, _), inside in zip(items, one, strict=True) if inside) for one in chosen)

@@ -1,4 +1,4 @@
-"""What others do on a GPU, on a step small enough to follow by hand: each kernel takes 2 us, each copy 4 us."""
+"""What others do on a GPU, on steps small enough to follow by hand: each kernel takes 2 us, each copy 4 us."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from modelled_problems import COPY_US, FAULTS, KERNEL_US, MAP_BYTES
-from modelled_problems import problem_of as modelled_problem
+from modelled_problems import COPY_US, FAULTS, KERNEL_US, MAP_BYTES, problem_of
 from random_graphs import StepBuilder, random_case
 
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Graph, Role
-from autotm.model.limit import Limit
+from autotm.model.limit import Counts, Limit, counting
 from autotm.model.plan import GPU_RIVALS
 from autotm.model.timeline import Engine
-from autotm.solve.gpu_rivals import RIVALS, run_rival
-from autotm.solve.gpu_simulation import Simulated, run_plan
+from autotm.solve.gpu_rivals import RIVALS, run_rival, saved
+from autotm.solve.gpu_simulation import Simulated, last_forward_kernel, run_plan
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 from autotm.solve.problem import Problem
@@ -40,11 +39,6 @@ def chain() -> Graph:
     return builder.graph("chain")
 
 
-def problem_of(maps: int, graph: Graph | None = None) -> Problem:
-    """The step, with device memory for so many of its feature maps."""
-    return modelled_problem(maps, graph or chain())
-
-
 def times(found: Simulated) -> tuple[float, int, int]:
     """Of the step in us, and what was copied, in maps."""
     return found.step_us, found.in_bytes // MAP_BYTES, found.out_bytes // MAP_BYTES
@@ -53,13 +47,13 @@ def times(found: Simulated) -> tuple[float, int, int]:
 def test_a_step_that_fits_takes_what_its_kernels_take() -> None:
     # Managed blocks hold arguments, too, and feature maps lie across them.
     for name, maps in (("lru-paging", 4), ("managed-memory", 6)):
-        found = run_rival(name, problem_of(maps), FAULTS)
+        found = run_rival(name, problem_of(maps, chain()), FAULTS)
         assert (found.fits, times(found)) == (True, (8 * KERNEL_US, 0, 0)), name
 
 
 def test_paging_evicts_what_was_used_least_recently_and_writes_it_once() -> None:
     # Kernel 4 wants room for g2: t0 goes, and comes back for kernel 6.
-    found = run_rival("lru-paging", problem_of(3), FAULTS)
+    found = run_rival("lru-paging", problem_of(3, chain()), FAULTS)
     assert times(found) == (8 * KERNEL_US + 2 * COPY_US, 1, 1)
     assert found.most_bytes == 3 * MAP_BYTES
     assert [(event.engine, event.name, event.start_us) for event in found.events if event.engine != "compute"] == [
@@ -70,13 +64,13 @@ def test_paging_evicts_what_was_used_least_recently_and_writes_it_once() -> None
 
 def test_a_kernel_that_has_no_room_does_not_fit() -> None:
     for name in ("lru-paging", "swap-all", "recompute", "save-on-cpu"):
-        assert not run_rival(name, problem_of(2), FAULTS).fits, name
+        assert not run_rival(name, problem_of(2, chain()), FAULTS).fits, name
 
 
 def test_swap_all_copies_out_beside_forward_and_in_beside_backward_kernels() -> None:
     # Each kernel that a copy runs beside lasts as long as the copy: 0-2, 2-6, 6-10, 10-14; t2 is brought back at once,
     # until 18; 18-22 beside t1, 22-26 beside t0; then two kernels alone.
-    found = run_rival("swap-all", problem_of(4), FAULTS)
+    found = run_rival("swap-all", problem_of(4, chain()), FAULTS)
     assert times(found) == (30.0, 3, 3)
     # Kernel 5 has t1, g2 and g1, and t0 on its way.
     assert (found.most_bytes, found.fits) == (4 * MAP_BYTES, True)
@@ -84,7 +78,7 @@ def test_swap_all_copies_out_beside_forward_and_in_beside_backward_kernels() -> 
 
 def test_recomputing_runs_a_dropped_segment_again_and_moves_nothing() -> None:
     # In two segments t0 alone is dropped: kernel 0 runs again before kernel 6.
-    found = run_rival("recompute", problem_of(3), FAULTS)
+    found = run_rival("recompute", problem_of(3, chain()), FAULTS)
     assert (found.fits, found.repeated_us, times(found)) == (True, KERNEL_US, (9 * KERNEL_US, 0, 0))
     assert found.remark == "2 segments"
     assert [event.name for event in found.events][6:8] == ["kernel_0 again", "kernel_6"]
@@ -113,7 +107,7 @@ def test_recomputing_a_chain_within_a_segment_needs_its_input_only() -> None:
 
 
 def test_managed_memory_waits_for_faults_and_for_evictions() -> None:
-    steps = [run_rival("managed-memory", problem_of(maps), FAULTS) for maps in (6, 3, 2, 1)]
+    steps = [run_rival("managed-memory", problem_of(maps, chain()), FAULTS) for maps in (6, 3, 2, 1)]
     assert [one.step_us for one in steps] == sorted(one.step_us for one in steps)
     for one in steps:
         assert one.step_us == 8 * KERNEL_US + 8.0 * (one.in_bytes // MAP_BYTES) + COPY_US * one.out_bytes / MAP_BYTES
@@ -124,7 +118,7 @@ def test_managed_memory_waits_for_faults_and_for_evictions() -> None:
 
 @pytest.mark.parametrize("maps", [3, 4])
 def test_plans_are_no_slower_than_rivals(maps: int) -> None:
-    problem = problem_of(maps)
+    problem = problem_of(maps, chain())
     plans = {
         name: solve(problem.graph, problem.profile, problem.links, name, problem.limit, problem.options)
         for name in ("synchronous", "asynchronous")
@@ -144,9 +138,9 @@ def test_plans_are_no_slower_than_rivals(maps: int) -> None:
 def test_engines_do_one_thing_at_a_time_and_copies_lie_within_their_kernels(seed: int) -> None:
     case = random_case(seed, kernels=16)
     options = SolveOptions(fast_operands_only=True)
-    least = solve(case.graph, case.profile, case.links, "synchronous", Limit(0, 1), options)
-    problem = Problem(case.graph, case.profile, case.links, Limit(2, 3), options)
-    plan = solve(case.graph, case.profile, case.links, "synchronous", problem.limit, options)
+    least = solve(*case, "synchronous", Limit(0, 1), options)
+    problem = Problem(*case, Limit(2, 3), options)
+    plan = solve(*case, "synchronous", problem.limit, options)
     found = run_plan(problem, plan)
     assert found.step_us == pytest.approx(plan.objective_us)
     assert found.step_us >= least.objective_us
@@ -166,4 +160,101 @@ def assert_disjoint(spans: Sequence[tuple[float, float]]) -> None:
 def test_names_of_rivals_are_those_that_figures_ask_for() -> None:
     assert RIVALS == GPU_RIVALS
     with pytest.raises(BadInputError, match="rival 'lru'"):
-        run_rival("lru", problem_of(4), FAULTS)
+        run_rival("lru", problem_of(4, chain()), FAULTS)
+
+
+VALUES = MAP_BYTES // 4
+
+
+def branched() -> Graph:
+    """A map `x` that three operations save: two products, and the kernel that gives its gradient.
+
+    Kernels: 0 makes x, 1 and 2 are products of it with a weight each, 3 gives the loss; 4 and 5 are the gradients of
+    both products; 6 and 7 those of the first product's factors, which share a gradient, 8 and 9 of the other's; 10 adds
+    them up where x lets them through.
+    """
+    builder = StepBuilder()
+    builder.argument("data", VALUES, Role.INPUT)
+    for weight in ("w1", "w2"):
+        builder.argument(weight, VALUES)
+    builder.kernel(["data"], {"x": VALUES})
+    builder.kernel(["x", "w1"], {"y1": 16})
+    builder.kernel(["x", "w2"], {"y2": 16})
+    builder.kernel(["y1", "y2"], {"loss": 1}, role=Role.RESULT)
+    builder.kernel(["y1"], {"g1": 16})
+    builder.kernel(["y2"], {"g2": 16})
+    for number in (1, 2):
+        builder.kernel([f"g{number}", f"w{number}"], {f"dx{number}": VALUES})
+        builder.kernel([f"g{number}", "x", f"w{number}"], {f"w{number}_new": VALUES}, role=Role.RESULT)
+        builder.aliases[f"w{number}_new"] = f"w{number}"
+    builder.kernel(["dx1", "dx2", "x"], {"dx": VALUES})
+    builder.kernel(["dx", "data"], {"out": 16})
+    return builder.graph("branched")
+
+
+def test_every_saved_tensor_goes_out_and_comes_back_and_no_copy_is_beside_a_kernel() -> None:
+    builder = StepBuilder()
+    builder.argument("data", 16, Role.INPUT)
+    builder.kernel(["data"], {"t0": VALUES})
+    builder.kernel(["t0"], {"t1": VALUES})
+    builder.kernel(["t1"], {"t2": VALUES})
+    builder.kernel(["t2"], {"loss": 1}, role=Role.RESULT)
+    builder.kernel(["t2"], {"g2": VALUES})
+    builder.kernel(["t1", "g2"], {"g1": VALUES})
+    builder.kernel(["t0", "g1"], {"g0": VALUES})
+    found = run_rival("save-on-cpu", problem_of(3, builder.graph("chain")), FAULTS)
+    assert found.step_us == 7 * KERNEL_US + 6 * COPY_US
+    assert (found.in_bytes, found.out_bytes) == (3 * MAP_BYTES, 3 * MAP_BYTES)
+    # Kernel 5 has t1, g2 and g1.
+    assert (found.most_bytes, found.fits) == (3 * MAP_BYTES, True)
+    ends = sorted((event.start_us, event.end_us) for event in found.events)
+    assert all(before[1] <= after[0] for before, after in pairwise(ends))
+    assert [event.name for event in found.events if event.engine is Engine.IN] == ["t2", "t1", "t0"]
+
+
+@pytest.mark.parametrize("counts", Counts)
+def test_parameters_and_inputs_are_saved_and_each_operation_saves_for_itself(counts: Counts) -> None:
+    graph = counting(branched(), counts)
+    assert last_forward_kernel(branched()) == 3
+    wanted = saved(graph)
+    # w1 is wanted by kernel 6 only: 7 writes it anew.
+    assert wanted["w1"] == [range(6, 7)]
+    assert wanted["w2"] == [range(8, 9)]
+    assert wanted["data"] == [range(11, 12)]
+    assert wanted["x"] == [range(7, 8), range(9, 10), range(10, 11)]
+    assert set(wanted) == {"w1", "w2", "data", "x", "y1", "y2"}
+
+
+def test_kernels_of_one_operation_share_its_copy() -> None:
+    builder = StepBuilder()
+    builder.argument("weight", VALUES)
+    builder.kernel(["weight"], {"x": VALUES})
+    builder.kernel(["x"], {"loss": 1}, role=Role.RESULT)
+    builder.kernel(["x"], {"g": VALUES})
+    builder.kernel(["g", "x"], {"sums": 16})
+    builder.kernel(["g"], {"bias": 16})
+    builder.kernel(["g", "x", "sums"], {"dx": VALUES})
+    builder.kernel(["dx", "weight"], {"weight_new": VALUES}, role=Role.RESULT)
+    builder.aliases["weight_new"] = "weight"
+    wanted = saved(builder.graph("normalization"))
+    assert wanted == {"x": [range(2, 3), range(3, 6)]}
+
+
+def test_copies_of_arguments_take_device_memory_while_they_are_wanted() -> None:
+    # Kernel 10 has dx1, dx2, x and dx; kernel 6 the copy of w1, and dx1.
+    graph = branched()
+    found = run_rival("save-on-cpu", problem_of(5, graph), FAULTS)
+    assert found.most_bytes == 4 * MAP_BYTES
+    all_counted = problem_of(8, counting(graph, Counts.ALL))
+    with_arguments = run_rival("save-on-cpu", all_counted, FAULTS)
+    # Then data and both weights are there, too, for good.
+    assert with_arguments.most_bytes >= 7 * MAP_BYTES
+    assert with_arguments.step_us == found.step_us
+
+
+def test_without_a_backward_pass_nothing_is_saved() -> None:
+    builder = StepBuilder()
+    builder.argument("data", VALUES, Role.INPUT)
+    builder.kernel(["data"], {"t0": VALUES})
+    builder.kernel(["t0"], {"out": 1}, role=Role.RESULT)
+    assert saved(builder.graph("inference")) == {}
