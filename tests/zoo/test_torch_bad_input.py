@@ -104,89 +104,79 @@ def test_the_last_indices_and_those_that_count_for_nothing_are_taken() -> None:
     from_torch(Picked(lambda y, i: y[i]), (X, torch.tensor([-4, 3])))
 
 
-FAULTS: dict[str, tuple[Callable[[], object], str]] = {
-    "no module": (lambda: from_torch(total, X), "function is no torch.nn.Module"),
-    "float64": (lambda: from_torch(nn.Linear(6, 6).double(), X), r"Linear: weight is float64; .*call .float\(\)"),
-    "bfloat16": (lambda: from_torch(nn.Linear(6, 6).bfloat16(), X), "weight is bfloat16"),
-    "bfloat16 inputs": (lambda: from_torch(nn.Linear(6, 6), X.bfloat16()), "input 0 is bfloat16"),
-    "complex inputs": (lambda: from_torch(nn.Linear(6, 6), X + 1j), "input 0 is complex"),
-    "a lazy module": (lambda: from_torch(nn.LazyLinear(5), X), "LazyLinear: weight has no shape yet; call the module"),
-    "unknown kernels": (lambda: from_torch(Function(total), X, kernels="oneDNN"), "unknown value of kernels 'oneDNN'"),
-    "nothing to compute": (
-        lambda: from_torch(Function(lambda y: y[:, 6:]), X, mode="inference"),
-        "no tensor that holds anything",
-    ),
+TVM = {"kernels": "tvm"}
+HERE = "test_torch_bad_input.py.*"
+FUNCTIONS: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {
+    "unknown kernels": (total, {"kernels": "oneDNN"}, "unknown value of kernels 'oneDNN'"),
+    "nothing to compute": (lambda y: y[:, 6:], {"mode": "inference"}, "no tensor that holds anything"),
     "half precision": (
-        lambda: from_torch(Function(lambda y: y.half().float().sum()), X, kernels="tvm"),
-        r"test_torch_bad_input.py.*of a type that no kernel here computes with",
+        lambda y: y.half().float().sum(), TVM, f"{HERE}of a type that no kernel here computes with"
     ),
     "indices that a step computes": (
-        lambda: from_torch(Function(lambda y: y[y[0].long().abs()].sum()), X, kernels="tvm"),
-        r"test_torch_bad_input.py.*its indices, .*, are computed in the step, where nothing checks them",
+        lambda y: y[y[0].long().abs()].sum(), TVM,
+        f"{HERE}its indices, .*, are computed in the step, where nothing checks them",
     ),
-    "control flow": (lambda: from_torch(Function(decided), X), "control flow depends on values of tensors"),
-    "wrong shape": (lambda: from_torch(nn.Linear(5, 6), X), "Linear: PyTorch cannot trace it: RuntimeError"),
-    "no loss": (lambda: from_torch(nn.Linear(6, 6), X), r"its step returns \(4, 6\); give a loss"),
-    "two losses": (lambda: from_torch(Function(lambda y: (y.sum(), y.mean())), X), r"returns \(\), \(\)"),
-    "no tensor": (lambda: from_torch(Function(lambda _: 3.0), X), "returns"),
-    "a hook on a parameter": (lambda: from_torch(hooked(), X), "layer.weight has a hook on its gradient"),
-    "an attribute that forward assigns": (
-        lambda: from_torch(Assigning(), X),
-        "forward assigns the tensor last, which a step would lose; make it a buffer",
-    ),
-    "an input that forward writes": (lambda: from_torch(Writing(), X), "the step overwrites its input x"),
-    "unknown mode": (lambda: from_torch(Function(total), X, mode="eval"), "mode: 'eval' is neither"),
-    "an operator": (
-        lambda: from_torch(Function(lambda y: torch.linalg.svdvals(y).sum()), X, kernels="tvm"),
-        r"test_torch_bad_input.py.*linalg_svd.* cannot be imported",
-    ),
-    "an option of an operator": (
-        lambda: from_torch(
-            nn.Embedding(6, 3, scale_grad_by_freq=True), torch.tensor([1, 2]), loss=total, kernels="tvm"
-        ),
-        r"aten.embedding.default cannot be imported here: scale_grad_by_freq=True has no kernel here",
-    ),
+    "control flow": (decided, {}, "control flow depends on values of tensors"),
+    "two losses": (lambda y: (y.sum(), y.mean()), {}, r"returns \(\), \(\)"),
+    "no tensor": (lambda _: 3.0, {}, "returns"),
+    "unknown mode": (total, {"mode": "eval"}, "mode: 'eval' is neither"),
+    "an operator": (lambda y: torch.linalg.svdvals(y).sum(), TVM, f"{HERE}linalg_svd.* cannot be imported"),
     "places of maxima": (
-        lambda: from_torch(
-            Function(lambda y: (F.max_pool1d(y, 2, return_indices=True)[1] * y[:, :3]).sum()), X, kernels="tvm"
-        ),
-        r"test_torch_bad_input.py.*return_indices=True has no kernel here",
+        lambda y: (F.max_pool1d(y, 2, return_indices=True)[1] * y[:, :3]).sum(), TVM,
+        f"{HERE}return_indices=True has no kernel here",
     ),
     "averages of pixels": (
-        lambda: from_torch(
-            Function(lambda y: F.interpolate(y[None, None], size=(2, 3), mode="bilinear", antialias=True).sum()),
-            X,
-            kernels="tvm",
-        ),
-        r"test_torch_bad_input.py.*_upsample_bilinear2d_aa.* cannot be imported",
+        lambda y: F.interpolate(y[None, None], size=(2, 3), mode="bilinear", antialias=True).sum(), TVM,
+        f"{HERE}_upsample_bilinear2d_aa.* cannot be imported",
     ),
+    "an operator without a gradient": (
+        lambda y: F.adaptive_avg_pool3d(y[None, None, None], (1, 2, 3)).sum(), TVM,
+        f"{HERE}avg_pool3d_backward.* it has no kernel here",
+    ),
+}  # fmt: skip
+"""Functions of a layer's output, and options of from_torch."""
+OPTIMIZERS: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], str]] = {
     "an optimizer": (
-        lambda: from_torch((module := Function(total)), X, training=torch.optim.Adagrad(module.parameters())),
+        lambda module: torch.optim.Adagrad(module.parameters()),
         "Adagrad has no rule here; SGD, Adam and AdamW have",
     ),
     "an option": (
-        lambda: from_torch(
-            (module := Function(total)), X, training=torch.optim.SGD(module.parameters(), maximize=True)
-        ),
+        lambda module: torch.optim.SGD(module.parameters(), maximize=True),
         "SGD: maximize=True has no rule here",
     ),
-    "not all parameters": (
-        lambda: from_torch((module := Function(total)), X, training=torch.optim.SGD([module.layer.bias])),
-        "SGD: does not train layer.weight",
-    ),
+    "not all parameters": (lambda module: torch.optim.SGD([module.layer.bias]), "SGD: does not train layer.weight"),
 }
+MODULES: dict[str, tuple[Any, torch.Tensor, dict[str, Any], str]] = {
+    "no module": (total, X, {}, "function is no torch.nn.Module"),
+    "float64": (nn.Linear(6, 6).double(), X, {}, r"Linear: weight is float64; .*call .float\(\)"),
+    "bfloat16": (nn.Linear(6, 6).bfloat16(), X, {}, "weight is bfloat16"),
+    "bfloat16 inputs": (nn.Linear(6, 6), X.bfloat16(), {}, "input 0 is bfloat16"),
+    "complex inputs": (nn.Linear(6, 6), X + 1j, {}, "input 0 is complex"),
+    "a lazy module": (nn.LazyLinear(5), X, {}, "LazyLinear: weight has no shape yet; call the module"),
+    "wrong shape": (nn.Linear(5, 6), X, {}, "Linear: PyTorch cannot trace it: RuntimeError"),
+    "no loss": (nn.Linear(6, 6), X, {}, r"its step returns \(4, 6\); give a loss"),
+    "a hook on a parameter": (hooked(), X, {}, "layer.weight has a hook on its gradient"),
+    "an attribute that forward assigns": (
+        Assigning(), X, {}, "forward assigns the tensor last, which a step would lose; make it a buffer"
+    ),
+    "an input that forward writes": (Writing(), X, {}, "the step overwrites its input x"),
+    "an option of an operator": (
+        nn.Embedding(6, 3, scale_grad_by_freq=True), torch.tensor([1, 2]), TVM | {"loss": total},
+        r"aten.embedding.default cannot be imported here: scale_grad_by_freq=True has no kernel here",
+    ),
+    **{name: (Function(function), X, options, message) for name, (function, options, message) in FUNCTIONS.items()},
+    **{
+        name: (module := Function(total), X, {"training": optimizer(module)}, message)
+        for name, (optimizer, message) in OPTIMIZERS.items()
+    },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", MODULES)
 def test_it_is_named(name: str) -> None:
-    fault, message = FAULTS[name]
+    module, x, options, message = MODULES[name]
     with pytest.raises(BadInputError, match=message):
-        fault()
-
-
-def test_an_operator_without_a_gradient_is_named_with_its_line() -> None:
-    with pytest.raises(BadInputError, match=r"test_torch_bad_input.py.*avg_pool3d_backward.* it has no kernel here"):
-        from_torch(Function(lambda y: F.adaptive_avg_pool3d(y[None, None, None], (1, 2, 3)).sum()), X, kernels="tvm")
+        from_torch(module, x, **options)
 
 
 def test_a_refusal_says_nothing_beside_its_message(capfd: pytest.CaptureFixture[str]) -> None:
