@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from autotm.model.config import StyleConfig
 from autotm.model.files import write_atomically
 from autotm.model.plan import GPU_RIVALS, Status
-from autotm.study.tables import DISTURBED_BEFORE, DISTURBED_SEPARATOR, PAGES, is_disturbed, is_end
+from autotm.study.tables import DISTURBED_BEFORE, DISTURBED_SEPARATOR, PAGES, is_disturbed
 
 Drawn = tuple[Figure, str]
 """A figure without its caption, and the caption."""
@@ -124,12 +124,6 @@ def title(network: str) -> str:
 def series_name(optimizer: str) -> str:
     """An optimizer's name in a legend: the paper's, where it has one."""
     return _SERIES.get(optimizer, optimizer)
-
-
-def limits_of(table: pd.DataFrame, *, ends: bool) -> list[str]:
-    """Return the limits of a table, least fast memory first; with `ends`, all slow and all fast too."""
-    order = table.groupby("limit")["dram_limit_bytes"].median().sort_values(kind="stable").index
-    return [text for text in order if ends or not is_end(text)]
 
 
 # Panels in a row or a grid, their titles, and axes that count in bytes.

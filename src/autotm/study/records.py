@@ -22,6 +22,7 @@ from autotm.study.tables import (
     fields_of,
     is_disturbed,
     is_end,
+    limits_of,
     table_of_records,
     write_table,
 )
@@ -192,10 +193,7 @@ def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:
     Its `slowdown` divides medians of steps that were timed in turn; a speed-up divides two slow-downs, or, where no
     all-fast step was timed, two medians.
     """
-    order = table.groupby("limit")["dram_limit_bytes"].median().sort_values(ascending=False, kind="stable").index
-    for text in order:
-        if is_end(text):
-            continue
+    for text in reversed(limits_of(table, ends=False)):
         runs = table[table["limit"] == text]
         times = {str(name): of.set_index("network") for name, of in runs.groupby("optimizer")}
         losses, speed_ups = {}, {}

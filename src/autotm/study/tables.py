@@ -44,6 +44,12 @@ def is_end(text: str) -> bool:
     return 0 in {limit.slow, limit.fast}
 
 
+def limits_of(table: pd.DataFrame, *, ends: bool) -> list[str]:
+    """Return the limits of a table, least fast memory first; with `ends`, all slow and all fast too."""
+    order = table.groupby("limit")["dram_limit_bytes"].median().sort_values(kind="stable").index
+    return [text for text in order if ends or not is_end(text)]
+
+
 # Disturbed runs, whose times are too long: figures draw them hollow, captions name them, sums leave them out.
 
 DISTURBED = "disturbed"

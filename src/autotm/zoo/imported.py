@@ -37,7 +37,7 @@ class LinedBuilder(relax.BlockBuilder):
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
         """Bind an expression to a variable."""
         if self.place is not None:
-            self._note(expr, self.place)
+            relax.analysis.post_order_visit(expr, self._note)
         return super().emit(expr, name_hint)
 
     def _exit_function_scope(self, kind: Any, error: Any, trace: Any) -> None:
@@ -45,16 +45,10 @@ class LinedBuilder(relax.BlockBuilder):
         if kind is not None:
             self._end_block()  # Of a block that is left open TVM warns on the terminal.
 
-    def _note(self, expression: relax.Expr, place: Callable[[], str]) -> None:
-        """Remember operators of an expression that are seen for the first time, also those within others."""
-        if isinstance(expression, relax.Call):
-            if isinstance(expression.op, tvm.ir.Op) and expression.op.name not in self.lines:
-                self.lines[expression.op.name] = place()
-            for argument in expression.args:
-                self._note(argument, place)
-        elif isinstance(expression, relax.Tuple):
-            for field in expression.fields:
-                self._note(field, place)
+    def _note(self, part: relax.Expr) -> None:
+        """Remember the operator of a call that is seen for the first time."""
+        if isinstance(part, relax.Call) and isinstance(part.op, tvm.ir.Op) and part.op.name not in self.lines:
+            self.lines[part.op.name] = self.place()
 
 
 # The imported step, with channels last as the kernels want them, and constants as arguments.

@@ -25,7 +25,6 @@ from autotm.study.drawing import (
     caption,
     finish,
     grid,
-    limits_of,
     modelled_caption,
     network_colors,
     optimizer_colors,
@@ -34,7 +33,15 @@ from autotm.study.drawing import (
     title,
 )
 from autotm.study.setup import CACHED, FIRST_TOUCH, SPILLED
-from autotm.study.tables import DISTURBED, DISTURBED_BEFORE, disturbed_at, is_disturbed, is_modelled, require_one
+from autotm.study.tables import (
+    DISTURBED,
+    DISTURBED_BEFORE,
+    disturbed_at,
+    is_disturbed,
+    is_modelled,
+    limits_of,
+    require_one,
+)
 
 # Grouped bars, hollow where a run was disturbed.
 
@@ -78,10 +85,12 @@ def network_bars(
     bars(axes, places, series, [disturbed_at(table, places) for table in tables.values()])
 
 
-def values(table: pd.DataFrame, places: Sequence[str], column: str) -> list[float]:
-    """Return the column at each limit, NaN where there is no run."""
-    by_limit = table.drop_duplicates("limit").set_index("limit")[column]
-    return [float(by_limit.get(place, float("nan"))) for place in places]
+def values(
+    table: pd.DataFrame, places: Sequence[str], column: str, by: str = "limit", missing: float = math.nan
+) -> list[float]:
+    """Return the column at each limit, or another column's value; `missing` where there is no run."""
+    by_place = table.drop_duplicates(by).set_index(by)[column]
+    return [float(by_place.get(place, missing)) for place in places]
 
 
 # Figure 7 of AutoTM: speed-up over a step whose intermediates are all in slow memory, a panel a network.

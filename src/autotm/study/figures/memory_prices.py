@@ -15,7 +15,6 @@ from autotm.study.drawing import (
     Drawn,
     caption,
     finish,
-    limits_of,
     network_colors,
     optimizer_colors,
     panels,
@@ -26,7 +25,7 @@ from autotm.study.drawing import (
 )
 from autotm.study.figures.comparisons import network_bars, outline, values
 from autotm.study.setup import FIRST_TOUCH, MOVER
-from autotm.study.tables import DISTURBED, is_disturbed, require_one
+from autotm.study.tables import DISTURBED, is_disturbed, limits_of, require_one
 
 
 def _planned(figure: str, table: pd.DataFrame) -> pd.DataFrame:

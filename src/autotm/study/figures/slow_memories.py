@@ -22,15 +22,14 @@ from autotm.study.drawing import (
     Drawn,
     caption,
     finish,
-    limits_of,
     machine_text,
     optimizer_colors,
     panels,
     series_name,
     title,
 )
-from autotm.study.figures.comparisons import bars
-from autotm.study.tables import is_disturbed, require_one, table_of_records, versions_text
+from autotm.study.figures.comparisons import bars, values
+from autotm.study.tables import is_disturbed, limits_of, require_one, table_of_records, versions_text
 
 # What a step loses on each of several slow memories: would CXL memory do?
 
@@ -79,13 +78,15 @@ def draw_devices(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     ]
     names = list(dict.fromkeys(table["device"]))
     figure, (axes,) = panels(1, style, widen=1.6)
-    series = [(label, _at(runs, names, "slowdown"), color) for label, runs, color in shown]
+    on_each = {"by": "device", "missing": 0.0}
+    series = [(label, values(runs, names, "slowdown", **on_each), color) for label, runs, color in shown]
     hollow = [
-        [bool(one) for one in _at(runs.assign(hollow=is_disturbed(runs)), names, "hollow")] for _, runs, _ in shown
+        [bool(one) for one in values(runs.assign(hollow=is_disturbed(runs)), names, "hollow", **on_each)]
+        for _, runs, _ in shown
     ]
     bars(axes, [name.replace("-", "-\n", 1) if len(name) > _LONG else name for name in names], series, hollow)
     middles = [bar.get_x() + bar.get_width() / 2 for container in axes.containers for bar in container]
-    predicted = [height or float("nan") for _, runs, _ in shown for height in _at(runs, names, "predicted_slowdown")]
+    predicted = [one for _, runs, _ in shown for one in values(runs, names, "predicted_slowdown", "device")]
     axes.plot(middles, predicted, "_", color="black", markersize=9, label="predicted")
     axes.axhline(1.0, color=GRAY, linewidth=0.8)
     axes.set_xlabel(f"slow memory ({table['tier_reality'].iloc[0]})")
@@ -100,12 +101,6 @@ def draw_devices(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         f"Machines are named by their slow memory{named}. Bars: measured. Line: all fast. What an emulated device "
         "costs, and where its numbers are from, stands in its file in config/devices."
     )
-
-
-def _at(runs: pd.DataFrame, names: Sequence[str], column: str) -> list[float]:
-    """Return the column on each device, 0 where there is no such run."""
-    by_device = runs.drop_duplicates("device").set_index("device")[column]
-    return [float(by_device.get(name, 0.0)) for name in names]
 
 
 # The links between the two memories: rates of measured copies by size, beside the published rates of the device.
