@@ -32,12 +32,12 @@ from autotm.api.offload.step import (  # noqa: E402
 from autotm.memory.torch_device import (  # noqa: E402
     Cpu,
     ThreadCopies,
-    median_ns,
 )
 from autotm.model.errors import (  # noqa: E402
     BadInputError,
     InfeasibleLimitError,
 )
+from autotm.model.graph import Tier  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -253,9 +253,8 @@ def test_late_copies_and_poisoned_memory_change_nothing(name: str) -> None:
 @THREADS
 def test_a_copy_that_does_not_come_is_seen() -> None:
     class Lost(ThreadCopies):
-        def start_inward(self, destination: torch.Tensor, source: torch.Tensor) -> object:
-            del destination
-            return self.start_outward(source.clone(), source)
+        def start(self, tier: Tier, destination: torch.Tensor, source: torch.Tensor) -> object:
+            return super().start(tier, source.clone() if tier is Tier.FAST else destination, source)
 
     module = CASES["perceptron"].module()
     with offloaded("perceptron", least("perceptron"), module) as step:
@@ -398,7 +397,7 @@ def test_gradients_switched_off_are_refused() -> None:
 def test_times_of_operators_are_nanoseconds_a_call() -> None:
     """Calls that are shorter than what reading the clock costs are timed several at once."""
 
-    class Clock:
+    class Clock(Cpu):
         def __init__(self) -> None:
             self.asked, self.took_s = [], itertools.cycle([2e-3, 4e-3, 6e-3])
 
@@ -407,7 +406,7 @@ def test_times_of_operators_are_nanoseconds_a_call() -> None:
             return calls * next(self.took_s) / 1000
 
     clock = Clock()
-    least, median, lower, upper, count = median_ns(clock, lambda: None, 0.0)
+    least, median, lower, upper, count = clock.median_ns(lambda: None, 0.0)
     assert (least, median) == (2000, 4000)
     assert least <= lower <= median <= upper <= 6000
     assert count == len(clock.asked) - 1 >= 3

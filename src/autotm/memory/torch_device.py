@@ -7,10 +7,11 @@ import queue
 import statistics
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import torch
@@ -20,38 +21,15 @@ from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import Links
 
+_LEAST_REPEATS, _MOST_REPEATS = 3, 100
+"""Of a call: quartiles need three; more than a hundred tell nothing new of one that is short."""
+_SHORT_S = 2e-5
+"""Calls shorter than this are timed several at once: a pair of events by itself takes microseconds."""
 
-class Copies(Protocol):
-    """Two streams of copies. Each does its copies in the order in which they are started.
-
-    A copy begins after all that was asked of the device before it was started. What is asked after `wait` comes after
-    the copy.
-    """
-
-    def start_inward(self, destination: torch.Tensor, source: torch.Tensor) -> Any:
-        """Begin to copy all bytes from the host to the device, and give what to wait for."""
-
-    def start_outward(self, destination: torch.Tensor, source: torch.Tensor) -> Any:
-        """Begin to copy all bytes from the device to the host, and give what to wait for."""
-
-    def wait(self, copy: Any) -> None:
-        """Order all that follows after the copy.
-
-        Raises:
-            AutotmError: it failed.
-        """
-
-    def drain(self) -> None:
-        """Hold the calling thread until no copy is under way."""
-
-    def seconds(self, copy: Any) -> float:
-        """How long a copy took, from its beginning; it is complete."""
-
-    def close(self) -> None:
-        """End what copies, after what it is copying."""
+# A device and its streams of copies: a GPU, or a CPU on which ordinary memory and threads take their places.
 
 
-class Device(Protocol):
+class Device(ABC):
     """A device of PyTorch.
 
     Attributes:
@@ -64,6 +42,7 @@ class Device(Protocol):
     torch: torch.device
     granularity_bytes: int
 
+    @abstractmethod
     def copies(self) -> Copies:
         """New streams of copies."""
 
@@ -73,51 +52,77 @@ class Device(Protocol):
         Raises:
             AutotmError: the system does not give them.
         """
+        available = psutil.virtual_memory().available
+        if size_bytes > available:
+            raise AutotmError(
+                f"offload: the plan needs {size_bytes} bytes of host memory, {available} are available; give a larger "
+                "budget"
+            )
+        is_pinned = self.torch.type == "cuda"
+        try:  # Once: pinning takes milliseconds and holds up the device.
+            return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=is_pinned)
+        except RuntimeError as error:
+            if not is_pinned:
+                raise
+            raise AutotmError(
+                f"offload: the system does not pin {size_bytes} bytes of host memory: {error}; raise `ulimit -l`, or "
+                "give a larger budget"
+            ) from error
 
+    @abstractmethod
     def seconds(self, call: Callable[[], object], calls: int) -> float:
         """How long that many calls take, one after another."""
 
+    def median_ns(self, call: Callable[[], object], least_s: float) -> tuple[int, int, int, int, int]:
+        """Least, median, lower and upper quartile of repeated calls in nanoseconds, and how many were made."""
+        first = self.seconds(call, 1)
+        # Calls shorter than the clock's own cost are timed several at once.
+        together = max(1, min(1000, int(_SHORT_S / max(first, 1e-7))))
+        times: list[float] = []
+        while len(times) < _LEAST_REPEATS or (sum(times) * together < least_s and len(times) < _MOST_REPEATS):
+            times.append(self.seconds(call, together) / together)
+        lower, middle, upper = statistics.quantiles(times, n=4)
+        least, middle, lower, upper = (max(1, round(each * 1e9)) for each in (min(times), middle, lower, upper))
+        return least, middle, lower, upper, len(times)
+
+    @abstractmethod
     def peak(self, call: Callable[[], Any]) -> tuple[Any, int]:
         """What a call gives, and by how many bytes its allocations exceeded at most what was there before."""
 
 
-_LEAST_REPEATS, _MOST_REPEATS = 3, 100
-"""Of a call: quartiles need three; more than a hundred tell nothing new of one that is short."""
-_SHORT_S = 2e-5
-"""Calls shorter than this are timed several at once: a pair of events by itself takes microseconds."""
+class Copies(ABC):
+    """Two streams of copies, one a direction. Each does its copies in the order in which they are started.
+
+    A copy begins after all that was asked of the device before it was started. What is asked after `wait` comes after
+    the copy.
+    """
+
+    @abstractmethod
+    def start(self, tier: Tier, destination: torch.Tensor, source: torch.Tensor) -> Any:
+        """Begin to copy all bytes into a tier from the other one, and give what to wait for."""
+
+    @abstractmethod
+    def wait(self, copy: Any) -> None:
+        """Order all that follows after the copy.
+
+        Raises:
+            AutotmError: it failed.
+        """
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Hold the calling thread until no copy is under way."""
+
+    @abstractmethod
+    def seconds(self, copy: Any) -> float:
+        """How long a copy took, from its beginning; it is complete."""
+
+    def close(self) -> None:
+        """End what copies, after what it is copying."""
+        self.drain()
 
 
-class Clock(Protocol):
-    """Tells how long calls take."""
-
-    def seconds(self, call: Callable[[], object], calls: int) -> float:
-        """How long that many calls take, one after another."""
-
-
-def median_ns(clock: Clock, call: Callable[[], object], least_s: float) -> tuple[int, int, int, int, int]:
-    """Least, median, lower and upper quartile of repeated calls in nanoseconds, and how many were made."""
-    first = clock.seconds(call, 1)
-    # Calls shorter than the clock's own cost are timed several at once.
-    together = max(1, min(1000, int(_SHORT_S / max(first, 1e-7))))
-    times: list[float] = []
-    while len(times) < _LEAST_REPEATS or (sum(times) * together < least_s and len(times) < _MOST_REPEATS):
-        times.append(clock.seconds(call, together) / together)
-    lower, middle, upper = statistics.quantiles(times, n=4)
-    least, middle, lower, upper = (max(1, round(each * 1e9)) for each in (min(times), middle, lower, upper))
-    return least, middle, lower, upper, len(times)
-
-
-def require_host_memory(size_bytes: int) -> None:
-    """Raises AutotmError where so much host memory is not to be had."""
-    available = psutil.virtual_memory().available
-    if size_bytes > available:
-        raise AutotmError(
-            f"offload: the plan needs {size_bytes} bytes of host memory, {available} are available; give a larger "
-            "budget"
-        )
-
-
-class Cuda:
+class Cuda(Device):
     """A GPU of NVIDIA's."""
 
     granularity_bytes = 512
@@ -129,17 +134,6 @@ class Cuda:
     def copies(self) -> CudaCopies:
         """A stream a direction."""
         return CudaCopies(self.torch)
-
-    def host_pool(self, size_bytes: int) -> torch.Tensor:
-        """Pinned memory, once: pinning takes milliseconds and holds up the device."""
-        require_host_memory(size_bytes)
-        try:
-            return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
-        except RuntimeError as error:
-            raise AutotmError(
-                f"offload: the system does not pin {size_bytes} bytes of host memory: {error}; raise `ulimit -l`, or "
-                "give a larger budget"
-            ) from error
 
     def seconds(self, call: Callable[[], object], calls: int) -> float:
         """By events of the device."""
@@ -168,8 +162,8 @@ class _QueuedCopy:
     ended: torch.cuda.Event
 
 
-class CudaCopies:
-    """As `Copies`. The stream that is current when a copy is started or waited for is that of the operators.
+class CudaCopies(Copies):
+    """The stream that is current when a copy is started or waited for is that of the operators.
 
     Memory goes back to PyTorch's allocator on that stream, after it has waited for the copies that use it, so that it
     may be used again at once: `record_stream` is not needed.
@@ -177,35 +171,11 @@ class CudaCopies:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._inward, self._outward = (torch.cuda.Stream(device) for _ in range(2))
+        self._streams = {tier: torch.cuda.Stream(device) for tier in Tier}
 
-    def start_inward(self, destination: torch.Tensor, source: torch.Tensor) -> _QueuedCopy:
-        """Queue the copy to the device."""
-        return self._start(self._inward, destination, source)
-
-    def start_outward(self, destination: torch.Tensor, source: torch.Tensor) -> _QueuedCopy:
-        """Queue the copy to the host."""
-        return self._start(self._outward, destination, source)
-
-    def wait(self, copy: _QueuedCopy) -> None:
-        """Make the operators' stream wait."""
-        torch.cuda.current_stream(self._device).wait_event(copy.ended)
-
-    def drain(self) -> None:
-        """Hold the calling thread until both streams stand still."""
-        self._inward.synchronize()
-        self._outward.synchronize()
-
-    def seconds(self, copy: _QueuedCopy) -> float:
-        """By the device's clock."""
-        copy.ended.synchronize()
-        return float(copy.begun.elapsed_time(copy.ended)) / 1e3
-
-    def close(self) -> None:
-        """Wait for what is queued."""
-        self.drain()
-
-    def _start(self, stream: torch.cuda.Stream, destination: torch.Tensor, source: torch.Tensor) -> _QueuedCopy:
+    def start(self, tier: Tier, destination: torch.Tensor, source: torch.Tensor) -> _QueuedCopy:
+        """Queue the copy on the stream of its direction."""
+        stream = self._streams[tier]
         copy = _QueuedCopy(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
@@ -214,8 +184,22 @@ class CudaCopies:
             copy.ended.record(stream)
         return copy
 
+    def wait(self, copy: _QueuedCopy) -> None:
+        """Make the operators' stream wait."""
+        torch.cuda.current_stream(self._device).wait_event(copy.ended)
 
-class Cpu:
+    def drain(self) -> None:
+        """Hold the calling thread until both streams stand still."""
+        for stream in self._streams.values():
+            stream.synchronize()
+
+    def seconds(self, copy: _QueuedCopy) -> float:
+        """By the device's clock."""
+        copy.ended.synchronize()
+        return float(copy.begun.elapsed_time(copy.ended)) / 1e3
+
+
+class Cpu(Device):
     """Ordinary memory plays both parts: nothing of its times says anything about a GPU."""
 
     granularity_bytes = 64
@@ -228,11 +212,6 @@ class Cpu:
         """A thread a direction."""
         return ThreadCopies()
 
-    def host_pool(self, size_bytes: int) -> torch.Tensor:
-        """Ordinary memory."""
-        require_host_memory(size_bytes)
-        return torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
-
     def seconds(self, call: Callable[[], object], calls: int) -> float:
         """By the processor's clock."""
         begun = time.perf_counter()
@@ -243,15 +222,8 @@ class Cpu:
     def peak(self, call: Callable[[], Any]) -> tuple[Any, int]:
         """As PyTorch's allocator reports to its profiler; threads that it does not know of allocate nothing here."""
         profiler = torch.autograd
-        config = profiler.ProfilerConfig(
-            profiler.ProfilerState.CPU,
-            False,
-            True,
-            False,
-            False,
-            False,
-            torch._C._profiler._ExperimentalConfig(),  # noqa: SLF001
-        )
+        more = torch._C._profiler._ExperimentalConfig()  # noqa: SLF001
+        config = profiler.ProfilerConfig(profiler.ProfilerState.CPU, False, True, False, False, False, more)
         profiler._enable_profiler_legacy(config)  # noqa: SLF001 - the public one takes milliseconds and writes to stderr
         try:
             found = call()
@@ -276,7 +248,7 @@ class _ThreadCopy:
     error: BaseException | None = None
 
 
-class ThreadCopies:
+class ThreadCopies(Copies):
     """On a CPU: a thread a direction. Operators hold the calling thread, so nothing is asked before it is done.
 
     Args:
@@ -285,22 +257,21 @@ class ThreadCopies:
 
     def __init__(self, before_copy: Callable[[], None] | None = None) -> None:
         self._before_copy = before_copy
-        self._queues = {name: queue.SimpleQueue[_ThreadCopy | None]() for name in ("inward", "outward")}
+        self._queues = {tier: queue.SimpleQueue[_ThreadCopy | None]() for tier in Tier}
         self._under_way: set[_ThreadCopy] = set()
         self._threads = [
-            threading.Thread(target=self._serve, args=(work,), name=f"autotm-{name}", daemon=True)
-            for name, work in self._queues.items()
+            threading.Thread(target=self._serve, args=(work,), name=f"autotm-to-{tier.name.lower()}", daemon=True)
+            for tier, work in self._queues.items()
         ]
         for thread in self._threads:
             thread.start()
 
-    def start_inward(self, destination: torch.Tensor, source: torch.Tensor) -> _ThreadCopy:
-        """Hand the copy to the thread towards the device."""
-        return self._start("inward", destination, source)
-
-    def start_outward(self, destination: torch.Tensor, source: torch.Tensor) -> _ThreadCopy:
-        """Hand the copy to the thread towards the host."""
-        return self._start("outward", destination, source)
+    def start(self, tier: Tier, destination: torch.Tensor, source: torch.Tensor) -> _ThreadCopy:
+        """Hand the copy to the thread of its direction."""
+        copy = _ThreadCopy(destination, source)
+        self._under_way.add(copy)
+        self._queues[tier].put(copy)
+        return copy
 
     def wait(self, copy: _ThreadCopy) -> None:
         """Hold the calling thread until the copy is complete."""
@@ -325,12 +296,6 @@ class ThreadCopies:
             work.put(None)
         for thread in self._threads:
             thread.join()
-
-    def _start(self, name: str, destination: torch.Tensor, source: torch.Tensor) -> _ThreadCopy:
-        copy = _ThreadCopy(destination, source)
-        self._under_way.add(copy)
-        self._queues[name].put(copy)
-        return copy
 
     def _serve(self, work: queue.SimpleQueue[_ThreadCopy | None]) -> None:
         while (copy := work.get()) is not None:
@@ -377,26 +342,21 @@ class _Timer:
         self._there = device.host_pool(size_bytes).zero_()
 
     def alone_ns(self, tier: Tier, size_bytes: int) -> float:
-        """From the beginning of the copy to its end."""
         return self._finish_ns(self._start(tier, size_bytes))
 
     def blocking_ns(self, tier: Tier, size_bytes: int) -> float:
-        """By the clock of the operators."""
         return self._device.seconds(lambda: self._copies.wait(self._start(tier, size_bytes)), 1) * 1e9
 
     def kernels_ns(
         self, co_runner: Callable[[], object], calls: int, copy: tuple[Tier, int] | None = None
     ) -> tuple[float, float]:
-        """By the clock of the operators, and that of the copy."""
         started = None if copy is None else self._start(*copy)
         kernels_ns = self._device.seconds(co_runner, calls) * 1e9
         return kernels_ns, 0.0 if started is None else self._finish_ns(started)
 
     def _start(self, tier: Tier, size_bytes: int) -> Any:
         here, there = self._here[:size_bytes], self._there[:size_bytes]
-        if tier is Tier.FAST:
-            return self._copies.start_inward(here, there)
-        return self._copies.start_outward(there, here)
+        return self._copies.start(tier, *((here, there) if tier is Tier.FAST else (there, here)))
 
     def _finish_ns(self, copy: Any) -> float:
         self._copies.wait(copy)
@@ -414,7 +374,7 @@ def measured_links(device: Device, budget_bytes: int) -> Links:
     one, other, result = (torch.ones(_SIDE, _SIDE, device=device.torch) for _ in range(3))
     multiply, add = partial(torch.mm, one, other, out=result), partial(torch.add, one, other, out=result)
     operators = {op_class: multiply if op_class in _PRODUCTS else add for op_class in OpClass}
-    _, multiply_ns, *_ = median_ns(device, multiply, 0.02)
+    _, multiply_ns, *_ = device.median_ns(multiply, 0.02)
     copies = device.copies()
     try:
         timer = _Timer(device, copies, sizes[-1])

@@ -155,13 +155,13 @@ class _Run:
         self._bytes.update(keep(executor.step, executor.slots, self._values, operator, call(self._values)))
 
     def _out(self, number: int, place: int, offset: int) -> None:
-        self._flying[number] = self._executor.copies.start_outward(self._host(place, offset), self._bytes[place])
+        self._flying[number] = self._executor.copies.start(Tier.SLOW, self._host(place, offset), self._bytes[place])
 
     def _in(self, number: int, place: int, offset: int) -> None:
         self._bytes[place].untyped_storage().resize_(self._executor.sizes[place])
         if self._executor.poison:
             self._bytes[place].fill_(_POISON_BYTE)
-        self._flying[number] = self._executor.copies.start_inward(self._bytes[place], self._host(place, offset))
+        self._flying[number] = self._executor.copies.start(Tier.FAST, self._bytes[place], self._host(place, offset))
 
     def _host(self, place: int, offset: int) -> torch.Tensor:
         return self._executor.pool[offset : offset + self._executor.sizes[place]]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from autotm.api.offload.joint_graph import Operator, Slots, Step, Values, argument_bytes, keep, storage_of, tensors_of
-from autotm.memory.torch_device import Device, median_ns
+from autotm.memory.torch_device import Device
 from autotm.model.errors import AutotmError
 from autotm.model.profile import Timing
 
@@ -87,7 +87,7 @@ class _Measuring:
         if identity not in self._known:
             grain = self._device.granularity_bytes
             own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in made)
-            timing = Timing(*self._with_enough_memory(operator, lambda: median_ns(self._device, call, self._kernel_s)))
+            timing = Timing(*self._with_enough_memory(operator, lambda: self._device.median_ns(call, self._kernel_s)))
             self._known[identity] = timing, max(0, peak_bytes - own_bytes)
         timing, workspace = self._known[identity]
         self.identities.append(identity)
