@@ -210,19 +210,12 @@ class PlayedDriver:
     def __init__(self, runtime: PlayedRuntime, functions: Mapping[str, Callable[..., None]]) -> None:
         self.runtime = runtime
         self.functions = list(functions.items())
-        self.loaded = 0
 
     def cuLibraryLoadData(self, image: bytes, *options: Any) -> tuple[Results, int]:
         assert options == ([], [], 0, [], [], 0)
         if image != b"fatbin":
             return Results.CUDA_ERROR_INVALID_IMAGE, 0
-        self.loaded += 1
         return Results.CUDA_SUCCESS, 77
-
-    def cuLibraryUnload(self, library: int) -> tuple[Results]:
-        assert library == 77
-        self.loaded -= 1
-        return (Results.CUDA_SUCCESS,)
 
     def cuLibraryGetKernel(self, library: int, name: bytes) -> tuple[Results, int]:
         names = [known for known, _ in self.functions]

@@ -14,7 +14,7 @@ from autotm.kernels.library import FatbinLibrary, KernelLibrary
 from autotm.kernels.yardsticks import Yardstick, Yardsticks, co_runners, contraction_flop_per_s, multiply_add_flop_per_s
 from autotm.memory.calibration import calibrate_links, copy_bytes_per_s
 from autotm.memory.gpu.cuda_device import CudaDevice
-from autotm.memory.gpu.links import DEVICE_LINK_BYTES, device_links
+from autotm.memory.gpu.links import DEVICE_LINK_BYTES, REPEATS, StreamTimer, links_of
 from autotm.memory.gpu.opening import open_device
 from autotm.model.cores import Watch
 from autotm.model.graph import ALIGNMENT_BYTES, OpClass
@@ -90,7 +90,8 @@ def measure_gpu_links(
         calls = {op_class: _bound(device, kernels, kernel, places[op_class]) for op_class, kernel in beside.items()}
         convolution = calls[OpClass.CONV_FORWARD]
         taken_s = float(np.median([call_ns(device, convolution) for _ in range(_TIMED)])) / 1e9
-        return device_links(device, beside[OpClass.CONV_FORWARD].flops / taken_s, calls, sizes_bytes)
+        timer, rate = StreamTimer(device), beside[OpClass.CONV_FORWARD].flops / taken_s
+        return links_of(timer, rate, calls, sizes_bytes, REPEATS, timer.call_us())
 
 
 def _places(kernel: CudaKernel, start: int) -> list[int]:

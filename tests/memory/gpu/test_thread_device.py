@@ -10,8 +10,8 @@ import pytest
 from thread_device import Delays, Interleaving, Order, RaceError, Starving, ThreadDevice
 
 from autotm.memory.gpu.cuda_memory import Span
-from autotm.memory.gpu.links import device_links
-from autotm.model.errors import AutotmError, BadInputError
+from autotm.memory.gpu.links import StreamTimer, links_of
+from autotm.model.errors import AutotmError
 from autotm.model.graph import OpClass, Tier
 
 BYTES = 256
@@ -199,15 +199,11 @@ def test_every_size_direction_and_op_class() -> None:
     ran = []
     runners = {op_class: (lambda op_class=op_class: ran.append(op_class)) for op_class in OpClass}
     with ThreadDevice(1 << 20, 1 << 20, order=Delays(0, 1e-5)) as device:
-        links = device_links(device, 1e12, runners, SIZES, repeats=3)
+        timer = StreamTimer(device)
+        links = links_of(timer, 1e12, runners, SIZES, 3, timer.call_us())
     assert [size for size, _ in links.to_fast.points] == list(SIZES)
     assert links.to_slow.destination is Tier.SLOW
     assert set(ran) == set(OpClass)
     assert links.asynchronous is not None
     assert links.transfer_us(Tier.FAST, 1 << 20) > 0
     assert links.call_us >= 0
-
-
-def test_pools_that_are_too_small_are_refused() -> None:
-    with ThreadDevice(1 << 20, 1 << 16) as device, pytest.raises(BadInputError, match="smaller pool's 65536 bytes"):
-        device_links(device, 1e12, {}, SIZES)

@@ -262,10 +262,6 @@ class CudaCode:
 
         return calls[0] if len(calls) == 1 else call
 
-    def close(self) -> None:
-        """Unload it; nothing of it may run any more."""
-        _called(self.driver, "cuLibraryUnload", self._library)
-
     def _launch(self, launch: Launch, addresses: Sequence[int], stream: CudaStream) -> Call:
         kernel = _called(self.driver, "cuLibraryGetKernel", self._library, launch.function.encode())
         function = self.driver.CUfunction(int(kernel))

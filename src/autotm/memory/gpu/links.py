@@ -9,15 +9,13 @@ from typing import Protocol
 
 from autotm.memory.gpu.cuda_device import CudaDevice, CudaStream
 from autotm.memory.gpu.cuda_memory import Span
-from autotm.model.errors import BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import AsynchronousLinks, Contention, Link, Links
 
 DEVICE_LINK_BYTES = tuple(4096 * 4**power for power in range(9))
 """4 KiB to 256 MiB: below, a copy takes what its calls take; above, its bandwidth no longer changes."""
-_REPEATS = 15
+REPEATS = 15
 _CALLS = 100
-_LEAST_SIZES = 2
 _TOGETHER = 10
 """Kernels launched one after the other to know what one takes: a single one is timed with its launch."""
 _OUTLASTING = 3.0
@@ -39,7 +37,7 @@ class CopyTimer(Protocol):
 
 
 def copy_times(
-    timed_ns: Callable[[Tier, int], float], tier: Tier, sizes_bytes: Sequence[int], repeats: int = _REPEATS
+    timed_ns: Callable[[Tier, int], float], tier: Tier, sizes_bytes: Sequence[int], repeats: int = REPEATS
 ) -> Link:
     """Time copies into a tier: the median of each size, after one that does not count."""
     points = []
@@ -141,6 +139,20 @@ class StreamTimer:
         copy_ns = 0 if copy is None else self._device.elapsed_ns(self._begin, self._end)
         return self._device.elapsed_ns(self._first, self._last), copy_ns
 
+    def call_us(self) -> float:
+        """Microseconds that the compute stream loses by recording an event and waiting for one that is long reached."""
+        begin, end, mark, reached = self._first, self._last, self._begin, self._end
+        self._device.inward.record(reached)
+        self._device.synchronize()
+        compute = self._device.compute
+        compute.record(begin)
+        for _ in range(_CALLS):
+            compute.record(mark)
+            compute.wait(reached)
+        compute.record(end)
+        self._device.synchronize()
+        return self._device.elapsed_ns(begin, end) / _CALLS / 1e3
+
     def _stream(self, tier: Tier) -> CudaStream:
         return self._device.inward if tier is Tier.FAST else self._device.outward
 
@@ -150,38 +162,3 @@ class StreamTimer:
         stream.record(self._begin)
         stream.copy(*((fast, slow) if tier is Tier.FAST else (slow, fast)))
         stream.record(self._end)
-
-
-def device_links(
-    device: CudaDevice,
-    flop_per_s: float,
-    co_runners: Mapping[OpClass, CoRunner],
-    sizes_bytes: Sequence[int] = DEVICE_LINK_BYTES,
-    repeats: int = _REPEATS,
-) -> Links:
-    """Measure links as `links_of`, on the streams of a device with pools of at least the largest size.
-
-    Raises:
-        BadInputError: a pool is too small, or there are too few sizes.
-    """
-    least = min(device.device_pool.size_bytes, device.host_pool.size_bytes)
-    if len(sizes_bytes) < _LEAST_SIZES or sizes_bytes[-1] > least:
-        raise BadInputError(
-            f"links of {device.name}: sizes {list(sizes_bytes)}; give two at least, the largest no more than the "
-            f"smaller pool's {least} bytes"
-        )
-    return links_of(StreamTimer(device), flop_per_s, co_runners, sizes_bytes, repeats, _call_us(device))
-
-
-def _call_us(device: CudaDevice) -> float:
-    """Microseconds that the compute stream loses by recording an event and waiting for one that is long reached."""
-    begin, end, mark, reached = (device.event(timed=True) for _ in range(4))
-    device.inward.record(reached)
-    device.synchronize()
-    device.compute.record(begin)
-    for _ in range(_CALLS):
-        device.compute.record(mark)
-        device.compute.wait(reached)
-    device.compute.record(end)
-    device.synchronize()
-    return device.elapsed_ns(begin, end) / _CALLS / 1e3
