@@ -34,7 +34,6 @@ def test_planned_equals_plain_through_cudas_calls(planned: Planned, optimizer: s
             device.synchronize()
             timeline = executor.timeline()
             assert same(results(planned.graph, arguments), planned.expected)
-            code.close()
         assert not played.events
         assert len(timeline.of(Lane.COMPUTE)) == len(planned.graph.kernels)
         assert len(timeline.of(Lane.INWARD)) == len(timeline.of(Lane.OUTWARD)) > 0
