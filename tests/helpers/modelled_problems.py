@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from autotm.model.files import hash_of
+from autotm.model.gpu_file import GpuManagedMemory
 from autotm.model.graph import Graph, OpClass, Tier, all_fast
 from autotm.model.limit import Limit
 from autotm.model.links import AsynchronousLinks, Contention, Link, Links
 from autotm.model.profile import Profile, Timing
-from autotm.solve.gpu_rivals import ManagedPaging
 from autotm.solve.options import SolveOptions
 from autotm.solve.problem import Problem
 
 MAP_BYTES = 4096
 KERNEL_US, COPY_US = 2.0, 4.0
-FAULTS = ManagedPaging(block_bytes=MAP_BYTES, faulted_bytes_per_s=MAP_BYTES / 8e-6)
+FAULTS = GpuManagedMemory.model_construct(block_bytes=MAP_BYTES, faulted_bytes_per_s=MAP_BYTES / 8e-6)
 """A block takes 8 us to come in, twice as long as a copy."""
 
 

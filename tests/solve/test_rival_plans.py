@@ -19,12 +19,13 @@ from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
 from autotm.layout.packing import pack
 from autotm.model.errors import BadInputError
+from autotm.model.gpu_file import GpuManagedMemory
 from autotm.model.graph import Graph, OpClass, Role, Tier
 from autotm.model.limit import Counts, Limit, counting
 from autotm.model.links import AsynchronousLinks, Contention, Links
 from autotm.model.plan import RUN_RIVALS, Move, Plan, Status, Stay, called, repeats
 from autotm.model.program import KernelStep, Program
-from autotm.solve.gpu_rivals import ManagedPaging, run_rival, segmentations
+from autotm.solve.gpu_rivals import run_rival, segmentations
 from autotm.solve.gpu_simulation import run_plan
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import fits, solve_and_pack
@@ -32,7 +33,7 @@ from autotm.solve.problem import Problem
 from autotm.solve.recheck import plan_us
 
 OPTIONS = SolveOptions(fast_operands_only=True, time_limit_s=2.0)
-FAULTS = ManagedPaging(block_bytes=4096, faulted_bytes_per_s=1e9)
+FAULTS = GpuManagedMemory.model_construct(block_bytes=4096, faulted_bytes_per_s=1e9)
 COPYING = ("lru-paging", "swap-all")
 
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from autotm.model.errors import unknown_name
-from autotm.model.graph import ChosenGraph, Graph, Kernel, Role, Tensor, Tier
+from autotm.model.gpu_file import GpuManagedMemory
+from autotm.model.graph import ChosenGraph, Graph, Role, Tensor, Tier
 from autotm.model.limit import Counts, counting, fixed_bytes, storage_of
-from autotm.model.plan import called, repeats
+from autotm.model.plan import GPU_RIVALS, LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, SAVE_ON_CPU, SWAP_ALL, called, repeats
 from autotm.model.profile import Profile
 from autotm.model.timeline import Engine
-from autotm.solve.gpu_simulation import Engines, Simulated, copy, copy_and_wait, fastest, last_forward_kernel, simulated
+from autotm.solve.gpu_simulation import Engines, Simulated, fastest, last_forward_kernel, peak_bytes
 from autotm.solve.paging import PageMap, first_fit
 from autotm.solve.problem import Problem
 
@@ -37,10 +38,10 @@ class Paging:
     """
 
     kernel: int
-    gone: list[str] = field(default_factory=list)
-    out: list[str] = field(default_factory=list)
-    brought: list[str] = field(default_factory=list)
-    used_bytes: int = 0
+    gone: list[str]
+    out: list[str]
+    brought: list[str]
+    used_bytes: int
 
 
 def paging(graph: Graph, limit_bytes: int) -> Iterator[Paging]:
@@ -51,60 +52,45 @@ def paging(graph: Graph, limit_bytes: int) -> Iterator[Paging]:
     is freed. Room is counted in bytes, without fragments. What every step finds on the device, where the limit counts
     it, stays there.
     """
-    pager = _Pager(graph, limit_bytes)
+    size_of = {tensor.name: tensor.allocated_bytes for tensor in graph.tensors}
+    held = {tensor.name for tensor in graph.tensors if tensor.held}
+    resident = OrderedDict.fromkeys(sorted(held))  # What was used least recently is first.
+    on_host: set[str] = set()
+    used_bytes = sum(size_of[name] for name in held)
     for index, kernel in enumerate(graph.kernels):
         operands = graph.slots_of(kernel)
-        yield pager.bring(index, operands)
-        pager.free([name for name in operands if graph.by_name[name].live.stop == index + 1])
+        missing = [name for name in operands if name not in resident]
+        for name in operands:
+            if name in resident:
+                resident.move_to_end(name)
+        used_bytes += sum(size_of[name] for name in missing)
+        gone: list[str] = []
+        for name in [name for name in resident if name not in operands and name not in held]:
+            if used_bytes <= limit_bytes:
+                break
+            gone.append(name)
+            del resident[name]
+            used_bytes -= size_of[name]
+        out = [name for name in gone if name not in on_host]
+        on_host.update(out)
+        resident.update(dict.fromkeys(missing))
+        yield Paging(index, gone, out, [name for name in missing if name in on_host], used_bytes)
+        for name in operands:
+            if graph.by_name[name].live.stop == index + 1 and name not in held:
+                del resident[name]
+                used_bytes -= size_of[name]
 
 
 def page_tensors(problem: Problem) -> Simulated:
     """`paging` on three engines: all copies are waited for."""
-    graph, engines, most_bytes = fastest(problem), Engines(), 0
+    graph, engines, most_bytes = fastest(problem), Engines(problem), 0
     for done, kernel in zip(paging(graph, problem.limit_bytes), graph.kernels, strict=True):
         for engine, names in ((Engine.OUT, done.out), (Engine.IN, done.brought)):
             for name in names:
-                copy_and_wait(engines, problem, engine, name, graph.by_name[name].size_bytes)
-        engines.compute(kernel.name, problem.profile.base_us(kernel))
+                engines.copy_and_wait(engine, name, graph.by_name[name].size_bytes)
+        engines.compute(kernel)
         most_bytes = max(most_bytes, done.used_bytes)
-    return simulated(problem, graph, engines, most_bytes)
-
-
-class _Pager:
-    """What is on the device, least recently used first."""
-
-    def __init__(self, graph: Graph, limit_bytes: int) -> None:
-        self._graph, self._limit_bytes = graph, limit_bytes
-        self._held = {tensor.name for tensor in graph.tensors if tensor.held}
-        self._resident = OrderedDict((name, graph.by_name[name].allocated_bytes) for name in sorted(self._held))
-        self._on_host: set[str] = set()
-        self._used_bytes = sum(self._resident.values())
-
-    def bring(self, index: int, operands: Collection[str]) -> Paging:
-        """Make room for operands, and copy in those that are on the host only."""
-        gone: list[str] = []
-        out: list[str] = []
-        missing = [name for name in operands if name not in self._resident]
-        for name in operands:
-            if name in self._resident:
-                self._resident.move_to_end(name)
-        needed_bytes = sum(self._graph.by_name[name].allocated_bytes for name in missing)
-        for name in [name for name in self._resident if name not in operands and name not in self._held]:
-            if self._used_bytes + needed_bytes <= self._limit_bytes:
-                break
-            self.free([name])
-            gone.append(name)
-            if name not in self._on_host:
-                out.append(name)
-        self._on_host.update(out)
-        for name in missing:
-            self._resident[name] = self._graph.by_name[name].allocated_bytes
-            self._used_bytes += self._resident[name]
-        return Paging(index, gone, out, [name for name in missing if name in self._on_host], self._used_bytes)
-
-    def free(self, names: Collection[str]) -> None:
-        """Give back the memory of tensors, without a copy; what is held for the next step stays."""
-        self._used_bytes -= sum(self._resident.pop(name) for name in names if name not in self._held)
+    return engines.simulated(graph, most_bytes)
 
 
 # Memory that the GPU's driver moves by page faults (cudaMallocManaged), as a model: the baseline of figure 12.
@@ -113,20 +99,7 @@ _STEPS = 2
 """The first finds nothing on the device; what the last one found, all after it find."""
 
 
-@dataclass(frozen=True, slots=True)
-class ManagedPaging:
-    """How the driver moves memory.
-
-    Attributes:
-        block_bytes: that it moves to the host as a whole, and brings back whole.
-        faulted_bytes_per_s: at which a kernel that waits for faults gets them.
-    """
-
-    block_bytes: int
-    faulted_bytes_per_s: float
-
-
-def run_managed(problem: Problem, managed: ManagedPaging) -> Simulated:
+def run_managed(problem: Problem, managed: GpuManagedMemory) -> Simulated:
     """The plain step in one managed pool, with the device memory that a plan has, that of the arguments included.
 
     Blocks are brought in when a kernel touches them, at the rate of faults; for room the block used least recently goes
@@ -140,10 +113,8 @@ def run_managed(problem: Problem, managed: ManagedPaging) -> Simulated:
     blocks = _Blocks(pages.count, max(1, device_bytes // managed.block_bytes))
     for touch in pages.before:
         blocks.use(np.arange(pages.count)[touch.pages])
-    engines = Engines()
-    for step in range(_STEPS):
-        if step:
-            engines = Engines()
+    for _ in range(_STEPS):
+        engines = Engines(problem)
         for kernel, touches in zip(graph.kernels, pages.kernels, strict=True):
             faulted = evicted = 0
             for touch in touches:
@@ -155,10 +126,9 @@ def run_managed(problem: Problem, managed: ManagedPaging) -> Simulated:
                 moved_us = problem.links.copy_us(Tier.SLOW, size) if engine is Engine.OUT else rate_us
                 if size:
                     engines.wait(engines.ask(engine, kernel.name, size, moved_us))
-            engines.compute(kernel.name, problem.profile.base_us(kernel))
-    most_bytes = min(pool_bytes, device_bytes)
-    text = "a model of page faults; nothing was run in managed memory"
-    return simulated(problem, graph, engines, min(most_bytes, problem.limit_bytes), remark=text)
+            engines.compute(kernel)
+    most_bytes = min(pool_bytes, device_bytes, problem.limit_bytes)
+    return engines.simulated(graph, most_bytes, remark="a model of page faults; nothing was run in managed memory")
 
 
 class _Blocks:
@@ -239,11 +209,11 @@ def swapping(graph: Graph) -> Iterator[Swapping]:
 
 def swap_everything(problem: Problem) -> Simulated:
     """`swapping` on three engines; a step whose most bytes exceed the limit does not fit."""
-    graph, engines = fastest(problem), Engines()
+    graph, engines = fastest(problem), Engines(problem)
     back: dict[str, int] = {}
 
     def begun(engine: Engine, names: list[str]) -> list[tuple[Engine, int]]:
-        return [copy(engines, problem, engine, name, graph.by_name[name].size_bytes) for name in names]
+        return [engines.copy(engine, name, graph.by_name[name].size_bytes) for name in names]
 
     def made(names: list[str], index: int) -> list[str]:
         return [name for name in names if graph.by_name[name].producer == index]
@@ -258,11 +228,11 @@ def swap_everything(problem: Problem) -> Simulated:
         early = made(done.outward, index - 1)  # asked for when the kernel before had made them
         waits += begun(Engine.IN, done.inward)
         waits += begun(Engine.OUT, [name for name in done.outward if name not in early])
-        engines.compute(kernel.name, problem.profile.base_us(kernel))
+        engines.compute(kernel)
         late = begun(Engine.OUT, made(around[index + 1].outward, index))
         for asked in waits:
             engines.wait(asked)
-    return simulated(problem, graph, engines, _most_bytes_swapping(graph, back))
+    return engines.simulated(graph, peak_bytes(_held_swapping(graph, back)))
 
 
 def is_feature_map(tensor: Tensor, forward: int) -> bool:
@@ -277,22 +247,17 @@ def departure(tensor: Tensor, forward: int) -> int:
     return last + 1 if tensor.producer == last else last
 
 
-def _most_bytes_swapping(graph: Graph, back: dict[str, int]) -> int:
-    forward, change = last_forward_kernel(graph), [0] * (len(graph.kernels) + 1)
-
-    def held(start: int, stop: int, size: int) -> None:
-        change[start] += size
-        change[min(stop, len(graph.kernels))] -= size
-
+def _held_swapping(graph: Graph, back: Mapping[str, int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (first kernel, kernel behind the last, bytes) of each time that a tensor is on the device."""
+    forward = last_forward_kernel(graph)
     for tensor in graph.movable:
-        size, live = tensor.allocated_bytes, tensor.live
+        size_bytes, live = tensor.allocated_bytes, tensor.live
         gone = departure(tensor, forward) + 1 if tensor.name in back else live.stop
         if gone >= back.get(tensor.name, 0):
-            held(live.start, live.stop, size)
+            yield live.start, live.stop, size_bytes
         else:
-            held(live.start, gone, size)
-            held(back[tensor.name], live.stop, size)
-    return max(accumulate(change), default=0)
+            yield live.start, gone, size_bytes
+            yield back[tensor.name], live.stop, size_bytes
 
 
 # PyTorch's `save_on_cpu(pin_memory=True)`: what autograd saves for the backward pass waits for it in host memory.
@@ -328,7 +293,7 @@ def save_on_cpu(problem: Problem) -> Simulated:
     Each operation of the backward pass has a copy of its own, for as long as it runs. When copies are made changes
     neither the time of the step nor its memory. Pinned memory is taken to be there: PyTorch keeps it from step to step.
     """
-    graph, engines = fastest(problem), Engines()
+    graph, engines = fastest(problem), Engines(problem)
     wanted = saved(graph)
     outward, inward = defaultdict(list), defaultdict(list)
     for name, operations in wanted.items():
@@ -340,15 +305,15 @@ def save_on_cpu(problem: Problem) -> Simulated:
 
     def copied(engine: Engine, names: list[str]) -> None:
         for name in names:
-            copy_and_wait(engines, problem, engine, name, graph.by_name[name].size_bytes)
+            engines.copy_and_wait(engine, name, graph.by_name[name].size_bytes)
 
     copied(Engine.OUT, outward[-1])
     for index, kernel in enumerate(graph.kernels):
         copied(Engine.IN, inward[index])
-        engines.compute(kernel.name, problem.profile.base_us(kernel))
+        engines.compute(kernel)
         copied(Engine.OUT, outward[index])
-    text = "copies on the stream of the kernels"
-    return simulated(problem, graph, engines, _most_bytes_saving(graph, wanted), remark=text)
+    most_bytes = peak_bytes(_held_saving(graph, wanted))
+    return engines.simulated(graph, most_bytes, remark="copies on the stream of the kernels")
 
 
 def _updates(graph: Graph, index: int, name: str) -> bool:
@@ -369,20 +334,17 @@ def _operations(graph: Graph, wanted: list[int], forward: int) -> list[range]:
     return [range(kernels[0], kernels[-1] + 1) for _, kernels in groups]
 
 
-def _most_bytes_saving(graph: Graph, wanted: dict[str, list[range]]) -> int:
-    """The most on the device at once: originals until the forward pass has used them, and copies for operations."""
-    forward, change = last_forward_kernel(graph), [0] * (len(graph.kernels) + 1)
+def _held_saving(graph: Graph, wanted: Mapping[str, list[range]]) -> Iterator[tuple[int, int, int]]:
+    """As `_held_swapping`: originals until the forward pass has used them, and copies for operations."""
+    forward = last_forward_kernel(graph)
     for tensor in graph.tensors:
         copies = wanted.get(tensor.name, [])
-        held = list(copies)
+        for span in copies:
+            yield span.start, span.stop, tensor.allocated_bytes
         if tensor.is_movable:
             gone = copies and tensor.role is Role.INTERMEDIATE
             last = max(user for user in tensor.users if user <= forward) + 1 if gone else tensor.live.stop
-            held.append(range(tensor.live.start, last))
-        for span in held:
-            change[span.start] += tensor.allocated_bytes
-            change[span.stop] -= tensor.allocated_bytes
-    return max(accumulate(change), default=0)
+            yield tensor.live.start, last, tensor.allocated_bytes
 
 
 # Recomputation by segments (Chen et al., arXiv:1604.06174): what lies between two checkpoints is computed again.
@@ -434,17 +396,13 @@ def recompute_segments(problem: Problem) -> Simulated:
     graph = fastest(problem)
     tried = list(segmentations(graph))
     fitting = [one for one in tried if one.most_bytes <= problem.limit_bytes]
-    chosen = fastest_of(fitting, problem.profile) if fitting else leanest_of(tried)
-    engines = Engines()
+    # Of equals, what has the fewest segments.
+    chosen = min(fitting, key=lambda one: (one.repeated_us(problem.profile), one.count), default=leanest_of(tried))
+    engines = Engines(problem)
     for kernel in chosen.step.kernels:
-        engines.compute(kernel.name, problem.profile.base_us(kernel))
+        engines.compute(kernel)
     repeated_us, remark = chosen.repeated_us(problem.profile), f"{chosen.count} segments"
-    return simulated(problem, graph, engines, chosen.most_bytes, repeated_us=repeated_us, remark=remark)
-
-
-def fastest_of(segments: Sequence[Segments], profile: Profile) -> Segments:
-    """What repeats least; of equals, what has the fewest segments."""
-    return min(segments, key=lambda one: (one.repeated_us(profile), one.count))
+    return engines.simulated(graph, chosen.most_bytes, repeated_us=repeated_us, remark=remark)
 
 
 def leanest_of(segments: Sequence[Segments]) -> Segments:
@@ -454,41 +412,26 @@ def leanest_of(segments: Sequence[Segments]) -> Segments:
 
 def _calls(graph: Graph, forward: int, count: int) -> tuple[int, ...]:
     """Kernels in the order of their calls; empty where none runs again."""
-    overwritten, once = _Overwritten(graph), _writing_arguments(graph)
+    writers: dict[str, list[int]] = defaultdict(list)  # By argument, the kernels that write over it.
+    for index, kernel in enumerate(graph.kernels):
+        for operand in kernel.outputs:
+            if not graph.by_name[operand.tensor].role.is_movable:
+                writers[storage_of(graph, operand.tensor)].append(index)
+
+    def is_overwritten(kernel: int, before: int) -> bool:
+        """Whether an argument that the kernel reads is overwritten after it, and before kernel `before` runs."""
+        storages = (storage_of(graph, operand.tensor) for operand in graph.kernels[kernel].inputs)
+        return any(kernel < writer < before for storage in storages for writer in writers.get(storage, ()))
+
+    once = set(chain.from_iterable(writers.values()))
     while True:
         calls = tuple(_Sequence(graph, forward, count, once).calls())
         again = repeats(calls)
         # What ran for the first time before a repeat are the kernels before the one that needs it.
-        spoilt = {calls[number] for number in again if overwritten.between(calls[number], max(calls[:number]) + 1)}
+        spoilt = {calls[number] for number in again if is_overwritten(calls[number], max(calls[:number]) + 1)}
         if not spoilt:
             return calls if again else ()
         once |= spoilt
-
-
-def _writing_arguments(graph: Graph) -> set[int]:
-    kernels = enumerate(graph.kernels)
-    return {index for index, kernel in kernels if any(not graph.by_name[name].role.is_movable for name in _out(kernel))}
-
-
-def _out(kernel: Kernel) -> list[str]:
-    return [operand.tensor for operand in kernel.outputs]
-
-
-class _Overwritten:
-    """Which kernels write over the arguments that others read."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._writers: dict[str, list[int]] = defaultdict(list)
-        for index, kernel in enumerate(graph.kernels):
-            for name in _out(kernel):
-                if not graph.by_name[name].role.is_movable:
-                    self._writers[storage_of(graph, name)].append(index)
-
-    def between(self, kernel: int, before: int) -> bool:
-        """Whether an argument that the kernel reads is overwritten after it, and before kernel `before` runs."""
-        storages = (storage_of(self._graph, operand.tensor) for operand in self._graph.kernels[kernel].inputs)
-        return any(kernel < writer < before for storage in storages for writer in self._writers.get(storage, ()))
 
 
 class _Sequence:
@@ -553,26 +496,20 @@ class _Sequence:
         return list(dict.fromkeys(operand.tensor for operand in self._graph.kernels[index].inputs))
 
 
-# Rivals by name.
-
-_PLACING = {
-    "lru-paging": page_tensors,
-    "swap-all": swap_everything,
-    "recompute": recompute_segments,
-    "save-on-cpu": save_on_cpu,
-}
-_MANAGED = "managed-memory"
-RIVALS = (_MANAGED, *_PLACING)
-
-
-def run_rival(name: str, problem: Problem, managed: ManagedPaging) -> Simulated:
-    """The step as that rival makes it.
+def run_rival(name: str, problem: Problem, managed: GpuManagedMemory) -> Simulated:
+    """The step as a rival makes it, by its name.
 
     Raises:
         BadInputError: there is no such rival.
     """
-    if name == _MANAGED:
+    if name not in GPU_RIVALS:
+        raise unknown_name("rival", name, GPU_RIVALS)
+    if name == MANAGED_MEMORY:
         return run_managed(problem, managed)
-    if name not in _PLACING:
-        raise unknown_name("rival", name, RIVALS)
-    return _PLACING[name](problem)
+    placing = {
+        LRU_PAGING: page_tensors,
+        SWAP_ALL: swap_everything,
+        RECOMPUTE: recompute_segments,
+        SAVE_ON_CPU: save_on_cpu,
+    }
+    return placing[name](problem)

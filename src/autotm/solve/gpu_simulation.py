@@ -3,101 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from autotm.model.graph import ChosenGraph, Graph, Role, Tier
+from autotm.model.graph import ChosenGraph, Graph, Kernel, Role, Tier
 from autotm.model.plan import Move, Plan
 from autotm.model.timeline import Engine, EngineEvent
 from autotm.solve.problem import Problem
-
-# A clock of three engines: kernels one after the other, and a copy at a time in each direction.
-
-
-@dataclass(order=True)
-class _Waiting:
-    deadline: int
-    number: int
-    name: str = field(compare=False)
-    copy_us: float = field(compare=False)
-    asked_us: float = field(compare=False)
-
-
-class _CopyEngine:
-    """Copies in the order of their deadlines; one that has begun is not interrupted."""
-
-    def __init__(self, engine: Engine, events: list[EngineEvent]) -> None:
-        self._engine, self._events = engine, events
-        self._waiting: list[_Waiting] = []
-        self._free_us = 0.0
-        self._ends_us: dict[int, float] = {}
-
-    def ask(self, number: int, name: str, copy_us: float, deadline: int, now_us: float) -> None:
-        self._begin_until(now_us)
-        heappush(self._waiting, _Waiting(deadline, number, name, copy_us, now_us))
-
-    def end_us(self, number: int) -> float:
-        """When a copy that was asked for is complete, nothing more being asked before."""
-        while number not in self._ends_us:
-            self._begin()
-        return self._ends_us[number]
-
-    def _begin_until(self, now_us: float) -> None:
-        """Begin what begins before `now_us`: what is asked for then may overtake the rest."""
-        while self._waiting and max(self._free_us, self._waiting[0].asked_us) < now_us:
-            self._begin()
-
-    def _begin(self) -> None:
-        copy = heappop(self._waiting)
-        start_us = max(self._free_us, copy.asked_us)
-        self._free_us = start_us + copy.copy_us
-        self._ends_us[copy.number] = self._free_us
-        self._events.append(EngineEvent(self._engine, copy.name, start_us, self._free_us))
-
-
-class Engines:
-    """What a program on a GPU does: it launches kernels in order, asks for copies, and lets kernels wait for them.
-
-    Attributes:
-        now_us: when the next kernel can begin.
-        in_bytes, out_bytes: asked for so far.
-    """
-
-    def __init__(self) -> None:
-        self.now_us = 0.0
-        self.in_bytes = self.out_bytes = 0
-        self._events: list[EngineEvent] = []
-        self._copies = {engine: _CopyEngine(engine, self._events) for engine in (Engine.IN, Engine.OUT)}
-        self._count = 0
-
-    def compute(self, name: str, kernel_us: float) -> None:
-        """Run a kernel."""
-        end_us = self.now_us + kernel_us
-        self._events.append(EngineEvent(Engine.COMPUTE, name, self.now_us, end_us))
-        self.now_us = end_us
-
-    def ask(self, engine: Engine, name: str, size_bytes: int, copy_us: float, deadline: int = 0) -> tuple[Engine, int]:
-        """Ask for a copy from now on; of those that wait, that with the least `deadline` is next."""
-        self._count += 1
-        if engine is Engine.IN:
-            self.in_bytes += size_bytes
-        else:
-            self.out_bytes += size_bytes
-        self._copies[engine].ask(self._count, name, copy_us, deadline, self.now_us)
-        return engine, self._count
-
-    def wait(self, asked: tuple[Engine, int]) -> None:
-        """Let the next kernel begin no sooner than a copy is complete."""
-        engine, number = asked
-        self.now_us = max(self.now_us, self._copies[engine].end_us(number))
-
-    def events(self) -> tuple[EngineEvent, ...]:
-        """All that was done, in order of its start."""
-        return tuple(sorted(self._events, key=lambda event: (event.start_us, event.end_us)))
-
-
-# What the simulation of a step gives, and what all simulations start from.
 
 
 @dataclass(frozen=True)
@@ -128,29 +42,88 @@ class Simulated:
     remark: str = ""
 
 
-def simulated(
-    problem: Problem,
-    graph: Graph,
-    engines: Engines,
-    most_bytes: int,
-    *,
-    repeated_us: float = 0.0,
-    fits: bool = True,
-    remark: str = "",
-) -> Simulated:
-    """What `engines` did for a step with one implementation for each kernel."""
-    return Simulated(
-        fits=fits and most_bytes <= problem.limit_bytes,
-        most_bytes=most_bytes,
-        step_us=engines.now_us,
-        kernels_us=sum(map(problem.profile.base_us, graph.kernels)),
-        repeated_us=repeated_us,
-        in_bytes=engines.in_bytes,
-        out_bytes=engines.out_bytes,
-        events=engines.events(),
-        implementations=dict(sorted(Counter(kernel.implementation for kernel in graph.kernels).items())),
-        remark=remark,
-    )
+class Engines:
+    """What a program on a GPU does: it launches kernels in order, asks for copies, and lets kernels wait for them.
+
+    An engine copies in the order of deadlines; a copy that has begun is not interrupted.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._now_us = 0.0  # When the next kernel can begin.
+        self._events: list[EngineEvent] = []
+        self._bytes = {Engine.IN: 0, Engine.OUT: 0}
+        self._free_us = {Engine.IN: 0.0, Engine.OUT: 0.0}
+        # By engine a heap of (deadline, number, name, duration, when it was asked for).
+        self._waiting: dict[Engine, list[tuple[int, int, str, float, float]]] = {Engine.IN: [], Engine.OUT: []}
+        self._ends_us: dict[int, float] = {}
+        self._count = 0
+
+    def compute(self, kernel: Kernel) -> None:
+        """Run a kernel."""
+        end_us = self._now_us + self._problem.profile.base_us(kernel)
+        self._events.append(EngineEvent(Engine.COMPUTE, kernel.name, self._now_us, end_us))
+        self._now_us = end_us
+
+    def ask(self, engine: Engine, name: str, size_bytes: int, copy_us: float, deadline: int = 0) -> tuple[Engine, int]:
+        """Ask for a copy from now on; of those that wait, that with the least `deadline` is next."""
+        self._count += 1
+        self._bytes[engine] += size_bytes
+        waiting = self._waiting[engine]
+        # What begins before now is not overtaken by what is asked for now.
+        while waiting and max(self._free_us[engine], waiting[0][-1]) < self._now_us:
+            self._begin(engine)
+        heappush(waiting, (deadline, self._count, name, copy_us, self._now_us))
+        return engine, self._count
+
+    def copy(self, engine: Engine, name: str, size_bytes: int, deadline: int = 0) -> tuple[Engine, int]:
+        """Ask for a copy that takes as long as one beside kernels."""
+        return self.ask(engine, name, size_bytes, self._problem.links.transfer_us(_TO[engine], size_bytes), deadline)
+
+    def copy_and_wait(self, engine: Engine, name: str, size_bytes: int) -> None:
+        """Make a blocking copy."""
+        copy_us = self._problem.links.copy_us(_TO[engine], size_bytes)
+        self.wait(self.ask(engine, name, size_bytes, copy_us, deadline=-1))
+
+    def wait(self, asked: tuple[Engine, int]) -> None:
+        """Let the next kernel begin no sooner than a copy is complete."""
+        engine, number = asked
+        while number not in self._ends_us:
+            self._begin(engine)
+        self._now_us = max(self._now_us, self._ends_us[number])
+
+    def _begin(self, engine: Engine) -> None:
+        _, number, name, copy_us, asked_us = heappop(self._waiting[engine])
+        start_us = max(self._free_us[engine], asked_us)
+        self._free_us[engine] = self._ends_us[number] = start_us + copy_us
+        self._events.append(EngineEvent(engine, name, start_us, self._free_us[engine]))
+
+    def simulated(self, graph: Graph, most_bytes: int, *, repeated_us: float = 0.0, remark: str = "") -> Simulated:
+        """What was done for a step with one implementation for each kernel."""
+        return Simulated(
+            fits=most_bytes <= self._problem.limit_bytes,
+            most_bytes=most_bytes,
+            step_us=self._now_us,
+            kernels_us=sum(map(self._problem.profile.base_us, graph.kernels)),
+            repeated_us=repeated_us,
+            in_bytes=self._bytes[Engine.IN],
+            out_bytes=self._bytes[Engine.OUT],
+            events=tuple(sorted(self._events, key=lambda event: (event.start_us, event.end_us))),
+            implementations=dict(sorted(Counter(kernel.implementation for kernel in graph.kernels).items())),
+            remark=remark,
+        )
+
+
+_TO = {Engine.IN: Tier.FAST, Engine.OUT: Tier.SLOW}
+
+
+def peak_bytes(held: Iterable[tuple[int, int, int]]) -> int:
+    """The most bytes at once, given (first kernel, kernel behind the last, bytes) of each time something is held."""
+    change: Counter[int] = Counter()
+    for start, stop, size_bytes in held:
+        change[start] += size_bytes
+        change[stop] -= size_bytes
+    return max(accumulate(change[kernel] for kernel in sorted(change)), default=0)
 
 
 def fastest(problem: Problem) -> ChosenGraph:
@@ -173,18 +146,6 @@ def fastest(problem: Problem) -> ChosenGraph:
         fitting = [way for way in ways if shared + way[1] <= problem.limit_bytes]
         names.append(min(fitting)[2] if fitting else min(ways, key=lambda way: way[1])[2])
     return graph.computed_by(names)
-
-
-def copy(engines: Engines, problem: Problem, engine: Engine, name: str, size_bytes: int) -> tuple[Engine, int]:
-    """Ask for a copy that takes as long as one beside kernels."""
-    destination = Tier.FAST if engine is Engine.IN else Tier.SLOW
-    return engines.ask(engine, name, size_bytes, problem.links.transfer_us(destination, size_bytes))
-
-
-def copy_and_wait(engines: Engines, problem: Problem, engine: Engine, name: str, size_bytes: int) -> None:
-    """A blocking copy."""
-    destination = Tier.FAST if engine is Engine.IN else Tier.SLOW
-    engines.wait(engines.ask(engine, name, size_bytes, problem.links.copy_us(destination, size_bytes), deadline=-1))
 
 
 def last_forward_kernel(graph: Graph) -> int:
@@ -216,7 +177,7 @@ def run_plan(problem: Problem, plan: Plan) -> Simulated:
         due[move.before].append(move)
         if move.is_asynchronous:
             begun[move.start].append(move)
-    engines = Engines()
+    engines = Engines(problem)
     asked: dict[tuple[str, Tier, int], tuple[Engine, int]] = {}
     for index, kernel in enumerate(graph.kernels):
         for move in due[index]:
@@ -224,14 +185,14 @@ def run_plan(problem: Problem, plan: Plan) -> Simulated:
                 engines.wait(asked.pop(_key(move)))
         for move in due[index]:
             if not move.is_asynchronous:
-                size = graph.by_name[move.tensor].size_bytes
-                copy_and_wait(engines, problem, _engine_of(move), move.tensor, size)
+                engines.copy_and_wait(_engine_of(move), move.tensor, graph.by_name[move.tensor].size_bytes)
         for move in begun[index]:
-            size = graph.by_name[move.tensor].size_bytes
-            transfer_us = problem.links.transfer_us(move.destination, size)
-            asked[_key(move)] = engines.ask(_engine_of(move), move.tensor, size, transfer_us, move.before)
-        engines.compute(kernel.name, problem.profile.base_us(kernel))
-    return simulated(problem, graph, engines, _most_fast_bytes(graph, plan))
+            size_bytes = graph.by_name[move.tensor].size_bytes
+            asked[_key(move)] = engines.copy(_engine_of(move), move.tensor, size_bytes, move.before)
+        engines.compute(kernel)
+    stays = (stay for stay in plan.stays if stay.tier is Tier.FAST)
+    held = ((stay.start, stay.end, graph.by_name[stay.tensor].allocated_bytes) for stay in stays)
+    return engines.simulated(graph, peak_bytes(held))
 
 
 def _key(move: Move) -> tuple[str, Tier, int]:
@@ -240,12 +201,3 @@ def _key(move: Move) -> tuple[str, Tier, int]:
 
 def _engine_of(move: Move) -> Engine:
     return Engine.IN if move.destination is Tier.FAST else Engine.OUT
-
-
-def _most_fast_bytes(graph: Graph, plan: Plan) -> int:
-    change = [0] * (len(graph.kernels) + 1)
-    for stay in plan.stays:
-        if stay.tier is Tier.FAST:
-            change[stay.start] += graph.by_name[stay.tensor].allocated_bytes
-            change[stay.end] -= graph.by_name[stay.tensor].allocated_bytes
-    return max(accumulate(change), default=0)

@@ -58,7 +58,7 @@ def modelled_step_stage(context: Context, optimizer: str, limit: Limit, config: 
         BadInputError: the machine is none that is modelled.
         IllegalPlanError: the plan is not one for this step.
     """
-    from autotm.solve.gpu_rivals import ManagedPaging, run_rival
+    from autotm.solve.gpu_rivals import run_rival
     from autotm.solve.gpu_simulation import run_plan
     from autotm.solve.problem import Problem
 
@@ -69,8 +69,7 @@ def modelled_step_stage(context: Context, optimizer: str, limit: Limit, config: 
     problem = Problem(counted, times, copies, limit, options_of(context, config))
     require_writable(step)
     if placed is None:
-        faults = ManagedPaging(gpu.managed.block_bytes, gpu.managed.faulted_bytes_per_s)
-        found = run_rival(optimizer, problem, faults)
+        found = run_rival(optimizer, problem, gpu.managed)
     else:
         check_plan(counted, problem.profile, problem.links, placed, fast_operands_only=True)
         found = run_plan(problem, placed)
