@@ -74,11 +74,11 @@ def test_kernels_and_copies_run_next_to_fast_memory(server) -> None:
 
 
 def test_cores_elsewhere_are_refused(server) -> None:
-    with pytest.raises(BadInputError, match=r"fast_nodes: \[2\] is not allowed: .* cores of node 0, 1"):
+    with pytest.raises(BadInputError, match=r"fast_nodes: \[2\] is not allowed: .* cores of numa_node 0, 1"):
         server("{kind: numa, fast_nodes: [2], slow_nodes: [0]}")
     with pytest.raises(BadInputError, match=r"cpus: \[3\] are not next to slow_tier.fast_nodes \[1\]"):
         server("{kind: numa, fast_nodes: [1], slow_nodes: [2]}", "cpus: [3, 5]")
-    with pytest.raises(BadInputError, match=r"fast_nodes: \[1\] is not allowed: .* cores of node 0"):
+    with pytest.raises(BadInputError, match=r"fast_nodes: \[1\] is not allowed: .* cores of numa_node 0"):
         server("{kind: numa, fast_nodes: [1], slow_nodes: [2]}", "numa_node: 0")
 
 

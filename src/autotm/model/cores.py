@@ -50,14 +50,14 @@ class Topology:
         nodes = {
             cpu: int(folder.name.removeprefix("node"))
             for folder in sysfs.glob("node/node[0-9]*")
-            for cpu in parse_cpu_list(_text(folder / "cpulist", ""))
+            for cpu in parse_cpu_list(read_text(folder / "cpulist"))
         }
         found = []
         for cpu in sorted(cpus):
             folder = sysfs / "cpu" / f"cpu{cpu}" / "topology"
-            siblings = parse_cpu_list(_text(folder / "thread_siblings_list", str(cpu))) or [cpu]
+            siblings = parse_cpu_list(read_text(folder / "thread_siblings_list", str(cpu))) or [cpu]
             # Some virtual machines and boards say -1.
-            socket = max(0, int(_text(folder / "physical_package_id", "0")))
+            socket = max(0, int(read_text(folder / "physical_package_id", "0")))
             found.append(HardwareThread(socket, min(siblings), cpu, nodes.get(cpu, 0)))
         return cls(tuple(found))
 
@@ -69,50 +69,35 @@ class Topology:
             found.setdefault(thread.core, []).append(thread.cpu)
         return {core: tuple(cpus) for core, cpus in found.items()}
 
-    def within(self, where: str, *, socket: int | None = None, numa_node: int | None = None) -> Topology:
-        """The part on a socket, on a memory node, or on both.
+    def within(
+        self,
+        where: str,
+        *,
+        socket: int | None = None,
+        numa_node: int | None = None,
+        fast_nodes: tuple[int, ...] | None = None,
+    ) -> Topology:
+        """The part on a socket, on a memory node, next to fast memory nodes, or all of it.
 
         Raises:
             BadInputError: this process may use nothing there; says what it may use.
         """
         kept = self.threads
-        for key, wanted in (("socket", socket), ("numa_node", numa_node)):
+        for key, unit, why, wanted in (
+            ("socket", "socket", "", socket),
+            ("numa_node", "numa_node", "", numa_node),
+            ("slow_tier.fast_nodes", "numa_node", "kernels run next to fast memory, and ", fast_nodes),
+        ):
             if wanted is not None:
-                known = sorted({getattr(thread, key) for thread in kept})
-                kept = tuple(thread for thread in kept if getattr(thread, key) == wanted)
+                allowed = [wanted] if isinstance(wanted, int) else [*wanted]
+                known = ", ".join(map(str, sorted({getattr(thread, unit) for thread in kept})))
+                kept = tuple(thread for thread in kept if getattr(thread, unit) in allowed)
                 if not kept:
+                    what = wanted if isinstance(wanted, int) else allowed
                     raise BadInputError(
-                        f"{where}: {key}: {wanted} is not allowed: this process may use cores of {key} "
-                        f"{', '.join(map(str, known))}"
+                        f"{where}: {key}: {what} is not allowed: {why}this process may use cores of {unit} {known}"
                     )
         return Topology(kept)
-
-    def next_to(self, where: str, fast_nodes: Sequence[int]) -> Topology:
-        """The part beside these memory nodes.
-
-        Raises:
-            BadInputError: this process may use no core there; says where it may.
-        """
-        kept = tuple(thread for thread in self.threads if thread.numa_node in fast_nodes)
-        if not kept:
-            known = ", ".join(map(str, sorted({thread.numa_node for thread in self.threads})))
-            raise BadInputError(
-                f"{where}: slow_tier.fast_nodes: {list(fast_nodes)} is not allowed: kernels run next to fast "
-                f"memory, and this process may use cores of node {known}"
-            )
-        return Topology(kept)
-
-    def require_next_to(self, where: str, fast_nodes: Sequence[int]) -> None:
-        """Raise where a thread is elsewhere.
-
-        Raises:
-            BadInputError: names those threads.
-        """
-        if away := [thread.cpu for thread in self.threads if thread.numa_node not in fast_nodes]:
-            raise BadInputError(
-                f"{where}: cpus: {away} are not next to slow_tier.fast_nodes {list(fast_nodes)}; leave cpus out, "
-                "or name cores of these nodes"
-            )
 
     def pinned(self, where: str, threads: int | None, threads_per_core: int) -> tuple[int, ...]:
         """Hardware threads for `threads` kernel threads, core after core, `threads_per_core` on each; None fills all.
@@ -130,10 +115,13 @@ class Topology:
         places = [cpu for core in cores for cpu in core]
         count = len(places) if threads is None else threads
         if count > len(places):
+            more = threads_per_core + 1
+            enough = count <= sum(more for cpus in self.cores.values() if len(cpus) >= more)
+            hint = f", or threads_per_core: {more} in the machine file" if enough else ""
+            each = f"{threads_per_core} thread{'s' if threads_per_core > 1 else ''} each"
             raise BadInputError(
-                f"{where}: threads: {count} is not allowed: {len(cores)} physical cores are usable, "
-                f"{threads_per_core} thread{'s' if threads_per_core > 1 else ''} each; give auto or 1 to {len(places)}"
-                + self._hint(count, threads_per_core)
+                f"{where}: threads: {count} is not allowed: {len(cores)} physical cores are usable, {each}; give auto "
+                f"or 1 to {len(places)}{hint}"
             )
         return tuple(places[:count])
 
@@ -148,11 +136,6 @@ class Topology:
         free = sorted(set(self.threads) - taken)
         fewest = min(map(drawbacks, free), default=None)
         return tuple(thread.cpu for thread in free if drawbacks(thread) == fewest)
-
-    def _hint(self, threads: int, threads_per_core: int) -> str:
-        shared = [cpus[: threads_per_core + 1] for cpus in self.cores.values() if len(cpus) > threads_per_core]
-        enough = threads <= sum(map(len, shared))
-        return f", or threads_per_core: {threads_per_core + 1} in the machine file" if enough else ""
 
 
 def usable_cpus() -> tuple[int, ...]:
@@ -179,10 +162,11 @@ def parse_cpu_list(text: str) -> list[int]:
     return found
 
 
-def _text(file: Path, otherwise: str) -> str:
+def read_text(file: Path, otherwise: str = "") -> str:
+    """The text of a file of the system; `otherwise` where it has none of that name, or no text in it."""
     try:
-        return file.read_text(encoding="ascii")
-    except OSError:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
         return otherwise
 
 
@@ -220,9 +204,9 @@ class CoreChoice:
         """
         usable = usable_cpus()
         if self.cpus is None:
-            topology = Topology.of(usable).within(self.source, socket=self.socket, numa_node=self.numa_node)
-            if self.fast_nodes is not None:
-                topology = topology.next_to(self.source, self.fast_nodes)
+            topology = Topology.of(usable).within(
+                self.source, socket=self.socket, numa_node=self.numa_node, fast_nodes=self.fast_nodes
+            )
             cpus = topology.pinned(self.source, None, self.threads_per_core)
             if threads:
                 cpus = topology.pinned(str(asked_in), threads, self.threads_per_core)
@@ -233,8 +217,12 @@ class CoreChoice:
             raise BadInputError(
                 f"{self.source}: cpus: this process may not use {absent}; give cores among {list(usable)}"
             )
-        if self.fast_nodes is not None:
-            Topology.of(self.cpus).require_next_to(self.source, self.fast_nodes)
+        nodes = {thread.cpu: thread.numa_node for thread in Topology.of(self.cpus).threads}
+        if self.fast_nodes is not None and (away := [cpu for cpu in nodes if nodes[cpu] not in self.fast_nodes]):
+            raise BadInputError(
+                f"{self.source}: cpus: {away} are not next to slow_tier.fast_nodes {list(self.fast_nodes)}; leave cpus "
+                "out, or name cores of these nodes"
+            )
         if not self.cpus or (threads or 0) > len(self.cpus):
             raise BadInputError(
                 f"{asked_in}: threads: {threads or 'auto'} is not allowed: {self.source} names {len(self.cpus)} cpus; "
@@ -247,7 +235,6 @@ class CoreChoice:
 # Whether this process had its cores to itself while it measured, and how long it tries again where it had not.
 
 T = TypeVar("T")
-Result = TypeVar("Result")
 
 DISTURBED = 0.1
 """What was timed is disturbed when it lost more than this share of its cores' time; Snakemake beside it takes some."""
@@ -271,10 +258,10 @@ def lost_ns(cpus: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Round(Generic[Result]):
+class Round(Generic[T]):
     """What a round gave, nanoseconds of its cores' time that others took meanwhile, and those that it lasted."""
 
-    result: Result
+    result: T
     lost_ns: int
     wall_ns: int
 
@@ -341,22 +328,13 @@ class Watch:
 
 def _waiting_ns() -> int:
     """Nanoseconds that this process's threads were ready to run but had no core."""
-    total = 0
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        try:
-            total += int(file.read_text(encoding="ascii").split()[1])
-        except (OSError, IndexError, ValueError):
-            continue
-    return total
+    told = (read_text(file).split() for file in Path("/proc/self/task").glob("*/schedstat"))
+    return sum(int(fields[1]) for fields in told if len(fields) > 1)
 
 
 def _stolen_ns(cpus: Sequence[int]) -> int:
-    try:
-        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
     wanted = {f"cpu{cpu}" for cpu in cpus}
-    rows = (line.split() for line in lines if line.split(" ", 1)[0] in wanted)
+    rows = (line.split() for line in read_text(Path("/proc/stat")).splitlines() if line.split(" ", 1)[0] in wanted)
     ticks = sum(int(fields[_STEAL_FIELD]) for fields in rows if len(fields) > _STEAL_FIELD)
     return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 

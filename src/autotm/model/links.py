@@ -152,36 +152,26 @@ class Links:
 
     def copy_us(self, destination: Tier, size_bytes: int) -> float:
         """Predicted microseconds of a blocking move."""
-        link = self.to_fast if destination is Tier.FAST else self.to_slow
-        return link.copy_us(size_bytes)
+        return (self.to_fast if destination is Tier.FAST else self.to_slow).copy_us(size_bytes)
+
+    # The following raise BadInputError where asynchronous copies were not measured.
 
     def transfer_us(self, destination: Tier, size_bytes: int) -> float:
-        """Predicted microseconds from start to end of an asynchronous move that has its engine for itself.
-
-        Raises:
-            BadInputError: asynchronous copies were not measured.
-        """
-        links = self._measured_asynchronous()
+        """Predicted microseconds from start to end of an asynchronous move that has its engine for itself."""
+        links = self._measured_asynchronous
         return (links.to_fast if destination is Tier.FAST else links.to_slow).copy_us(size_bytes)
 
     def contention(self, destination: Tier) -> dict[OpClass, Contention]:
-        """What copies to that tier and kernels take from each other, by op class.
-
-        Raises:
-            BadInputError: asynchronous copies were not measured.
-        """
-        links = self._measured_asynchronous()
+        """What copies to that tier and kernels take from each other, by op class."""
+        links = self._measured_asynchronous
         return links.beside_to_fast if destination is Tier.FAST else links.beside_to_slow
 
     @property
     def call_us(self) -> float:
-        """Predicted microseconds that the calls of an asynchronous move add to the step.
+        """Predicted microseconds that the calls of an asynchronous move add to the step."""
+        return self._measured_asynchronous.call_us
 
-        Raises:
-            BadInputError: asynchronous copies were not measured.
-        """
-        return self._measured_asynchronous().call_us
-
+    @property
     def _measured_asynchronous(self) -> AsynchronousLinks:
         if self.asynchronous is None:
             raise BadInputError(
@@ -197,7 +187,7 @@ class Links:
 
 
 class BesideKernels:
-    """The links of a machine beside the kernels of one step.
+    """The links of a machine beside the kernels of one step; they raise BadInputError as `Links` does.
 
     Attributes:
         kernel_ns: (A1) whole nanoseconds of each kernel: every operand fast, its fastest implementation.
@@ -214,40 +204,24 @@ class BesideKernels:
         return (0, *accumulate(self.kernel_ns))
 
     def work_ns(self, destination: Tier, size_bytes: int, start: int, end: int) -> int:
-        """(A2) Whole nanoseconds for which a move beside kernels [start, end) keeps its engine busy.
-
-        Raises:
-            BadInputError: asynchronous copies were not measured.
-        """
+        """(A2) Whole nanoseconds for which a move beside kernels [start, end) keeps its engine busy."""
         alone_ns = math.ceil(1e3 * self._links.transfer_us(destination, size_bytes))
         until = self._to_copy_until_ns[destination]
         return alone_ns + -(-alone_ns * (until[end] - until[start]) // self._lasts_ns(start, end))
 
     def added_us(self, destination: Tier, size_bytes: int, start: int, end: int) -> float:
-        """(A5) Predicted microseconds that a move beside kernels [start, end) adds to them, and by its calls.
-
-        Raises:
-            BadInputError: asynchronous copies were not measured.
-        """
+        """(A5) Predicted microseconds that a move beside kernels [start, end) adds to them, and by its calls."""
         until = self._to_kernels_until_ns[destination]
         share = (until[end] - until[start]) / self._lasts_ns(start, end)
         return share * self._links.transfer_us(destination, size_bytes) + self._links.call_us
 
     def least_added_us(self, destination: Tier, size_bytes: int) -> float:
-        """A bound from below of `added_us` over all windows: beside the kernels that a copy disturbs least.
-
-        Raises:
-            BadInputError: asynchronous copies were not measured.
-        """
+        """A bound from below of `added_us` over all windows: beside the kernels that a copy disturbs least."""
         least = min(each.to_kernels for each in self._links.contention(destination).values())
         return least * self._links.transfer_us(destination, size_bytes) + self._links.call_us
 
     def move_us(self, move: Move, size_bytes: int) -> float:
-        """Predicted microseconds that a move adds to the step.
-
-        Raises:
-            BadInputError: it is asynchronous, and asynchronous copies were not measured.
-        """
+        """Predicted microseconds that a move adds to the step."""
         if move.since is None:
             return self._links.copy_us(move.destination, size_bytes)
         return self.added_us(move.destination, size_bytes, move.since, move.before)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from autotm.model.cores import parse_cpu_list
+from autotm.model.cores import parse_cpu_list, read_text
 from autotm.model.errors import AutotmError
 
 # What a container, a service or a job may take: limits of this process's control group and of those around it.
@@ -44,11 +44,11 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
     limits, left = [], []
     for folder, version in _groups(root, "memory"):
         limit_file, taken_file, cached = _MEMORY_FILES[version]
-        limit = _number(_text(folder / limit_file))
+        limit = _number(read_text(folder / limit_file))
         if limit is None or limit >= _NO_LIMIT_BYTES:
             continue
-        told = dict(line.split(maxsplit=1) for line in _text(folder / "memory.stat").splitlines())
-        taken = (_number(_text(folder / taken_file)) or 0) - (_number(told.get(cached, "")) or 0)
+        told = dict(line.split(maxsplit=1) for line in read_text(folder / "memory.stat").splitlines())
+        taken = (_number(read_text(folder / taken_file)) or 0) - (_number(told.get(cached, "")) or 0)
         limits.append(limit)
         left.append(max(0, limit - taken))
     return MemoryLimit(min(limits), min(limits + left)) if limits else None
@@ -59,9 +59,9 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     found = []
     for folder, version in _groups(root, "cpu"):
         if version == _CGROUP_V1:
-            words = [_text(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+            words = [read_text(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
         else:
-            words = _text(folder / "cpu.max").split()
+            words = read_text(folder / "cpu.max").split()
         if len(words) == len(("quota", "period")) and all(word.isdigit() for word in words):
             found.append(int(words[0]) / int(words[1]))
     return min(found, default=None)
@@ -76,12 +76,12 @@ _MEMORY_FILES = {
 
 def _groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
     """The folders of the process's group and of all around it, with the version of each."""
-    for group in _text(root / "proc/self/cgroup").splitlines():
+    for group in read_text(root / "proc/self/cgroup").splitlines():
         number, controllers, name = group.split(":", 2)
         version = _CGROUP_V2 if number == "0" and not controllers else _CGROUP_V1
         if version == _CGROUP_V1 and controller not in controllers.split(","):
             continue
-        for line in _text(root / "proc/mounts").splitlines():
+        for line in read_text(root / "proc/mounts").splitlines():
             _, mount, kind, options, *_ = line.split()
             is_other = version == _CGROUP_V1 and controller not in options.split(",")
             if is_other or kind != ("cgroup" if version == _CGROUP_V1 else "cgroup2"):
@@ -98,13 +98,6 @@ def _groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isdigit() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 # The memories of a machine, and what the system does to their pages, as Linux tells.
@@ -171,7 +164,7 @@ class SystemMemory:
         self._root = root
 
     def _text(self, path: str) -> str:
-        return _text(self._root / path)
+        return read_text(self._root / path)
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -263,7 +256,7 @@ class SystemMemory:
     def memory_disks(self) -> dict[str, int]:
         """Bytes of each block device that is persistent memory, by name, such as `pmem0` or a part of it."""
         found = sorted((self._root / "sys/class/block").glob("pmem*"))
-        sectors = {path.name: _number(_text(path / "size")) for path in found}
+        sectors = {path.name: _number(read_text(path / "size")) for path in found}
         return {name: number * _SECTOR_BYTES for name, number in sectors.items() if number is not None}
 
     def holds_mounts(self, disk: str) -> bool:
