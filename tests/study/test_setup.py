@@ -67,8 +67,8 @@ def test_the_size_of_a_real_cache_is_a_setting_where_it_is_known(tmp_path: Path)
     ("more", "said"),
     [
         ("cache: 192GB\n", "set memory_mode: true"),
-        ("memory_mode: true\ncache: 8to1\n", "'8to1' is no size"),
-        ("memory_mode: true\ncache: large\n", "'large' is no size"),
+        ("memory_mode: true\ncache: 8to1\n", "cache: '8to1' is not allowed: it is no size"),
+        ("memory_mode: true\ncache: large\n", "cache: 'large' is not allowed: it is no size"),
     ],
 )
 def test_a_cache_that_cannot_be_is_refused(tmp_path: Path, more: str, said: str) -> None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from autotm.model.cores import CoreChoice
 from autotm.model.errors import BadInputError, validated
 from autotm.model.files import read_yaml
-from autotm.model.limit import Limit
+from autotm.model.limit import ALL_FAST, Limit
 from autotm.model.slurm import SlurmNode, allocation
 from autotm.model.system import SystemMemory
 
@@ -27,6 +27,24 @@ Nodes = Annotated[tuple[Node, ...], Field(min_length=1)]
 HugePages = Literal["transparent", "reserved", "none"]
 Products = Literal["float32", "tf32", "bf16"]
 """What factors of contractions may be rounded to on a GPU; float32: not at all. Sums are float32 in any case."""
+
+
+def size_bytes(text: str | None) -> int | None:
+    """Bytes of a size such as 192GB; None where there is none."""
+    return None if text is None else Limit.parse(text).size_bytes
+
+
+def _has_bytes(text: str) -> str:
+    try:
+        limit = Limit.parse(text)
+    except BadInputError:
+        limit = ALL_FAST
+    if not limit.size_bytes or limit.less_io:
+        raise ValueError("it is no size; give bytes such as 192GB or 64GiB")
+    return text
+
+
+Size = Annotated[str, AfterValidator(_has_bytes)]
 
 
 class _Strict(BaseModel):
@@ -55,20 +73,14 @@ class _Addressed(_Strict):
         default=False,
         description="true: what is named here is no slow memory, only something to try autotm with; all results say so",
     )
-    capacity: str | None = Field(
+    capacity: Size | None = Field(
         None, description="slow memory that runs may take, such as 64GB; null = as much as there is"
     )
-
-    @model_validator(mode="after")
-    def _capacity_is_a_size(self) -> Self:
-        if self.capacity is not None and not size_bytes(self.capacity):
-            raise ValueError(f"capacity: '{self.capacity}' is no size; give bytes such as 64GB or 64GiB")
-        return self
 
     @property
     def capacity_bytes(self) -> int | None:
         """Size of slow memory that runs may take, if it is limited."""
-        return None if self.capacity is None else size_bytes(self.capacity)
+        return size_bytes(self.capacity)
 
     @property
     def reality(self) -> Reality:
@@ -125,11 +137,11 @@ class CudaTier(_Strict):
 
     kind: Literal["cuda"] = Field(description="of slow memory: a module of memory/kinds")
     device_index: int = Field(0, ge=0, description="which of the GPUs that CUDA shows to this process")
-    overhead: str | None = Field(
+    overhead: Size | None = Field(
         None,
         description="device memory set aside for the driver and its libraries, such as 800MB; null = what is measured",
     )
-    capacity: str | None = Field(
+    capacity: Size | None = Field(
         None, description="host memory that runs may pin, such as 64GB; null = as much as the system gives"
     )
     products: Products = Field(
@@ -143,22 +155,15 @@ class CudaTier(_Strict):
         description="whether optimizer managed-memory may have a pool beyond its device memory, which can hang a GPU",
     )
 
-    @model_validator(mode="after")
-    def _sizes_are_sizes(self) -> Self:
-        for name, text in (("overhead", self.overhead), ("capacity", self.capacity)):
-            if text is not None and not size_bytes(text):
-                raise ValueError(f"{name}: '{text}' is no size; give bytes such as 800MB or 64GiB")
-        return self
-
     @property
     def overhead_bytes(self) -> int | None:
         """Device memory set aside, if the file says so."""
-        return None if self.overhead is None else size_bytes(self.overhead)
+        return size_bytes(self.overhead)
 
     @property
     def capacity_bytes(self) -> int | None:
         """Host memory that runs may pin, if it is limited."""
-        return None if self.capacity is None else size_bytes(self.capacity)
+        return size_bytes(self.capacity)
 
 
 class ModelledTier(_Strict):
@@ -180,15 +185,6 @@ def deciding(tier: AnyTier) -> dict[str, Any]:
 
 
 SlowTier = Annotated[AnyTier, Field(discriminator="kind")]
-
-
-def size_bytes(text: str) -> int:
-    """Bytes of a size such as 192GB; 0 where it is none."""
-    try:
-        limit = Limit.parse(text)
-    except BadInputError:
-        return 0
-    return 0 if limit.less_io or limit.size_bytes is None else limit.size_bytes
 
 
 # A machine file: which memory is fast, which is slow and how real it is, which cores run the kernels.
@@ -223,44 +219,27 @@ class MachineFile(_Strict):
         description="whether this machine was started in memory mode (2LM): its DRAM is a cache of persistent memory, "
         "all that programs see; optimizer memory-mode then runs the plain step and waits for nothing",
     )
-    cache: str | None = Field(
+    cache: Size | None = Field(
         None, description="with memory_mode: size of that DRAM, such as 192GB; memory-mode is then solved for no other"
     )
 
     @model_validator(mode="after")
-    def _one_way_to_choose(self) -> Self:
+    def _agrees(self) -> Self:
         others = self.model_fields_set & {"threads_per_core", "socket", "numa_node"}
         if self.cpus != "auto" and others:
             raise ValueError(f"cpus names the cores itself: leave out {', '.join(sorted(others))}, or cpus")
-        return self
-
-    @model_validator(mode="after")
-    def _nodes_have_a_thread_count(self) -> Self:
         if self.slurm is not None and self.threads == "auto":
             raise ValueError("threads: auto cannot be counted from where jobs are sent; give a number beside slurm")
-        return self
-
-    @model_validator(mode="after")
-    def _memory_mode_hides_slow_memory(self) -> Self:
         if self.memory_mode and self.slow_tier.kind != "emulated":
             raise ValueError("memory_mode: its slow memory is behind a cache; give slow_tier kind emulated, or false")
-        return self
-
-    @model_validator(mode="after")
-    def _cache_has_a_size(self) -> Self:
-        if self.cache is not None:
-            if not self.memory_mode:
-                raise ValueError(
-                    "cache is the DRAM of a machine in memory mode: leave it out, or set memory_mode: true"
-                )
-            if not self.cache_bytes:
-                raise ValueError(f"cache: '{self.cache}' is no size; give bytes such as 192GB or 192GiB")
+        if self.cache is not None and not self.memory_mode:
+            raise ValueError("cache is the DRAM of a machine in memory mode: leave it out, or set memory_mode: true")
         return self
 
     @property
     def cache_bytes(self) -> int | None:
         """Size of the real cache, if it is known."""
-        return None if self.cache is None else size_bytes(self.cache)
+        return size_bytes(self.cache)
 
 
 @dataclass(frozen=True)
