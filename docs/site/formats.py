@@ -18,11 +18,10 @@ from fields import Field, MeaninglessError, fields_of, in_words, inner_types, pa
 from autotm.memory.emulation import DeviceFile, PublishedDevice
 from autotm.model.config import ScaleFile, StudyConfig
 from autotm.model.files import schema_version
-from autotm.model.gpu_file import GpuFile
 from autotm.model.graph import Graph
 from autotm.model.kernel_studies import Sensitivity, TimingStudy
 from autotm.model.links import Links
-from autotm.model.machine import MachineFile
+from autotm.model.machine import GpuFile, MachineFile
 from autotm.model.plan import Plan
 from autotm.model.profile import KEY_COLUMNS, Timing
 from autotm.model.program import Program

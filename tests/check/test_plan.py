@@ -10,11 +10,10 @@ from random_graphs import Case, random_case, with_engines
 
 from autotm.check.fault import Fault, FaultError
 from autotm.check.plan import check_plan
-from autotm.model.certificate import Certificate, KernelPrices
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Tier
 from autotm.model.limit import Limit
-from autotm.model.plan import Move, Plan, Status, Stay
+from autotm.model.plan import Certificate, KernelPrices, Move, Plan, Status, Stay
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from autotm.model.files import hash_of
-from autotm.model.gpu_file import GpuManagedMemory
 from autotm.model.graph import Graph, OpClass, Tier, all_fast
 from autotm.model.limit import Limit
 from autotm.model.links import AsynchronousLinks, Contention, Link, Links
+from autotm.model.machine import GpuManagedMemory
 from autotm.model.profile import Profile, Timing
 from autotm.solve.options import SolveOptions
 from autotm.solve.problem import Problem

@@ -28,10 +28,9 @@ from random_graphs import (
 from autotm.check.bound import certified_bound_us
 from autotm.check.fault import Fault, FaultError
 from autotm.check.plan import check_plan
-from autotm.model.certificate import Certificate, Cut
 from autotm.model.graph import Tier
 from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Status
+from autotm.model.plan import Certificate, Cut, Plan, Status
 from autotm.solve.cuts import Separation
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve, sweep

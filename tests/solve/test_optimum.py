@@ -30,11 +30,10 @@ from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
 from autotm.layout.packing import pack
-from autotm.model.certificate import SlowPrices
 from autotm.model.files import hash_of
 from autotm.model.graph import Implementation, Operand, Role, Tier, all_fast, configuration
 from autotm.model.limit import Counts, Limit, counted_by, counting
-from autotm.model.plan import Plan, Stay
+from autotm.model.plan import Plan, SlowPrices, Stay
 from autotm.model.profile import Profile, Timing
 from autotm.solve.choices import Choices, flows_for_life
 from autotm.solve.options import SolveOptions

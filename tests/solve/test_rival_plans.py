@@ -19,10 +19,10 @@ from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
 from autotm.layout.packing import pack
 from autotm.model.errors import BadInputError
-from autotm.model.gpu_file import GpuManagedMemory
 from autotm.model.graph import Graph, OpClass, Role, Tier
 from autotm.model.limit import Counts, Limit, counting
 from autotm.model.links import AsynchronousLinks, Contention, Links
+from autotm.model.machine import GpuManagedMemory
 from autotm.model.plan import RUN_RIVALS, Move, Plan, Status, Stay, called, repeats
 from autotm.model.program import KernelStep, Program
 from autotm.solve.gpu_rivals import run_rival, segmentations

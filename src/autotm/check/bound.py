@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from autotm.check.certificate import Floats, HoldingCosts, Spans
 from autotm.check.fault import Fault, called_kernels, check_calls, require
-from autotm.model.certificate import SlowPrices
 from autotm.model.graph import ChosenGraph, CountedGraph, Tensor, Tier
 from autotm.model.links import BesideKernels, Links
-from autotm.model.plan import WINDOW_HALVES, Move, Plan
+from autotm.model.plan import WINDOW_HALVES, Move, Plan, SlowPrices
 from autotm.model.profile import Profile
 
 # Copying engines in a plan: which windows a tensor's asynchronous moves may take, and whether the engines keep up.

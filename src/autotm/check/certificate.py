@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.check.fault import Fault, require
-from autotm.model.certificate import Certificate, Cut, KernelPrices, SpanPrices
 from autotm.model.graph import CountedGraph
+from autotm.model.plan import Certificate, Cut, KernelPrices, SpanPrices
 
 # What fast memory costs at a certificate's prices, by bytes and by weights.
 #

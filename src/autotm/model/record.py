@@ -1,6 +1,8 @@
 """What one run of a program measured, under the field names of the original artifact with their units.
 
-And the same of a framework's own step (`torch.json`).
+And the same of a framework's own step (`torch.json`). Units: `_s` seconds, `_us` microseconds, `_bytes` or `bytes_`
+bytes, `_size` bytes. `dram` is the fast tier, `pmem` the slow one. docs/from-the-artifact.md lists what has another
+name, unit or meaning than in the artifact.
 """
 
 from __future__ import annotations
@@ -10,28 +12,6 @@ from statistics import median
 
 from autotm.model.cache import CacheCounts, PageCounts
 from autotm.model.limit import Limit
-
-# What one run of one program measured, under the field names of the original artifact with their units.
-#
-# Units: `_s` seconds, `_us` microseconds, `_bytes` or `bytes_` bytes, `_size` bytes. `dram` is the fast tier, `pmem`
-# the slow one. Where a name, unit or meaning is not the original's (whose list of fields is in its artifact
-# document):
-#
-# - one file is one run; what stood at the top of the original's files (`io_size`, `default_alloc_size`,
-#   `gpu_managed_runtime`) stands in each;
-# - `predicted_runtime_s`, `actual_runtime_s`, `gpu_managed_runtime_s`: seconds (its prediction: hundredths of a
-# second);
-# - `dram_limit_bytes`: the limit asked, in bytes (its `dram_limit`: whole megabytes, after the limit was lowered
-# against
-#   fragments; for first touch bytes);
-# - `ratio` is as asked, as its was; `ratio_achieved` is what its search for a ratio aimed at. Here a ratio is turned
-# into
-#   bytes once, and the placement is solved for these: nothing is searched;
-# - `num_..._move_nodes` and `bytes_moved...` count blocking moves only, as its document says and its code did not; the
-#   `async` fields count the others;
-# - `tensor_size_map`: arguments have their true size (its: 0);
-# - `move_time_us`, `oracle_time_us`, `kernel_times_us`: microseconds, as there, but not whole ones. `oracle_time_us` is
-#   there on every machine (its: GPU only), `gpu_managed_runtime_s` in records of managed memory only.
 
 PLAIN_STEP = "plain step"
 """What a program was compared with: the step without a plan, all its tensors in fast memory."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotm.model.files import content_hash, hash_of
-from autotm.model.gpu_file import GpuFile
 from autotm.model.graph import Graph, Implementation, Kernel, OpClass, Operand, Tier, all_fast, slow_traffic
 from autotm.model.links import AsynchronousLinks, Contention, Link, Links, MachineRates
+from autotm.model.machine import GpuFile
 from autotm.model.profile import Profile, Timing, TimingKey
 
 # Copies between a modelled GPU's memory and its host's: a latency, then a constant rate.

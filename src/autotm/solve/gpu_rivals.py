@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.model.errors import unknown_name
-from autotm.model.gpu_file import GpuManagedMemory
 from autotm.model.graph import ChosenGraph, Graph, Role, Tensor, Tier
 from autotm.model.limit import Counts, counting, fixed_bytes, storage_of
+from autotm.model.machine import GpuManagedMemory
 from autotm.model.plan import GPU_RIVALS, LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, SAVE_ON_CPU, SWAP_ALL, called, repeats
 from autotm.model.profile import Profile
 from autotm.model.timeline import Engine

@@ -11,12 +11,11 @@ from typing import Any, ClassVar
 import pyomo.core as pyo
 
 from autotm.model.cache import PagedPool
-from autotm.model.certificate import Certificate
 from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tier
 from autotm.model.limit import Limit, counted_by
-from autotm.model.plan import Move, Plan, Status, Stay
+from autotm.model.plan import Certificate, Move, Plan, Status, Stay
 from autotm.solve.choices import Choices, flows_in, require_feasible
 from autotm.solve.paging import Fast, PageMap, first_fit, interleaved, preferred
 from autotm.solve.problem import Problem

@@ -11,10 +11,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from autotm.model.certificate import Certificate, KernelPrices
-from autotm.model.certificate import Cut as StatedCut
-from autotm.model.certificate import SlowPrices as StatedSlow
-from autotm.model.certificate import SpanPrices as StatedSpans
+from autotm.model.plan import Certificate, KernelPrices
+from autotm.model.plan import Cut as StatedCut
+from autotm.model.plan import SlowPrices as StatedSlow
+from autotm.model.plan import SpanPrices as StatedSpans
 from autotm.solve.choices import Choices, TensorChoices, Window, priced
 from autotm.solve.problem import Floats, Ints, Table
 from autotm.solve.residencies import (

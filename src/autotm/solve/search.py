@@ -14,9 +14,8 @@ from itertools import product
 import pyomo.core as pyo
 
 from autotm.layout.packing import Addresses, StepPacking
-from autotm.model.certificate import Certificate
 from autotm.model.graph import Tier
-from autotm.model.plan import Move, Status, Stay
+from autotm.model.plan import Certificate, Move, Status, Stay
 from autotm.solve.choices import Choices
 from autotm.solve.cuts import Cuts
 from autotm.solve.formulation import Formulation, Variable, kept_copied, linear, lookup

@@ -12,10 +12,9 @@ from autotm.check.plan import check_plan
 from autotm.model.config import SolveConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of, load, require_writable, save
-from autotm.model.gpu_file import GpuFile, load_gpu
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit, fixed_bytes
-from autotm.model.machine import ModelledTier
+from autotm.model.machine import GpuFile, ModelledTier, load_gpu
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.model.plan import GPU_RIVALS, Plan

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from autotm.model.config import ProfileConfig
 from autotm.model.files import load, load_with_provenance, require_writable, save
-from autotm.model.gpu_file import load_gpu
 from autotm.model.graph import Graph, OpClass, schedules_in
 from autotm.model.links import Links
-from autotm.model.machine import ModelledTier
+from autotm.model.machine import ModelledTier, load_gpu
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import MachinePaths, Paths
 from autotm.model.profile import COMPARED_WITH, Profile, read_profile, write_profile

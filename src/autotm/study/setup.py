@@ -14,7 +14,6 @@ from typing import Any, Literal
 from autotm.model.config import CaseStudyConfig, ScaleFile, StudyConfig, scale_named, sizes_at
 from autotm.model.errors import AutotmError, BadInputError, unknown_name, validated
 from autotm.model.files import read_yaml
-from autotm.model.gpu_file import load_gpu
 from autotm.model.limit import ALL_FAST, Limit
 from autotm.model.machine import (
     EmulatedTier,
@@ -22,6 +21,7 @@ from autotm.model.machine import (
     ModelledTier,
     cannot_run,
     deciding,
+    load_gpu,
     load_machine,
     require_runnable,
 )

@@ -16,10 +16,9 @@ from random_graphs import Case, random_case, training_step_case, with_engines
 from autotm.check.bound import Engines, _late
 from autotm.check.fault import Fault, FaultError
 from autotm.check.plan import check_plan
-from autotm.model.certificate import SpanPrices
 from autotm.model.graph import Tier
 from autotm.model.limit import Limit
-from autotm.model.plan import Move, Plan, Status
+from autotm.model.plan import Move, Plan, SpanPrices, Status
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 

@@ -15,9 +15,8 @@ from random_graphs import Case, exact_case, random_case, with_engines
 from autotm.check.bound import Engines, certified_bound_us
 from autotm.check.fault import Fault, FaultError
 from autotm.check.plan import check_plan
-from autotm.model.certificate import Certificate, Cut, KernelPrices, SlowPrices, SpanPrices
 from autotm.model.limit import Limit
-from autotm.model.plan import Plan
+from autotm.model.plan import Certificate, Cut, KernelPrices, Plan, SlowPrices, SpanPrices
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 

@@ -9,9 +9,9 @@ import pytest
 
 from autotm.check.plan import check_plan
 from autotm.model.errors import BadInputError
-from autotm.model.gpu_file import GpuFile, load_gpu
 from autotm.model.graph import Graph, Kernel, OpClass, Operand, Role, Tensor, Tier
 from autotm.model.limit import Limit
+from autotm.model.machine import GpuFile, load_gpu
 from autotm.profile.modelled_gpu import WINOGRAD, modelled_links, roofline_profile, with_winograd, workspace_values
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from autotm.model.certificate import Certificate
 from autotm.model.files import write_atomically
 from autotm.model.graph import Tier
-from autotm.model.plan import Status
+from autotm.model.plan import Certificate, Status
 from autotm.model.provenance import slow_memory_text
 from autotm.study.drawing import gap_text, machine_text, text_in_bytes, title
 from autotm.study.placed import MemoryPrices, Placed
