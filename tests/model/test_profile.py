@@ -1,16 +1,33 @@
-"""A profile: what slow operands and other implementations add, measured, summed, kept in a file."""
+"""What profiles and links say that slow operands, other implementations, bytes and asynchronous moves cost."""
+
+from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from random_graphs import StepBuilder
+from random_graphs import Case, StepBuilder, random_case, with_engines
 
 from autotm.model.errors import AutotmError, DamagedFileError
 from autotm.model.files import hash_of
-from autotm.model.graph import Implementation, all_fast, configuration
-from autotm.model.profile import TIE_NS, Profile, Timing, read_profile, write_profile
+from autotm.model.graph import (
+    Graph,
+    Implementation,
+    Kernel,
+    OpClass,
+    Operand,
+    Role,
+    Tensor,
+    Tier,
+    all_fast,
+    configuration,
+    slow_traffic,
+)
+from autotm.model.limit import Counts, counting
+from autotm.model.links import BesideKernels, Contention
+from autotm.model.plan import Move
+from autotm.model.profile import TIE_NS, Profile, SlowRates, Timing, read_profile, slow_rates, write_profile
 
 BASE = Timing(900, 1000, 950, 1100, 9)
 
@@ -102,3 +119,169 @@ def test_a_file_without_times_is_damaged(tmp_path: Path) -> None:
     pq.write_table(pq.read_table(path).drop_columns(["median_ns"]), path)
     with pytest.raises(DamagedFileError, match="median_ns"):
         read_profile(path)
+
+
+BASE_NS, READ_NS_PER_BYTE, WRITE_NS_PER_BYTE = 1000, 2, 5
+
+
+def graph_of() -> Graph:
+    builder = StepBuilder()
+    builder.argument("data", 100)
+    builder.kernel(["data"], {"a": 1000}, {})
+    builder.kernel(["a"], {"b": 500}, {"space": 70})
+    graph = builder.graph()
+    kernels = (graph.kernels[0], replace(graph.kernels[1], op_class=OpClass.MATMUL))
+    return replace(graph, kernels=kernels)
+
+
+def profile_of(graph: Graph) -> Profile:
+    timings = {}
+    for kernel in graph.kernels:
+        timings[kernel.identity, kernel.implementation, all_fast(kernel)] = timing(BASE_NS)
+        for tensor in graph.slots_of(kernel):
+            size = graph.by_name[tensor].size_bytes
+            rate = {"space": 100}.get(tensor, READ_NS_PER_BYTE if tensor in names(kernel.inputs) else WRITE_NS_PER_BYTE)
+            key = (kernel.identity, kernel.implementation, configuration(graph, kernel, {tensor}))
+            timings[key] = timing(BASE_NS + size * rate * (2 if kernel.op_class is OpClass.MATMUL else 1))
+    return Profile(hash_of(graph), timings, {})
+
+
+def names(operands: tuple[object, ...]) -> set[str]:
+    return {operand.tensor for operand in operands}  # type: ignore[attr-defined]
+
+
+def timing(ns: int) -> Timing:
+    return Timing(ns, ns, ns, ns, 1)
+
+
+def test_rates_are_those_of_the_class_or_of_all() -> None:
+    graph = graph_of()
+    rates = slow_rates(graph, profile_of(graph))
+    assert rates[OpClass.MATMUL] == SlowRates(pytest.approx(0.004), pytest.approx(0.010)), "not the workspace's rate"
+    assert rates[OpClass.ELEMENTWISE].write_us_per_byte == pytest.approx(0.005)
+    assert rates[OpClass.ELEMENTWISE].read_us_per_byte == pytest.approx(0.004), "it reads nothing movable: all classes'"
+    assert rates[OpClass.WINDOW].write_us_per_byte == pytest.approx(0.005), "two thirds of all written bytes cost that"
+    assert rates[OpClass.MATMUL].extra_us(1000, 100) == pytest.approx(5.0)
+
+
+def test_noise_makes_no_rate() -> None:
+    builder = StepBuilder()
+    builder.argument("data", 100)
+    for index in range(9):
+        builder.kernel(["data"], {f"t{index}": 1000}, {})
+    graph = builder.graph()
+    noise_ns = [-3000, -2000, -900, -1, 0, 20, 700, 2500, 90_000]
+    timings = {}
+    for index, (kernel, extra_ns) in enumerate(zip(graph.kernels, noise_ns, strict=True)):
+        timings[kernel.identity, kernel.implementation, all_fast(kernel)] = timing(100_000)
+        key = (kernel.identity, kernel.implementation, configuration(graph, kernel, {f"t{index}"}))
+        timings[key] = timing(100_000 + extra_ns)
+    assert slow_rates(graph, Profile(hash_of(graph), timings, {}))[OpClass.ELEMENTWISE] == SlowRates(0.0, 0.0)
+
+
+def test_a_profile_without_slow_tensors_charges_nothing() -> None:
+    graph = graph_of()
+    fast = {key: value for key, value in profile_of(graph).timings.items() if "P" not in key[2]}
+    assert set(slow_rates(graph, Profile(hash_of(graph), fast, {})).values()) == {SlowRates(0.0, 0.0)}
+
+
+ROWS, WIDTH, LOOKED_UP = 1000, 16, 8
+
+
+def lookup_graph() -> Graph:
+    """Eight rows of a table are looked up, then updated in place."""
+    shapes = {
+        "table": ((ROWS, WIDTH), "float32"),
+        "indices": ((LOOKED_UP,), "int64"),
+        "rows": ((LOOKED_UP, WIDTH), "float32"),
+        "table_new": ((ROWS, WIDTH), "float32"),
+    }
+
+    def operands(*names: str) -> tuple[Operand, ...]:
+        return tuple(Operand(name, *shapes[name]) for name in names)
+
+    def tensor(
+        name: str, role: Role, producer: int | None, readers: tuple[int, ...], alias: str | None = None
+    ) -> Tensor:
+        size = Operand(name, *shapes[name]).size_bytes
+        return Tensor(name, role, *shapes[name], size, producer, readers, alias)
+
+    kinds = (
+        ("embedding", operands("table", "indices"), operands("rows")),
+        (
+            "embedding_update",
+            operands("table", "indices", "rows"),
+            operands("table_new"),
+        ),
+    )
+    kernels = tuple(Kernel(op, op, op, op, OpClass.DATA_MOVEMENT, 0, inputs, outputs) for op, inputs, outputs in kinds)
+    tensors = (
+        tensor("table", Role.PARAMETER, None, (0, 1)),
+        tensor("indices", Role.INPUT, None, (0, 1)),
+        tensor("rows", Role.INTERMEDIATE, 0, (1,)),
+        tensor("table_new", Role.RESULT, 1, (), "table"),
+    )
+    return Graph("lookups", "test", LOOKED_UP, kernels, tensors)
+
+
+def test_of_a_slow_table_only_the_rows_that_are_looked_up_count() -> None:
+    graph = counting(lookup_graph(), Counts.ALL)
+    touched = LOOKED_UP * WIDTH * 4
+    assert slow_traffic(graph, graph.kernels[0], "PDD") == ((touched,), ())
+    assert slow_traffic(graph, graph.kernels[1], "PDDP") == ((touched,), (touched,))
+
+
+def test_other_operands_count_whole() -> None:
+    graph = counting(lookup_graph(), Counts.ALL)
+    assert slow_traffic(graph, graph.kernels[0], "DPP") == ((LOOKED_UP * 8,), (LOOKED_UP * WIDTH * 4,))
+
+
+def case_of(to_kernels: float, to_copy: float, **other: Contention) -> Case:
+    """Contention to and from all op classes, but for some."""
+    case = with_engines(random_case(3, kernels=8))
+    beside = dict.fromkeys(OpClass, Contention(to_kernels, to_copy))
+    beside |= {OpClass(name): each for name, each in other.items()}
+    links = case.links
+    assert links.asynchronous is not None
+    measured = replace(links.asynchronous, beside_to_fast=beside, beside_to_slow=beside)
+    return replace(case, links=replace(links, asynchronous=measured))
+
+
+def test_equal_classes_give_their_share_in_every_window() -> None:
+    case = case_of(0.25, 0.5)
+    beside, alone_us = BesideKernels(case.graph, case.profile, case.links), case.links.transfer_us(Tier.SLOW, 10**6)
+    for span in ((0, 1), (2, 5), (0, 8)):
+        assert beside.added_us(Tier.SLOW, 10**6, *span) == pytest.approx(0.25 * alone_us + case.links.call_us)
+        assert beside.work_ns(Tier.SLOW, 10**6, *span) == pytest.approx(1.5e3 * alone_us, rel=1e-2)
+
+
+def test_a_window_costs_what_its_own_kernels_lose() -> None:
+    case = case_of(0.0, 0.0, conv_forward=Contention(1.0, 2.0))
+    assert [case.graph.kernels[place].op_class for place in (0, 1)] == [
+        OpClass.CONV_FORWARD,
+        OpClass.CONV_DATA_GRADIENT,
+    ]
+    beside, alone_us = BesideKernels(case.graph, case.profile, case.links), case.links.transfer_us(Tier.FAST, 10**6)
+    one, other = beside.kernel_ns[:2]
+    share = one / (one + other)
+    assert beside.added_us(Tier.FAST, 10**6, 0, 1) == pytest.approx(alone_us + case.links.call_us)
+    assert beside.added_us(Tier.FAST, 10**6, 1, 2) == pytest.approx(case.links.call_us)
+    assert beside.added_us(Tier.FAST, 10**6, 0, 2) == pytest.approx(share * alone_us + case.links.call_us)
+    assert beside.work_ns(Tier.FAST, 10**6, 0, 2) == pytest.approx((1 + 2 * share) * 1e3 * alone_us, rel=1e-3)
+    assert beside.least_added_us(Tier.FAST, 10**6) == pytest.approx(case.links.call_us)
+
+
+def test_a_blocking_move_costs_its_copy() -> None:
+    case = case_of(0.25, 0.5)
+    beside = BesideKernels(case.graph, case.profile, case.links)
+    assert beside.move_us(Move("any", Tier.FAST, 3), 4096) == case.links.copy_us(Tier.FAST, 4096)
+    assert beside.move_us(Move("any", Tier.FAST, 3, 1), 4096) == beside.added_us(Tier.FAST, 4096, 1, 3)
+
+
+def test_contention_is_never_negative_and_of_every_class() -> None:
+    with pytest.raises(ValueError, match="must not be negative"):
+        Contention(-0.1, 0.0)
+    links = case_of(0.0, 0.0).links.asynchronous
+    assert links is not None
+    with pytest.raises(ValueError, match="contention with matmul is missing"):
+        replace(links, beside_to_fast={name: each for name, each in links.beside_to_fast.items() if name != "matmul"})

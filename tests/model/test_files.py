@@ -1,21 +1,33 @@
-"""A file of another schema version is not damaged: it says who made it, and what makes it again."""
+"""Files: versions that another autotm wrote, hashes of what they hold, and where they come from."""
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import shutil
+import subprocess
 import zipfile
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pydantic import TypeAdapter
 from random_graphs import random_case
 
+from autotm.model import files
 from autotm.model.errors import DamagedFileError, FileVersionError
-from autotm.model.files import read_json, read_results, schema_version, write_json, write_results
+from autotm.model.files import content_hash, hash_of, read_json, read_results, schema_version, write_json, write_results
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
 from autotm.model.profile import read_profile, write_profile
 from autotm.profile.store import KernelStore
 from autotm.profile.store_exchange import export_store, import_store
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 from autotm.stages.exchange import import_results_stage
 
 COMMANDS = {
@@ -113,3 +125,50 @@ def test_so_does_an_export_of_another_format(archive: str, tmp_path: Path) -> No
         of_format(file, "2")
         with pytest.raises(DamagedFileError, match=r"damaged .* export: its format is '2'.*export\.zip"):
             read_results(file) if archive == "results" else import_store(store, file)
+
+
+def whole_hash(value: object) -> str:
+    return content_hash(TypeAdapter(type(value)).dump_python(value, mode="json"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_and_plans(seed: int) -> None:
+    case = random_case(seed, kernels=6)
+    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(2, 1))
+    assert isinstance(plan, Plan)
+    assert hash_of(case.graph) == whole_hash(case.graph)
+    assert hash_of(plan) == whole_hash(plan)
+
+
+def test_empty_fields_and_no_long_ones() -> None:
+    empty = Graph("none", "tiny", 1, (), ())
+    assert hash_of(empty) == whole_hash(empty)
+    options = SolveOptions()
+    assert hash_of(options) == whole_hash(options)
+
+
+def test_a_hash_is_worked_out_once_and_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, hashed = replace(random_case(0).graph), []
+    pieces = files._pieces
+    monkeypatch.setattr(files, "_pieces", lambda value: hashed.append(value) or pieces(value))
+    assert hash_of(graph) == hash_of(graph)
+    assert hashed == [graph]
+    assert hash_of(replace(graph, batch=graph.batch + 1)) != hash_of(graph)
+    assert len(hashed) == 2
+
+
+provenance = import_module("autotm.model.provenance")  # The room's face has a function of that name.
+
+
+def test_asking_for_the_commit_leaves_the_checkout_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git would note in its index that a file of another time is the same; who is ended meanwhile leaves a lock."""
+    file = Path(shutil.copy(__file__, tmp_path))
+    for words in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm a"):
+        subprocess.run(["git", *words.split()], check=True, cwd=tmp_path)
+    os.utime(file, (1e9, 1e9))
+    before = (tmp_path / ".git" / "index").read_bytes()
+    monkeypatch.setattr(provenance, "__file__", str(file))
+    found = provenance.commit.__wrapped__()
+    assert found is not None
+    assert not found.endswith("+")
+    assert (tmp_path / ".git" / "index").read_bytes() == before
