@@ -16,6 +16,7 @@ from autotm.lower.indexing import lookup_behind
 from autotm.lower.pointwise import extreme
 from autotm.lower.rules import (
     Exprs,
+    Gradient,
     Ints,
     builtin,
     differentiates,
@@ -32,16 +33,24 @@ from autotm.lower.rules import (
 # Operators that only move values: the gradient goes back where the value came from.
 
 
-@differentiates("relax.squeeze")
-@differentiates("relax.flatten")
-@differentiates("relax.nn.batch_flatten")
-def _reshape(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
-    return [relax.op.reshape(dy, shape_of(call.args[0]))]
+_LINEAR: dict[str, Callable[[relax.Call, relax.Var], relax.Expr]] = {
+    **dict.fromkeys(
+        ("squeeze", "flatten", "nn.batch_flatten"), lambda call, dy: relax.op.reshape(dy, shape_of(call.args[0]))
+    ),
+    "collapse_sum_to": lambda call, dy: relax.op.broadcast_to(dy, shape_of(call.args[0])),
+    "flip": lambda call, dy: relax.op.flip(dy, int(call.attrs.axis)),
+    "tril": lambda call, dy: relax.op.tril(dy, call.args[1]),
+    "triu": lambda call, dy: relax.op.triu(dy, call.args[1]),
+}
+"""Gradients by the first operand; the others, shapes and offsets, have none."""
 
 
-@differentiates("relax.flip")
-def _flip(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
-    return [relax.op.flip(dy, int(call.attrs.axis))]
+def _linear(gradient: Callable[[relax.Call, relax.Var], relax.Expr]) -> Gradient:
+    return lambda _y, call, dy, _builder: [gradient(call, dy), *map(no_grad, call.args[1:])]
+
+
+for _name, _gradient in _LINEAR.items():
+    differentiates(f"relax.{_name}")(_linear(_gradient))
 
 
 @differentiates("relax.strided_slice")
@@ -84,23 +93,21 @@ def _stack(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockB
 
 
 @differentiates("relax.repeat")
-def _repeat(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+def _repeat(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
     shape, times = shape_of(call.args[0]), int(call.attrs.repeats)
     if call.attrs.axis is None:
         raise NotImplementedError("repeat has a gradient here along an axis only; reshape to one axis first")
     axis = int(call.attrs.axis) % len(shape)
-    apart = builder.emit(relax.op.reshape(dy, (*shape[: axis + 1], times, *shape[axis + 1 :])))
-    return [relax.op.sum(apart, axis + 1)]
+    return [relax.op.sum(relax.op.reshape(dy, (*shape[: axis + 1], times, *shape[axis + 1 :])), axis + 1)]
 
 
 @differentiates("relax.tile")
-def _tile(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+def _tile(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
     own, times = shape_of(call.args[0]), ints(call.attrs.repeats)
     rank = max(len(own), len(times))
     shape, times = (1,) * (rank - len(own)) + own, (1,) * (rank - len(times)) + times
     apart = [extent for pair in zip(times, shape, strict=True) for extent in pair]
-    summed = builder.emit(relax.op.sum(builder.emit(relax.op.reshape(dy, apart)), list(range(0, 2 * rank, 2))))
-    return [relax.op.reshape(summed, own)]
+    return [relax.op.reshape(relax.op.sum(relax.op.reshape(dy, apart), list(range(0, 2 * rank, 2))), own)]
 
 
 # Operators that give values another shape: broadcast, flattened, padded.
@@ -120,45 +127,31 @@ def _broadcast_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder:
     return [fitted(dy, x, builder) if is_float(x) else no_grad(x), no_grad(shape)]
 
 
-@differentiates("relax.collapse_sum_to")
-def _collapse(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
-    x, shape = call.args
-    return [relax.op.broadcast_to(dy, shape_of(x)), no_grad(shape)]
-
-
-@differentiates("relax.tril")
-@differentiates("relax.triu")
-def _triangle(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
-    operator = relax.op.tril if call.op.name == "relax.tril" else relax.op.triu
-    return [operator(dy, call.args[1]), *map(no_grad, call.args[1:])]
-
-
 @legalizes("relax.nn.pixel_shuffle")
 def _pixel_shuffle_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return builder.call_te(_shuffled, call.args[0], shape_of(call), int(call.attrs.upscale_factor))
+    factor = int(call.attrs.upscale_factor)
 
+    def shuffled(x: te.Tensor) -> te.Tensor:
+        """Make squares of pixels of neighbouring channels, row by row."""
 
-def _shuffled(x: te.Tensor, shape: Ints, factor: int) -> te.Tensor:
-    """Make squares of pixels of neighbouring channels, row by row."""
-    factor = int(factor)
+        def element(*at: tirx.Var) -> tirx.Expr:
+            *batch, c, h, w = at
+            channel = (c * factor + h % factor) * factor + w % factor
+            return x(*batch, channel, h // factor, w // factor)
 
-    def element(*at: tirx.Var) -> tirx.Expr:
-        *batch, c, h, w = at
-        channel = (c * factor + h % factor) * factor + w % factor
-        return x(*batch, channel, h // factor, w // factor)
+        return te.compute(shape_of(call), element, name="pixel_shuffle")
 
-    return te.compute(tuple(shape), element, name="pixel_shuffle")
+    return builder.call_te(shuffled, call.args[0])
 
 
 @differentiates("relax.nn.pixel_shuffle")
-def _pixel_shuffle(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+def _pixel_shuffle(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
     shape, factor = shape_of(call.args[0]), int(call.attrs.upscale_factor)
     *batch, channels, height, width = shape
     rank, op = len(batch), relax.op
     apart = (*batch, channels // factor**2, height, factor, width, factor)
     order = [*range(rank), rank, rank + 2, rank + 4, rank + 1, rank + 3]
-    moved = builder.emit(op.permute_dims(builder.emit(op.reshape(dy, apart)), order))
-    return [op.reshape(moved, shape)]
+    return [op.reshape(op.permute_dims(op.reshape(dy, apart), order), shape)]
 
 
 @differentiates("relax.meshgrid")
@@ -176,9 +169,10 @@ def _meshgrid(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Blo
 
 @differentiates("relax.outer")
 def _outer(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    (a, b), emit, op = call.args, builder.emit, relax.op
-    column = emit(op.reshape(a, (shape_of(a)[0], 1)))
-    return [op.sum(emit(op.multiply(dy, b)), 1), op.sum(emit(op.multiply(dy, column)), 0)]
+    (a, b), op = call.args, relax.op
+    column = builder.emit(op.reshape(a, (shape_of(a)[0], 1)))
+    by_a, by_b = builder.emit(dy * b), builder.emit(dy * column)
+    return [op.sum(by_a, 1), op.sum(by_b, 0)]
 
 
 @differentiates("relax.nn.pad")
@@ -266,8 +260,7 @@ def _legalize_reshape(_builder: relax.BlockBuilder, call: relax.Call) -> relax.E
 # The largest or smallest value along some axes.
 
 
-@legalizes("relax.max")
-@legalizes("relax.min")
+@legalizes("relax.max", "relax.min")
 def _reduced(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     # Relax's own give the other number where one is NaN, and a finite one where all are infinite.
     if not is_float(call):
@@ -315,13 +308,11 @@ def _reducer(is_largest: bool) -> Callable[..., tirx.Expr]:
 _REDUCERS = {is_largest: _reducer(is_largest) for is_largest in (True, False)}
 
 
-@differentiates("relax.max")
-@differentiates("relax.min")
+@differentiates("relax.max", "relax.min")
 def _extremum(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     # Values that are equally extreme share the gradient, as in PyTorch's amax and amin.
     x = call.args[0]
     axes, kept = reduced_axes(call)
     whole, slope = (builder.emit(relax.op.reshape(item, kept)) for item in (y, dy))
-    is_extreme = builder.emit(relax.op.astype(builder.emit(relax.op.equal(x, whole)), x.ty.dtype))
-    count = builder.emit(relax.op.sum(is_extreme, sorted(axes), keepdims=True))
-    return [relax.op.multiply(is_extreme, builder.emit(relax.op.divide(slope, count)))]
+    is_extreme = builder.emit(relax.op.astype(relax.op.equal(x, whole), x.ty.dtype))
+    return [is_extreme * (slope / relax.op.sum(is_extreme, sorted(axes), keepdims=True))]

@@ -41,9 +41,8 @@ def _legalize_batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax
     gamma, beta = _scale_and_shift(builder, call)
     epsilon = float(call.attrs.epsilon)
     if not call.attrs.training:
-        y = builder.emit(
-            builder.call_te(_frozen_batch_norm, x, gamma, beta, mean, variance, epsilon, _channel_axis(call))
-        )
+        operands = x, gamma, beta, mean, variance
+        y = builder.emit(builder.call_te(_frozen_batch_norm, *operands, epsilon, _channel_axis(call)))
         return relax.Tuple([y, mean, variance])
     rows = _with_channels_last(builder, call, x)
     moments = builder.emit(builder.call_te(normalization.statistics, rows, epsilon, primfunc_attrs=OPAQUE))
@@ -74,15 +73,12 @@ def _frozen_batch_norm_gradient(builder: relax.BlockBuilder, call: relax.Call, d
     """Compute the gradients by data, scale and shift; mean and variance are constants."""
     (x, *_, mean, variance), emit, op, axis = call.args, builder.emit, relax.op, _channel_axis(call)
     gamma, _ = _scale_and_shift(builder, call)
-    along = [1] * len(shape_of(x))
-    along[axis] = shape_of(x)[axis]
+    along = [extent if other == axis else 1 for other, extent in enumerate(shape_of(x))]
     others = [other for other in range(len(along)) if other != axis]
-    shifted = emit(op.add(variance, relax.const(float(call.attrs.epsilon), dtype_of(x))))
-    inverse = emit(op.rsqrt(shifted))
-    factor = emit(op.reshape(emit(op.multiply(gamma, inverse)), along))
-    centred = emit(op.subtract(x, emit(op.reshape(mean, along))))
-    products = emit(op.sum(emit(op.multiply(dy, centred)), others))
-    return [op.multiply(dy, factor), op.multiply(products, inverse), op.sum(dy, others)]
+    inverse = emit(op.rsqrt(variance + relax.const(float(call.attrs.epsilon), dtype_of(x))))
+    factor = emit(op.reshape(gamma * inverse, along))
+    products = emit(op.sum(dy * (x - op.reshape(mean, along)), others))
+    return [dy * factor, products * inverse, op.sum(dy, others)]
 
 
 def _frozen_batch_norm(
@@ -143,30 +139,28 @@ def _rms_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: 
     (x, weight), emit, op = call.args, builder.emit, relax.op
     rank = len(shape_of(x))
     axes = sorted(axis % rank for axis in ints(call.attrs.axes))
-    if axes != list(range(rank - len(axes), rank)):
+    others = list(range(rank - len(axes)))
+    if others + axes != list(range(rank)):
         raise NotImplementedError("rms_norm has a gradient along the last axes only")
     root = _inverse_root(emit, x, axes, float(call.attrs.epsilon))
-    scaled, normed = emit(op.multiply(dy, weight)), emit(op.multiply(x, root))
-    shared = emit(op.mean(emit(op.multiply(scaled, normed)), axes, keepdims=True))
-    inner = emit(op.subtract(scaled, emit(op.multiply(normed, shared))))
-    by_weight = emit(op.multiply(dy, normed))
-    others = list(range(rank - len(axes)))
-    return [op.multiply(root, inner), op.sum(by_weight, others) if others else by_weight]
+    scaled, normed = emit(dy * weight), emit(x * root)
+    inner = emit(scaled - normed * op.mean(scaled * normed, axes, keepdims=True))
+    by_weight = emit(dy * normed)
+    return [root * inner, op.sum(by_weight, others) if others else by_weight]
 
 
 @legalizes("relax.nn.rms_norm")
 def _rms_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    (x, weight), op, emit = call.args, relax.op, partial(lowered, builder)
+    (x, weight), emit = call.args, partial(lowered, builder)
     rank = len(shape_of(x))
     root = _inverse_root(emit, x, [axis % rank for axis in ints(call.attrs.axes)], float(call.attrs.epsilon))
-    return emit(op.multiply(emit(op.multiply(x, root)), weight))
+    return emit(emit(x * root) * weight)
 
 
 def _inverse_root(emit: Emit, x: relax.Expr, axes: list[int], epsilon: float) -> relax.Var:
     """Compute 1 / sqrt(mean(x^2) + epsilon) over axes, which are kept."""
-    op = relax.op
-    square = emit(op.mean(emit(op.multiply(x, x)), axes, keepdims=True))
-    return emit(op.rsqrt(emit(op.add(square, relax.const(epsilon, dtype_of(x))))))
+    square = emit(relax.op.mean(emit(x * x), axes, keepdims=True))
+    return emit(relax.op.rsqrt(emit(square + relax.const(epsilon, dtype_of(x)))))
 
 
 @dataclass(frozen=True)
@@ -215,46 +209,40 @@ class _Groups:
 
     def normed(self, emit: Emit, x: relax.Expr) -> tuple[relax.Var, relax.Var]:
         """Return `x` in groups, less its mean and divided by its deviation; and 1 / deviation."""
-        op = relax.op
-        values = emit(op.reshape(x, self.apart))
-        centred = emit(op.subtract(values, self.mean(emit, values)))
-        variance = self.mean(emit, emit(op.multiply(centred, centred)))
-        root = emit(op.rsqrt(emit(op.add(variance, relax.const(self.epsilon, dtype_of(x))))))
-        return emit(op.multiply(centred, root)), root
+        values = emit(relax.op.reshape(x, self.apart))
+        centred = emit(values - self.mean(emit, values))
+        variance = self.mean(emit, emit(centred * centred))
+        root = emit(relax.op.rsqrt(emit(variance + relax.const(self.epsilon, dtype_of(x)))))
+        return emit(centred * root), root
 
 
-@legalizes("relax.nn.group_norm")
-@legalizes("relax.nn.instance_norm")
+@legalizes("relax.nn.group_norm", "relax.nn.instance_norm")
 def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    (x, gamma, beta), groups, op, emit = call.args, _Groups.of(call), relax.op, partial(lowered, builder)
+    (x, gamma, beta), groups, emit = call.args, _Groups.of(call), partial(lowered, builder)
     normed, _ = groups.normed(emit, x)
-    scaled = emit(op.multiply(normed, groups.per_channel(emit, gamma)))
-    return op.reshape(emit(op.add(scaled, groups.per_channel(emit, beta))), groups.shape)
+    scaled = emit(normed * groups.per_channel(emit, gamma))
+    return relax.op.reshape(emit(scaled + groups.per_channel(emit, beta)), groups.shape)
 
 
-@differentiates("relax.nn.group_norm")
-@differentiates("relax.nn.instance_norm")
+@differentiates("relax.nn.group_norm", "relax.nn.instance_norm")
 def _group_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     """With x^ = (x - mean) r and g = dy gamma, means over a group: dx = r (g - mean(g) - x^ mean(g x^))."""
     (x, gamma, _), groups, emit, op = call.args, _Groups.of(call), builder.emit, relax.op
     normed, root = groups.normed(emit, x)
     slopes = emit(op.reshape(dy, groups.apart))
-    scaled = emit(op.multiply(slopes, groups.per_channel(emit, gamma)))
-    shared = emit(op.multiply(normed, groups.mean(emit, emit(op.multiply(scaled, normed)))))
-    inner = emit(op.subtract(emit(op.subtract(scaled, groups.mean(emit, scaled))), shared))
+    scaled = emit(slopes * groups.per_channel(emit, gamma))
+    shared = emit(normed * groups.mean(emit, scaled * normed))
+    inner = emit(scaled - groups.mean(emit, scaled) - shared)
     others = [axis for axis in range(len(groups.apart)) if axis not in {groups.channel, groups.channel + 1}]
-    sums = [emit(op.sum(value, others)) for value in (emit(op.multiply(slopes, normed)), slopes)]
-    return [
-        op.reshape(emit(op.multiply(root, inner)), groups.shape),
-        *(op.reshape(value, (groups.shape[groups.channel],)) for value in sums),
-    ]
+    sums = [emit(op.sum(value, others)) for value in (slopes * normed, slopes)]
+    by_x = op.reshape(emit(root * inner), groups.shape)
+    return [by_x, *(op.reshape(value, shape_of(gamma)) for value in sums)]
 
 
 # Softmax, its logarithm, and layer normalization: kernels that work row by row.
 
 
-@legalizes("relax.nn.softmax")
-@legalizes("relax.nn.log_softmax")
+@legalizes("relax.nn.softmax", "relax.nn.log_softmax")
 def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     kernel = normalization.softmax if call.op.name == "relax.nn.softmax" else normalization.log_softmax
     return _emit(builder, kernel, *call.args) if _is_last(call) else builtin(builder, call)
@@ -278,12 +266,17 @@ def _log_softmax_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder
 @legalizes("relax.nn.layer_norm")
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     operands, rows, epsilon = call.args, _rows(call), float(call.attrs.epsilon)
-    if rows is None:
-        return _over_axes(builder, call)
+    if rows is None:  # Axes that are not the last are put last, and back.
+        op, axes = relax.op, [axis % len(shape_of(call)) for axis in ints(call.attrs.axes)]
+        order = [axis for axis in range(len(shape_of(call))) if axis not in axes] + axes
+        moved = lowered(builder, op.permute_dims(operands[0], order))
+        last = list(range(-len(axes), 0))
+        normal = lowered(builder, op.nn.layer_norm(moved, *operands[1:], last, epsilon))
+        return lowered(builder, op.permute_dims(normal, [order.index(axis) for axis in range(len(order))]))
     if rows == shape_of(call):
         return _emit(builder, normalization.layer_norm, *operands, epsilon)
-    made = _emit(builder, normalization.layer_norm, *_flat(builder, rows, *operands), epsilon)
-    return relax.op.reshape(builder.emit(made), shape_of(call))
+    flat = _emit(builder, normalization.layer_norm, *_flat(builder, rows, *operands), epsilon)
+    return relax.op.reshape(builder.emit(flat), shape_of(call))
 
 
 @differentiates("relax.nn.layer_norm")
@@ -318,17 +311,6 @@ def _flat(builder: relax.BlockBuilder, rows: Ints, *operands: relax.Expr) -> Exp
     return [builder.emit(relax.op.reshape(item, shape)) for item, shape in zip(operands, shapes, strict=True)]
 
 
-def _over_axes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Normalize along axes that are not the last: put those last, and back."""
-    (x, gamma, beta), shape, op = call.args, shape_of(call), relax.op
-    axes = [axis % len(shape) for axis in ints(call.attrs.axes)]
-    order = [axis for axis in range(len(shape)) if axis not in axes] + axes
-    moved = lowered(builder, op.permute_dims(x, order))
-    last = list(range(-len(axes), 0))
-    made = lowered(builder, op.nn.layer_norm(moved, gamma, beta, last, float(call.attrs.epsilon)))
-    return lowered(builder, op.permute_dims(made, [order.index(axis) for axis in range(len(shape))]))
-
-
 def _emit(
     builder: relax.BlockBuilder, function: Callable[..., te.Tensor | list[te.Tensor]], *arguments: relax.Expr | float
 ) -> relax.Expr:
@@ -345,12 +327,11 @@ def _is_last(call: relax.Call) -> bool:
 @differentiates("relax.std")
 def _std(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     """By the chain rule of the variance: dx = dy (x - mean) / (n y)."""
-    (x,), emit, op = call.args, builder.emit, relax.op
+    (x,), op = call.args, relax.op
     axes, kept = reduced_axes(call)
-    centred = emit(op.subtract(x, emit(op.mean(x, list(axes), keepdims=True))))
+    centred = builder.emit(x - op.mean(x, list(axes), keepdims=True))
     count = relax.const(float(math.prod(shape_of(x)[axis] for axis in axes)), dtype_of(x))
-    slope = emit(op.divide(dy, emit(op.multiply(y, count))))
-    return [op.multiply(emit(op.reshape(slope, kept)), centred)]
+    return [op.reshape(dy / (y * count), kept) * centred]
 
 
 @differentiates("relax.prod")
@@ -362,12 +343,11 @@ def _prod(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBu
     axes, kept = reduced_axes(call)
     zero, one = relax.const(0.0, dtype_of(x)), relax.const(1.0, dtype_of(x))
     is_zero = emit(op.equal(x, zero))
-    zeros = emit(op.sum(emit(op.astype(is_zero, dtype_of(x))), list(axes), keepdims=True))
-    rest = emit(op.prod(emit(op.where(is_zero, one, x)), list(axes), keepdims=True))
-    slope = emit(op.multiply(emit(op.reshape(dy, kept)), rest))
-    single = emit(op.where(emit(op.equal(zeros, one)), slope, zero))
-    none = emit(op.where(emit(op.equal(zeros, zero)), slope, zero))
-    return [op.where(is_zero, single, emit(op.divide(none, emit(op.where(is_zero, one, x)))))]
+    zeros = emit(op.sum(op.astype(is_zero, dtype_of(x)), list(axes), keepdims=True))
+    rest = emit(op.prod(op.where(is_zero, one, x), list(axes), keepdims=True))
+    slope = emit(op.reshape(dy, kept) * rest)
+    single, none = (op.where(op.equal(zeros, many), slope, zero) for many in (one, zero))
+    return [op.where(is_zero, single, none / op.where(is_zero, one, x))]
 
 
 # The sum that undoes a broadcast over the last axis: the gradient of a bias.

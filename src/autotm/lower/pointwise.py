@@ -28,23 +28,18 @@ from autotm.lower.rules import (
 
 @differentiates("relax.nn.relu")
 def _relu_gradient(y: relax.Var, _call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    def masked(y: te.Tensor, dy: te.Tensor) -> te.Tensor:
+        zero = tirx.const(0.0, dy.dtype)
+        return te.compute(dy.shape, lambda *at: tirx.Select(y(*at) <= zero, zero, dy(*at)), name="relu_gradient")
+
     # The mask is read off the output, so that the pre-activation need not be kept and conv + bias + ReLU can fuse.
-    return [builder.call_te(_masked, y, dy)]
-
-
-def _masked(y: te.Tensor, dy: te.Tensor) -> te.Tensor:
-    zero = tirx.const(0.0, dy.dtype)
-    return te.compute(dy.shape, lambda *at: tirx.Select(y(*at) <= zero, zero, dy(*at)), name="relu_gradient")
+    return [builder.call_te(masked, y, dy)]
 
 
 @legalizes("relax.nn.relu")
 def _relu(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     zero = tirx.const(0, dtype_of(call))
-
-    def positive(x: te.Tensor) -> te.Tensor:
-        return te.compute(x.shape, lambda *at: tirx.Select(x(*at) < zero, zero, x(*at)), name="relu")
-
-    return builder.call_te(positive, call.args[0])
+    return _map(builder, lambda x: tirx.Select(x < zero, zero, x), call.args[0], "relu")
 
 
 @legalizes("relax.clip")
@@ -56,11 +51,16 @@ def _clip_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     def within(value: tirx.Expr) -> tirx.Expr:
         return tirx.Select(value < low, low, tirx.Select(value > high, high, value))
 
-    return builder.call_te(lambda x: te.compute(x.shape, lambda *at: within(x(*at)), name="clip"), call.args[0])
+    return _map(builder, within, call.args[0], "clip")
 
 
-@legalizes("relax.maximum")
-@legalizes("relax.minimum")
+def _map(
+    builder: relax.BlockBuilder, element: Callable[[tirx.Expr], tirx.Expr], x: relax.Expr, name: str
+) -> relax.Expr:
+    return builder.call_te(lambda x: te.compute(x.shape, lambda *at: element(x(*at)), name=name), x)
+
+
+@legalizes("relax.maximum", "relax.minimum")
 def _extremum_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not is_float(call):
         return builtin(builder, call)
@@ -84,26 +84,21 @@ def extreme(a: tirx.Expr, b: tirx.Expr, is_largest: bool) -> tirx.Expr:
 
 @legalizes("relax.nn.softplus")
 def _softplus(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    # Relax's own overflows in a branch that it then does not take, and approximates.
-    return builder.call_te(_log_one_plus_exp, call.args[0]) if float(call.attrs.beta) == 1 else builtin(builder, call)
+    if float(call.attrs.beta) != 1:
+        return builtin(builder, call)
+    zero, one = (tirx.const(value, dtype_of(call)) for value in (0.0, 1.0))
 
-
-def _log_one_plus_exp(x: te.Tensor) -> te.Tensor:
-    zero, one = (tirx.const(value, x.dtype) for value in (0.0, 1.0))
-
-    def element(*at: tirx.Var) -> tirx.Expr:
-        value = x(*at)
-        positive, negative = (tirx.Select(is_out, zero, value) for is_out in (value < zero, value > zero))
+    def log_one_plus_exp(x: tirx.Expr) -> tirx.Expr:
+        positive, negative = (tirx.Select(is_out, zero, x) for is_out in (x < zero, x > zero))
         return positive + tirx.log(one + tirx.exp(negative - positive))
 
-    return te.compute(x.shape, element, name="softplus")
+    # Relax's own overflows in a branch that it then does not take, and approximates.
+    return _map(builder, log_one_plus_exp, call.args[0], "softplus")
 
 
 @differentiates("relax.nn.softplus")
-def _softplus_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    beta = relax.const(float(call.attrs.beta), dtype_of(dy))
-    scaled = builder.emit(relax.op.multiply(call.args[0], beta))
-    return [relax.op.multiply(dy, builder.emit(relax.op.sigmoid(scaled)))]
+def _softplus_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
+    return [dy * relax.op.sigmoid(call.args[0] * relax.const(float(call.attrs.beta), dtype_of(dy)))]
 
 
 @legalizes("relax.where")
@@ -147,34 +142,33 @@ def _where_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: rel
 
 # Gradients of elementwise operators, each as one kernel of the operator's argument and the gradient of its result.
 
-Slope = Callable[[tirx.Expr, Callable[[float], tirx.Expr]], tirx.Expr]
-"""Derivative at x; its second argument makes constants of x's type."""
+Constant = Callable[[float], tirx.Expr]
+Slope = Callable[[tirx.Expr, Constant, relax.Call], tirx.Expr]
+"""Derivative at x; its second argument makes constants of x's type, its third is the call of the operator."""
 
 
-def _elementwise(name: str, slope_of: Callable[[relax.Call], Slope]) -> Gradient:
+def _elementwise(name: str, slope: Slope) -> Gradient:
     """Return the rule dx = dy f'(x)."""
 
     def rule(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-        slope = slope_of(call)
-
         def product(x: te.Tensor, dy: te.Tensor) -> te.Tensor:
             def constant(value: float) -> tirx.Expr:
                 return tirx.const(value, x.dtype)
 
-            return te.compute(x.shape, lambda *at: dy(*at) * slope(x(*at), constant), name=f"{name}_gradient")
+            return te.compute(x.shape, lambda *at: dy(*at) * slope(x(*at), constant, call), name=f"{name}_gradient")
 
         return [builder.call_te(product, call.args[0], dy), *map(no_grad, call.args[1:])]
 
     return rule
 
 
-def _gelu(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
+def _gelu(x: tirx.Expr, constant: Constant, _call: relax.Call) -> tirx.Expr:
     """d/dx x Phi(x) = Phi(x) + x phi(x), with the normal distribution Phi and its density phi."""
     below = constant(0.5) * (constant(1.0) + tirx.erf(x * constant(math.sqrt(0.5))))
     return below + x * tirx.exp(x * x * constant(-0.5)) * constant(1 / math.sqrt(2 * math.pi))
 
 
-def _gelu_tanh(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
+def _gelu_tanh(x: tirx.Expr, constant: Constant, _call: relax.Call) -> tirx.Expr:
     """Differentiate x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3)  (Hendrycks and Gimpel, 2016)."""
     scale, cubic = math.sqrt(2 / math.pi), 0.044715
     bent = tirx.tanh(constant(scale) * (x + constant(cubic) * x * x * x))
@@ -183,68 +177,44 @@ def _gelu_tanh(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Exp
     return half * (one + bent) + half * x * (one - bent * bent) * inner
 
 
-def _selu(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
+def _selu(x: tirx.Expr, constant: Constant, _call: relax.Call) -> tirx.Expr:
     alpha, scale = 1.6732632423543772, 1.0507009873554805
     return tirx.Select(x > constant(0.0), constant(scale), constant(alpha * scale) * tirx.exp(x))
 
 
-def _abs(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
+def _abs(x: tirx.Expr, constant: Constant, _call: relax.Call) -> tirx.Expr:
     above = tirx.Select(x > constant(0.0), constant(1.0), constant(0.0))
     return tirx.Select(x < constant(0.0), constant(-1.0), above)
 
 
-def _leaky(call: relax.Call) -> Slope:
-    alpha = float(call.attrs.alpha)
-    return lambda x, constant: tirx.Select(x > constant(0.0), constant(1.0), constant(alpha))
-
-
-@differentiates("relax.nn.prelu")
-def _prelu(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    (x, alpha), emit, op = call.args, builder.emit, relax.op
-    shape, axis = shape_of(x), int(call.attrs.axis) % len(shape_of(x))
-    along = [1] * len(shape)
-    along[axis] = shape_of(alpha)[0]
-    zero = relax.const(0.0, x.ty.dtype)
-    is_above = emit(op.greater(x, zero))
-    below = emit(op.multiply(dy, emit(op.reshape(alpha, along))))
-    by_alpha = emit(op.where(is_above, emit(op.zeros_like(dy)), emit(op.multiply(dy, x))))
-    summed = [other for other in range(len(shape)) if along[other] == 1]
-    return [op.where(is_above, dy, below), op.reshape(emit(op.sum(by_alpha, summed)), shape_of(alpha))]
-
-
-def _clip_slope(call: relax.Call) -> Slope:
-    low, high = (float(bound.value) for bound in call.args[1:])
-
-    def slope(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
-        is_within = tirx.all(x >= constant(low), x <= constant(high))
-        return tirx.Select(is_within, constant(1.0), constant(0.0))
-
-    return slope
+def _clip_slope(x: tirx.Expr, constant: Constant, call: relax.Call) -> tirx.Expr:
+    low, high = (constant(float(bound.value)) for bound in call.args[1:])
+    return tirx.Select(tirx.all(x >= low, x <= high), constant(1.0), constant(0.0))
 
 
 _SLOPES: dict[str, Slope] = {
-    **dict.fromkeys(("floor", "ceil", "round", "sign", "trunc"), lambda _, constant: constant(0.0)),
+    **dict.fromkeys(("floor", "ceil", "round", "sign", "trunc"), lambda _x, constant, _: constant(0.0)),
     "nn.gelu": _gelu,
     "nn.gelu_tanh": _gelu_tanh,
+    "nn.leakyrelu": lambda x, c, call: tirx.Select(x > c(0.0), c(1.0), c(float(call.attrs.alpha))),
     "nn.selu": _selu,
     "abs": _abs,
-    "erf": lambda x, constant: constant(2 / math.sqrt(math.pi)) * tirx.exp(-x * x),
-    "rsqrt": lambda x, constant: constant(-0.5) / (x * tirx.sqrt(x)),
-    "square": lambda x, constant: constant(2.0) * x,
-    "tan": lambda x, constant: constant(1.0) / (tirx.cos(x) * tirx.cos(x)),
-    "sinh": lambda x, _: tirx.cosh(x),
-    "cosh": lambda x, _: tirx.sinh(x),
-    "asin": lambda x, constant: constant(1.0) / tirx.sqrt(constant(1.0) - x * x),
-    "acos": lambda x, constant: -constant(1.0) / tirx.sqrt(constant(1.0) - x * x),
-    "atan": lambda x, constant: constant(1.0) / (constant(1.0) + x * x),
-    "asinh": lambda x, constant: constant(1.0) / tirx.sqrt(x * x + constant(1.0)),
-    "acosh": lambda x, constant: constant(1.0) / tirx.sqrt(x * x - constant(1.0)),
-    "atanh": lambda x, constant: constant(1.0) / (constant(1.0) - x * x),
+    "clip": _clip_slope,
+    "erf": lambda x, c, _: c(2 / math.sqrt(math.pi)) * tirx.exp(-x * x),
+    "rsqrt": lambda x, c, _: c(-0.5) / (x * tirx.sqrt(x)),
+    "square": lambda x, c, _: c(2.0) * x,
+    "tan": lambda x, c, _: c(1.0) / (tirx.cos(x) * tirx.cos(x)),
+    "sinh": lambda x, _c, _: tirx.cosh(x),
+    "cosh": lambda x, _c, _: tirx.sinh(x),
+    "asin": lambda x, c, _: c(1.0) / tirx.sqrt(c(1.0) - x * x),
+    "acos": lambda x, c, _: -c(1.0) / tirx.sqrt(c(1.0) - x * x),
+    "atan": lambda x, c, _: c(1.0) / (c(1.0) + x * x),
+    "asinh": lambda x, c, _: c(1.0) / tirx.sqrt(x * x + c(1.0)),
+    "acosh": lambda x, c, _: c(1.0) / tirx.sqrt(x * x - c(1.0)),
+    "atanh": lambda x, c, _: c(1.0) / (c(1.0) - x * x),
 }
 for _name, _slope in _SLOPES.items():
-    differentiates(f"relax.{_name}")(_elementwise(_name.removeprefix("nn."), lambda _call, slope=_slope: slope))
-differentiates("relax.nn.leakyrelu")(_elementwise("leakyrelu", _leaky))
-differentiates("relax.clip")(_elementwise("clip", _clip_slope))
+    differentiates(f"relax.{_name}")(_elementwise(_name.removeprefix("nn."), _slope))
 
 
 # Gradients of arithmetic on two tensors, either of which may be a number or be broadcast.
@@ -256,96 +226,96 @@ _BY_PRODUCTS = {2.0, 3.0}
 @differentiates("relax.power")
 def _power(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     """Compute dy p x^(p - 1), without a power where p is 2 or 3, and the exponent's gradient if it is a tensor."""
-    (x, exponent), emit, op = call.args, builder.emit, relax.op
+    (x, exponent), op = call.args, relax.op
     if not is_float(x):
         return [no_grad(x), no_grad(exponent)]
     p = number(exponent)
     if p is None:
-        one = relax.const(1, dtype_of(exponent))
-        less = emit(op.power(x, emit(op.subtract(exponent, one))))
-        zero = relax.const(0, dtype_of(x))
+        less = builder.emit(x ** (exponent - relax.const(1, dtype_of(exponent))))
         # As PyTorch: 0^p does not change with p.
-        logarithm = emit(op.log(emit(op.where(emit(op.greater(x, zero)), x, emit(op.ones_like(x))))))
-        by_exponent = emit(op.multiply(emit(op.multiply(dy, y)), logarithm))
-        by_x = emit(op.multiply(dy, emit(op.multiply(exponent, less))))
-        return [fitted(by_x, x, builder), fitted(by_exponent, exponent, builder)]
-    scaled = emit(op.multiply(dy, relax.const(p, dtype_of(x))))
+        base = op.where(x > relax.const(0, dtype_of(x)), x, op.ones_like(x))
+        by_exponent = builder.emit(dy * y * op.log(base))
+        return [fitted(dy * (exponent * less), x, builder), fitted(by_exponent, exponent, builder)]
+    scaled = builder.emit(dy * relax.const(p, dtype_of(x)))
     if p in _BY_PRODUCTS:
-        root = x if p == 2.0 else emit(op.multiply(x, x))  # noqa: PLR2004
-        return [op.multiply(scaled, root), no_grad(exponent)]
-    less = emit(op.power(x, relax.const(p - 1, dtype_of(x))))
-    return [op.multiply(scaled, less), no_grad(exponent)]
+        return [scaled * (x if p == 2.0 else x * x), no_grad(exponent)]  # noqa: PLR2004
+    return [scaled * x ** relax.const(p - 1, dtype_of(x)), no_grad(exponent)]
 
 
 @legalizes("relax.power")
 def _power_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     # Relax would pass the exponent as a tensor.
     x, p = call.args[0], number(call.args[1])
-    return builtin(builder, call) if p is None or not is_float(x) else builder.call_te(_power_of, x, p)
+    if p is None or not is_float(x):
+        return builtin(builder, call)
 
-
-def _power_of(x: te.Tensor, p: float) -> te.Tensor:
-    def element(*at: tirx.Var) -> tirx.Expr:
-        value = x(*at)
+    def power(value: tirx.Expr) -> tirx.Expr:
         if p in _BY_PRODUCTS:
             return math.prod([value] * int(p - 1), start=value)
-        return tirx.power(value, tirx.const(p, x.dtype))
+        return tirx.power(value, tirx.const(p, dtype_of(x)))
 
-    return te.compute(x.shape, element, name="power")
+    return _map(builder, power, x, "power")
 
 
-@differentiates("relax.floor_mod")
-@differentiates("relax.mod")
-def _remainder(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+@differentiates("relax.floor_mod", "relax.mod")
+def _remainder(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     """Differentiate x mod m = x - m q, with a whole number q = (x - (x mod m)) / m."""
-    (x, m), emit, op = call.args, builder.emit, relax.op
+    x, m = call.args
     if not is_float(x):
         return [no_grad(x), no_grad(m)]
-    whole = emit(op.round(emit(op.divide(emit(op.subtract(x, _y)), m))))
-    by_m = emit(op.negative(emit(op.multiply(dy, whole))))
+    by_m = builder.emit(-(dy * relax.op.round((x - y) / m)))
     return [fitted(dy, x, builder), fitted(by_m, m, builder)]
 
 
-@differentiates("relax.maximum")
-@differentiates("relax.minimum")
+@differentiates("relax.maximum", "relax.minimum")
 def _extremum_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     """Share the gradient as PyTorch: two equal elements take half each; an element equal to a bound takes all."""
-    emit, op = builder.emit, relax.op
+    (a, b), op = call.args, relax.op
     if not is_float(y):
-        return [no_grad(argument) for argument in call.args]
-    a, b = call.args
+        return [no_grad(a), no_grad(b)]
     zero = relax.const(0, dtype_of(y))
     is_bound = [number(item) is not None for item in call.args]
     if any(is_bound):
         x, bound = (b, a) if is_bound[0] else (a, b)
-        is_beyond = emit((op.less if call.op.name == "relax.maximum" else op.greater)(x, bound))
+        is_beyond = x < bound if call.op.name == "relax.maximum" else x > bound
         slope = op.where(is_beyond, zero, dy)
         return [no_grad(a), slope] if is_bound[0] else [slope, no_grad(b)]
-    both = emit(op.multiply(dy, relax.const(0.5, dtype_of(y))))
-    shared = emit(op.where(emit(op.equal(a, b)), both, dy))
-    return [fitted(op.where(emit(op.equal(item, y)), shared, zero), item, builder) for item in (a, b)]
+    both = builder.emit(dy * relax.const(0.5, dtype_of(y)))
+    shared = builder.emit(op.where(op.equal(a, b), both, dy))
+    return [fitted(op.where(op.equal(item, y), shared, zero), item, builder) for item in (a, b)]
 
 
 @differentiates("relax.log_add_exp")
 def _log_add_exp(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    emit, op = builder.emit, relax.op
-    parts = [emit(op.exp(emit(op.subtract(item, y)))) for item in call.args]
-    return [fitted(op.multiply(dy, part), item, builder) for part, item in zip(parts, call.args, strict=True)]
+    parts = [builder.emit(relax.op.exp(item - y)) for item in call.args]
+    return [fitted(dy * part, item, builder) for part, item in zip(parts, call.args, strict=True)]
 
 
 @differentiates("relax.atan2")
 def _atan2(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    (a, b), emit, op = call.args, builder.emit, relax.op
-    length = emit(op.add(emit(op.multiply(a, a)), emit(op.multiply(b, b))))
-    slope = emit(op.divide(dy, length))
-    by_b = emit(op.negative(emit(op.multiply(slope, a))))
-    return [fitted(op.multiply(slope, b), a, builder), fitted(by_b, b, builder)]
+    a, b = call.args
+    length = builder.emit(a * a + b * b)
+    slope = builder.emit(dy / length)
+    by_b = builder.emit(-(slope * a))
+    return [fitted(slope * b, a, builder), fitted(by_b, b, builder)]
 
 
 @differentiates("relax.ewise_fma")
 def _fma(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
     a, b, _ = call.args
-    return [relax.op.multiply(dy, b), relax.op.multiply(dy, a), dy]
+    return [dy * b, dy * a, dy]
+
+
+@differentiates("relax.nn.prelu")
+def _prelu(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    (x, alpha), op = call.args, relax.op
+    axis = int(call.attrs.axis) % len(shape_of(x))
+    others = [other for other in range(len(shape_of(x))) if other != axis or shape_of(alpha)[0] == 1]
+    along = [1 if other in others else extent for other, extent in enumerate(shape_of(x))]
+    is_above = builder.emit(x > relax.const(0.0, dtype_of(x)))
+    below = builder.emit(dy * op.reshape(alpha, along))
+    by_alpha = builder.emit(op.where(is_above, op.zeros_like(dy), dy * x))
+    return [op.where(is_above, dy, below), op.reshape(op.sum(by_alpha, others), shape_of(alpha))]
 
 
 # Operators whose result has no gradient: whole numbers, truth values, places, fresh constants.
@@ -358,12 +328,9 @@ _NONDIFFERENTIABLE = (
 )  # fmt: skip
 
 
-def _no_gradients(_y: relax.Var, call: relax.Call, _dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
-    return [no_grad(argument) for argument in call.args]
-
-
-for _name in _NONDIFFERENTIABLE:
-    differentiates(f"relax.{_name}")(_no_gradients)
+differentiates(*(f"relax.{name}" for name in _NONDIFFERENTIABLE))(
+    lambda _y, call, _dy, _builder: [no_grad(argument) for argument in call.args]
+)
 
 
 @legalizes("relax.arange")

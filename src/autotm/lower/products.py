@@ -270,16 +270,14 @@ class _Convolution:
         return arranged(builder, x, self.data, _DATA), arranged(builder, w, self.weights, _WEIGHTS)
 
 
-@legalizes("relax.nn.conv1d")
-@legalizes("relax.nn.conv2d")
+@legalizes("relax.nn.conv1d", "relax.nn.conv2d")
 def _legalize_conv(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     conv = _Convolution.of(call)
     made = conv.geometry.forward(builder, *conv.operands(builder, call))
     return restored(builder, made, _DATA, conv.result)
 
 
-@differentiates("relax.nn.conv1d")
-@differentiates("relax.nn.conv2d")
+@differentiates("relax.nn.conv1d", "relax.nn.conv2d")
 def _conv_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     conv = _Convolution.of(call)
     x, w = conv.operands(builder, call)
@@ -290,8 +288,7 @@ def _conv_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: rela
     ]
 
 
-@legalizes("relax.nn.conv1d_transpose")
-@legalizes("relax.nn.conv2d_transpose")
+@legalizes("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose")
 def _legalize_transposed(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     # The gradient of the convolution that takes the result to the operand, by what that convolves.
     conv = _Convolution.of(call)
@@ -301,8 +298,7 @@ def _legalize_transposed(builder: relax.BlockBuilder, call: relax.Call) -> relax
     return restored(builder, made, _DATA, conv.result)
 
 
-@differentiates("relax.nn.conv1d_transpose")
-@differentiates("relax.nn.conv2d_transpose")
+@differentiates("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose")
 def _transposed_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     conv = _Convolution.of(call)
     x, w = conv.operands(builder, call)

@@ -24,24 +24,25 @@ _NAMED, _OVERRIDE = 15, 20
 """Registration levels; Relax's own rules have 10, the same with the operator's name in their errors 15."""
 
 
-def legalizes(operator: str) -> Callable[[Legalize], Legalize]:
-    """Register the decorated function as the one that turns calls of `operator` into kernels."""
+def legalizes(*operators: str) -> Callable[[Legalize], Legalize]:
+    """Register the decorated function as the one that turns calls of these operators into kernels."""
 
     def register(rule: Legalize) -> Legalize:
-        LEGALIZE[operator] = rule
+        LEGALIZE.update(dict.fromkeys(operators, rule))
         return rule
 
     return register
 
 
-def differentiates(operator: str) -> Callable[[Gradient], Gradient]:
-    """Register the decorated function as the one that gives the gradients of `operator`, one for each argument.
+def differentiates(*operators: str) -> Callable[[Gradient], Gradient]:
+    """Register the decorated function as the one that gives the gradients of these operators, one for each argument.
 
     Whatever it raises becomes a NotImplementedError that names the operator.
     """
 
     def register(rule: Gradient) -> Gradient:
-        register_gradient(operator, _naming(operator, rule), level=_OVERRIDE)
+        for operator in operators:
+            register_gradient(operator, _naming(operator, rule), level=_OVERRIDE)
         return rule
 
     return register

@@ -88,8 +88,7 @@ for _rank in (1, 2):
     legalizes(f"relax.nn.avg_pool{_rank}d")(_legalize_pool(windowed.avg_pool2d))
 
 
-@differentiates("relax.nn.max_pool1d")
-@differentiates("relax.nn.max_pool2d")
+@differentiates("relax.nn.max_pool1d", "relax.nn.max_pool2d")
 def _max_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     windows = _Windows.of(call)
     x = arranged(builder, call.args[0], windows.layout, _KERNEL_LAYOUT)
@@ -98,8 +97,7 @@ def _max_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.
     return [restored(builder, made, _KERNEL_LAYOUT, windows.layout)]
 
 
-@differentiates("relax.nn.avg_pool1d")
-@differentiates("relax.nn.avg_pool2d")
+@differentiates("relax.nn.avg_pool1d", "relax.nn.avg_pool2d")
 def _mean_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     windows = _Windows.of(call)
     extents = dict(zip(windows.layout, shape_of(call.args[0]), strict=True))
@@ -116,9 +114,7 @@ def _mean_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: rela
 _SPATIAL = "DHW"
 
 
-@legalizes("relax.nn.adaptive_avg_pool1d")
-@legalizes("relax.nn.adaptive_avg_pool2d")
-@legalizes("relax.nn.adaptive_avg_pool3d")
+@legalizes("relax.nn.adaptive_avg_pool1d", "relax.nn.adaptive_avg_pool2d", "relax.nn.adaptive_avg_pool3d")
 def _legalize_adaptive(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     (x,), shape, axes = call.args, shape_of(call), _axes(call)
     if shape_of(x) == shape:
@@ -128,9 +124,7 @@ def _legalize_adaptive(builder: relax.BlockBuilder, call: relax.Call) -> relax.E
     return builder.call_te(_means, x, shape, axes)
 
 
-@differentiates("relax.nn.adaptive_avg_pool1d")
-@differentiates("relax.nn.adaptive_avg_pool2d")
-@differentiates("relax.nn.adaptive_avg_pool3d")
+@differentiates("relax.nn.adaptive_avg_pool1d", "relax.nn.adaptive_avg_pool2d", "relax.nn.adaptive_avg_pool3d")
 def _adaptive_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     (x,), shape, axes = call.args, shape_of(dy), _axes(call)
     if shape_of(x) == shape:
