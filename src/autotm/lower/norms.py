@@ -248,17 +248,13 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return _emit(builder, kernel, *call.args) if _is_last(call) else builtin(builder, call)
 
 
-@differentiates("relax.nn.softmax")
+@differentiates("relax.nn.softmax", "relax.nn.log_softmax")
 def _softmax_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    is_log = call.op.name == "relax.nn.log_softmax"
     if not _is_last(call):
-        return relax_rules.softmax_grad(y, call, dy, builder)
-    return [_emit(builder, normalization.softmax_gradient, y, dy)]
-
-
-@differentiates("relax.nn.log_softmax")
-def _log_softmax_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    if not _is_last(call):
-        return relax_rules.log_softmax_grad(y, call, dy, builder)
+        return (relax_rules.log_softmax_grad if is_log else relax_rules.softmax_grad)(y, call, dy, builder)
+    if not is_log:
+        return [_emit(builder, normalization.softmax_gradient, y, dy)]
     # Elementwise work in front may be fused, and none behind.
     return [builder.call_te(normalization.log_softmax_gradient, y, dy, primfunc_attrs={"op_pattern": 3})]
 

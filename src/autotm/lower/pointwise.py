@@ -314,8 +314,8 @@ def _prelu(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockB
     along = [1 if other in others else extent for other, extent in enumerate(shape_of(x))]
     is_above = builder.emit(x > relax.const(0.0, dtype_of(x)))
     below = builder.emit(dy * op.reshape(alpha, along))
-    by_alpha = builder.emit(op.where(is_above, op.zeros_like(dy), dy * x))
-    return [op.where(is_above, dy, below), op.reshape(op.sum(by_alpha, others), shape_of(alpha))]
+    by_alpha = builder.emit(op.sum(op.where(is_above, op.zeros_like(dy), dy * x), others))
+    return [op.where(is_above, dy, below), op.reshape(by_alpha, shape_of(alpha))]
 
 
 # Operators whose result has no gradient: whole numbers, truth values, places, fresh constants.

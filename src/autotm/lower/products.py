@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax
+from tvm import relax, te
 from tvm.relax.op import _op_gradient as relax_rules
 
 from autotm.kernels import contractions, windowed
 from autotm.kernels.contractions import Subscripts, batched_matmul
-from autotm.lower.rules import Exprs, Ints, arranged, builtin, differentiates, ints, legalizes, restored, shape_of
+from autotm.lower.rules import (
+    Exprs,
+    Ints,
+    arranged,
+    builtin,
+    differentiates,
+    ints,
+    legalizes,
+    number,
+    restored,
+    shape_of,
+)
 
 # Products of matrices, single and batched.
 
@@ -24,10 +36,8 @@ def _legalize_matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     if _is_dense(call):
         rows = builder.emit(relax.op.reshape(a, _flat(a)))
         return relax.op.reshape(builder.emit(builder.call_te(contractions.matmul, rows, b)), shape_of(call))
-    if _is_matrix_product(call):
-        return builder.call_te(contractions.matmul, a, b)
     letters = _batched(call)
-    return builder.call_te(batched_matmul, a, b, str(letters)) if letters else builtin(builder, call)
+    return _product(builder, a, b, letters) if letters else builtin(builder, call)
 
 
 @differentiates("relax.matmul")
@@ -37,7 +47,7 @@ def _matmul_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: rel
         rows, slopes = (builder.emit(relax.op.reshape(value, _flat(value))) for value in (a, dy))
         by_rows = builder.emit(builder.call_te(contractions.matmul_nt, slopes, b))
         return [relax.op.reshape(by_rows, shape_of(a)), builder.call_te(contractions.matmul_tn, rows, slopes)]
-    if _is_matrix_product(call):
+    if all(len(shape_of(argument)) == 2 for argument in call.args):  # noqa: PLR2004  (matrices)
         return [builder.call_te(contractions.matmul_nt, dy, b), builder.call_te(contractions.matmul_tn, a, dy)]
     letters = _batched(call)
     if letters is None:
@@ -55,15 +65,20 @@ def _legalize_einsum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 def _einsum_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     letters = _einsum(call)
     if letters is None:
-        message = f"einsum '{call.attrs.subscripts}' has no gradient: only batched products of two matrices do"
-        raise NotImplementedError(message)
+        raise NotImplementedError(
+            f"einsum '{call.attrs.subscripts}' has no gradient: only batched products of two matrices do"
+        )
     return [relax.Tuple(_batched_gradient(*call.args[0], letters, dy, builder))]
 
 
 def _batched_gradient(
     a: relax.Expr, b: relax.Expr, letters: Subscripts, dy: relax.Expr, builder: relax.BlockBuilder
 ) -> Exprs:
-    dy, factor = _factored(dy, builder)
+    # Behind the products, a multiplication by a number costs no kernel.
+    factor, value = None, builder.lookup_binding(dy)
+    is_scaled = isinstance(value, relax.Call) and value.op == tvm.ir.Op.get("relax.multiply")
+    if is_scaled and number(value.args[1]) is not None:
+        dy, factor = value.args
     found = [
         builder.emit(_product(builder, dy, b, letters.left_gradient)),
         builder.emit(_product(builder, a, dy, letters.right_gradient)),
@@ -88,20 +103,6 @@ _FORMS = {(0, 1): contractions.matmul, (0, 0): contractions.matmul_nt, (1, 1): c
 """By where the rows' axis is in the first operand, and the columns' in the second."""
 
 
-def _factored(dy: relax.Expr, builder: relax.BlockBuilder) -> tuple[relax.Expr, relax.Expr | None]:
-    """Split `dy` into a tensor and a number: behind the products, a multiplication costs no kernel."""
-    value = builder.lookup_binding(dy)
-    if not isinstance(value, relax.Call) or value.op != tvm.ir.Op.get("relax.multiply"):
-        return dy, None
-    x, factor = value.args
-    is_number = isinstance(factor, tvm.ir.Constant) and not factor.value.shape
-    return (x, factor) if is_number else (dy, None)
-
-
-def _is_matrix_product(call: relax.Call) -> bool:
-    return all(len(shape_of(argument)) == 2 for argument in call.args)  # noqa: PLR2004  (matrices)
-
-
 def _is_dense(call: relax.Call) -> bool:
     """Whether every row of a tensor of more axes is multiplied by one matrix: to the kernels, rows of a matrix."""
     a, b = (len(shape_of(argument)) for argument in call.args)
@@ -114,8 +115,9 @@ def _flat(rows: relax.Expr) -> tuple[int, int]:
 
 
 def _batched(call: relax.Call) -> Subscripts | None:
-    a, b = (shape_of(argument)[:-2] for argument in call.args)
-    if a != b or not 0 < len(a) <= len(_LETTERS):
+    shapes = [shape_of(argument) for argument in call.args]
+    a, b = (shape[:-2] for shape in shapes)
+    if a != b or len(a) > len(_LETTERS) or min(map(len, shapes)) < 2:  # noqa: PLR2004  (vectors)
         return None
     batch = _LETTERS[: len(a)]
     return Subscripts(f"{batch}ij", f"{batch}jk", f"{batch}ik")
@@ -133,6 +135,7 @@ def _einsum(call: relax.Call) -> Subscripts | None:
 
 _UNIT = (1, 1)
 Pair = tuple[int, int]
+Kernel = Callable[..., te.Tensor]
 
 
 @dataclass(frozen=True)
@@ -144,26 +147,30 @@ class _Plain:
     groups: int
 
     def forward(self, builder: relax.BlockBuilder, x: relax.Expr, w: relax.Expr) -> relax.Expr:
-        if self._is_depthwise(shape_of(w)):
-            return builder.call_te(windowed.depthwise_conv2d, x, w, self.strides, self.padding)
-        return builder.call_te(contractions.conv2d, x, w, self.strides, self.padding, self.groups)
+        return self._call(builder, contractions.conv2d, shape_of(w), x, w)
 
     def data_gradient(self, builder: relax.BlockBuilder, dy: relax.Expr, w: relax.Expr, shape: Ints) -> relax.Expr:
         """Return the gradient by an image of `shape`."""
-        if self._is_depthwise(shape_of(w)):
-            return builder.call_te(windowed.depthwise_conv2d_data_gradient, dy, w, shape, self.strides, self.padding)
-        return builder.call_te(contractions.conv2d_data_gradient, dy, w, shape, self.strides, self.padding, self.groups)
+        return self._call(builder, contractions.conv2d_data_gradient, shape_of(w), dy, w, shape)
 
     def weight_gradient(self, builder: relax.BlockBuilder, x: relax.Expr, dy: relax.Expr, shape: Ints) -> relax.Expr:
         """Return the gradient by weights of `shape`."""
-        if self._is_depthwise(shape):
-            return builder.call_te(windowed.depthwise_conv2d_weight_gradient, x, dy, shape, self.strides, self.padding)
-        return builder.call_te(
-            contractions.conv2d_weight_gradient, x, dy, shape, self.strides, self.padding, self.groups
-        )
+        return self._call(builder, contractions.conv2d_weight_gradient, shape, x, dy, shape)
 
-    def _is_depthwise(self, window: Ints) -> bool:
-        return window[2] == 1 and self.groups > 1 and windowed.depthwise_fits(window[:2], self.padding)
+    def _call(
+        self, builder: relax.BlockBuilder, kernel: Kernel, window: Ints, *operands: relax.Expr | Ints
+    ) -> relax.Expr:
+        """Call a kernel for weights of the shape `window`, or the one for channels that each stay by themselves."""
+        if window[2] == 1 and self.groups > 1 and windowed.depthwise_fits(window[:2], self.padding):
+            return builder.call_te(_DEPTHWISE[kernel], *operands, self.strides, self.padding)
+        return builder.call_te(kernel, *operands, self.strides, self.padding, self.groups)
+
+
+_DEPTHWISE: dict[Kernel, Kernel] = {
+    contractions.conv2d: windowed.depthwise_conv2d,
+    contractions.conv2d_data_gradient: windowed.depthwise_conv2d_data_gradient,
+    contractions.conv2d_weight_gradient: windowed.depthwise_conv2d_weight_gradient,
+}
 
 
 @dataclass(frozen=True)
@@ -231,12 +238,14 @@ class _Spread:
         return builder.emit(builder.call_te(contractions.spread_taps, w, self.dilation))
 
 
-def _geometry(strides: Ints, padding: Ints, groups: int, dilation: Ints) -> _Plain | _Phases | _Spread:
+Geometry = _Plain | _Phases | _Spread
+
+
+def _geometry(strides: Ints, padding: Ints, groups: int, dilation: Ints) -> Geometry:
+    plain = _Plain(strides, padding, groups)
     if dilation == _UNIT:
-        return _Plain(strides, padding, groups)
-    return (
-        _Phases(padding, groups, dilation) if strides == _UNIT else _Spread(_Plain(strides, padding, groups), dilation)
-    )
+        return plain
+    return _Phases(padding, groups, dilation) if strides == _UNIT else _Spread(plain, dilation)
 
 
 # Convolutions of lines (images of one row) and images, in any layout.
@@ -248,7 +257,7 @@ _DATA, _WEIGHTS = "NHWC", "HWIO"
 class _Convolution:
     """A call's geometry, and the letters of its operands' axes; a transposed one is read from result to operand."""
 
-    geometry: _Plain | _Phases | _Spread
+    geometry: Geometry
     data: str
     weights: str
     result: str
@@ -319,7 +328,7 @@ class _Volumes:
     builder: relax.BlockBuilder
     slices: contractions.Slices
     count: int
-    geometry: _Plain | _Phases | _Spread
+    geometry: Geometry
     data: str
     weights: str
     result: str

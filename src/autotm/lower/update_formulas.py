@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from tvm import relax, te, tirx
@@ -15,6 +14,8 @@ TOGETHER = 6
 
 Binding = relax.VarBinding
 Number = tirx.Expr
+Element = Callable[[tuple[tirx.Var, ...]], Number]
+"""An element of a tensor, by its place."""
 
 
 class Formula(Protocol):
@@ -39,26 +40,16 @@ class Formula(Protocol):
         """
 
     def update(
-        self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: UpdateFactors
+        self, old: te.Tensor, slope: Element, states: Sequence[te.Tensor], factors: Sequence[Number]
     ) -> list[te.Tensor]:
-        """Return the new states, then the new parameter, in an order in which they may take the old memory."""
+        """Return the new states, then the new parameter, in an order in which they may take the old memory.
 
-
-@dataclass(frozen=True)
-class UpdateFactors:
-    """What an update reads besides the parameter's own tensors.
-
-    Attributes:
-        factors: the values of `Formula.factors` in this step.
-        clip: what every gradient is multiplied by; None if they are not clipped.
-    """
-
-    factors: tuple[Number, ...] = ()
-    clip: Number | None = None
-
-    def gradient(self, slope: Number) -> Number:
-        """Clip an element of the gradient."""
-        return slope if self.clip is None else slope * self.clip
+        Args:
+            old: the parameter.
+            slope: its gradient, clipped if gradients are.
+            states: what was kept for it.
+            factors: the values of `factors` in this step.
+        """
 
 
 def formula_of(rule: UpdateRule, *, scheduled: bool = False) -> Formula:
@@ -82,17 +73,17 @@ class _SgdFormula:
         return [share, *rate] if self._dampened else rate
 
     def update(
-        self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: UpdateFactors
+        self, old: te.Tensor, slope: Element, states: Sequence[te.Tensor], factors: Sequence[Number]
     ) -> list[te.Tensor]:
         rule = self._rule
-        rate = given.factors[-1] if self._scheduled else _float(rule.learning_rate)
+        rate = factors[-1] if self._scheduled else _float(rule.learning_rate)
 
         def change(at: tuple[tirx.Var, ...]) -> Number:
-            return _decayed(given.gradient(slope(*at)), old(*at), rule.weight_decay)
+            return _decayed(slope(at), old(*at), rule.weight_decay)
 
         if not rule.momentum:
             return [elementwise(old.shape, lambda at: old(*at) - change(at) * rate, self.name)]
-        (before,), share = states, given.factors[: self._dampened]
+        (before,), share = states, factors[: self._dampened]
 
         def kept(at: tuple[tirx.Var, ...]) -> Number:
             return before(*at) * _float(rule.momentum) + (change(at) * share[0] if share else change(at))
@@ -126,18 +117,16 @@ class _AdamFormula:
         return [rate / first, tirx.sqrt(second), one - rate * _double(self._rule.weight_decay)][: self.factor_count]
 
     def update(
-        self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: UpdateFactors
+        self, old: te.Tensor, slope: Element, states: Sequence[te.Tensor], factors: Sequence[Number]
     ) -> list[te.Tensor]:
         rule, shape = self._rule, old.shape
         apart = isinstance(rule, AdamW)
-        length, root, *kept_now = given.factors
+        length, root, *kept_now = factors
 
         def change(at: tuple[tirx.Var, ...]) -> Number:
-            return _decayed(given.gradient(slope(*at)), old(*at), 0.0 if apart else rule.weight_decay)
+            return _decayed(slope(at), old(*at), 0.0 if apart else rule.weight_decay)
 
-        def towards(
-            before: te.Tensor, value: Callable[[tuple[tirx.Var, ...]], Number], beta: float, name: str
-        ) -> te.Tensor:
+        def towards(before: te.Tensor, value: Element, beta: float, name: str) -> te.Tensor:
             # Not beta * before + (1 - beta) * value: rounded to float32, the two factors do not add up to one.
             def element(at: tuple[tirx.Var, ...]) -> Number:
                 return before(*at) + (value(at) - before(*at)) * _float(1.0 - beta)
@@ -169,7 +158,7 @@ def bind(call: relax.Expr, results: list[relax.Var]) -> list[Binding]:
     return [Binding(every, call), *parts]
 
 
-def elementwise(shape: Sequence[int], element: Callable[[tuple[tirx.Var, ...]], Number], name: str) -> te.Tensor:
+def elementwise(shape: Sequence[int], element: Element, name: str) -> te.Tensor:
     """Compute a tensor of that shape, of no axes too, element by element."""
     if len(shape) == 0:
         return te.compute((), lambda: element(()), name=name)

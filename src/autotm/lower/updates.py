@@ -13,7 +13,7 @@ from tvm import relax, te, tirx
 from autotm.kernels.tables import Lookup, call_embedding_update
 from autotm.kernels.tir import OPAQUE
 from autotm.lower.rules import bound_value, ints, shape_of
-from autotm.lower.update_formulas import TOGETHER, Formula, UpdateFactors, bind, count, formula_of, is_vector
+from autotm.lower.update_formulas import TOGETHER, Formula, bind, count, formula_of, is_vector
 from autotm.model.training import RATE_SCALE, STEP, Sgd, Training, UpdateRule
 
 Binding = relax.VarBinding
@@ -167,8 +167,9 @@ def _updated(
     ) -> list[te.Tensor]:
         results = []
         for item, old, slope, kept in zip(group, olds, slopes, states, strict=True):
-            own = tuple(factor() for factor in factors[rules.index(item.rule)])
-            results += item.formula.update(old, slope, kept, UpdateFactors(own, clip[0]() if clip else None))
+            clipped = (lambda at, slope=slope: slope(*at) * clip[0]()) if clip else (lambda at, slope=slope: slope(*at))
+            own = [factor() for factor in factors[rules.index(item.rule)]]
+            results += item.formula.update(old, clipped, kept, own)
         return results
 
     call = builder.call_te(

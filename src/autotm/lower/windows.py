@@ -116,33 +116,30 @@ _SPATIAL = "DHW"
 
 @legalizes("relax.nn.adaptive_avg_pool1d", "relax.nn.adaptive_avg_pool2d", "relax.nn.adaptive_avg_pool3d")
 def _legalize_adaptive(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    (x,), shape, axes = call.args, shape_of(call), _axes(call)
-    if shape_of(x) == shape:
+    (x,), (axes, window) = call.args, _parts_of(call)
+    if shape_of(x) == shape_of(call):
         return x
-    if str(call.attrs.layout) == "NHWC" and (window := _parts_read(shape_of(x), shape, axes)):
+    if window:
         return builder.call_te(windowed.avg_pool2d, x, window, window, (0, 0, 0, 0))
-    return builder.call_te(_means, x, shape, axes)
+    return builder.call_te(_means, x, shape_of(call), axes)
 
 
 @differentiates("relax.nn.adaptive_avg_pool1d", "relax.nn.adaptive_avg_pool2d", "relax.nn.adaptive_avg_pool3d")
 def _adaptive_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    (x,), shape, axes = call.args, shape_of(dy), _axes(call)
-    if shape_of(x) == shape:
+    (x,), (axes, window) = call.args, _parts_of(call)
+    if shape_of(x) == shape_of(dy):
         return [dy]
-    if str(call.attrs.layout) == "NHWC" and (window := _parts_read(shape_of(x), shape, axes)):
+    if window:
         return [builder.call_te(windowed.avg_pool2d_gradient, dy, shape_of(x), window, window, (0, 0, 0, 0))]
     return [builder.call_te(_spread, dy, shape_of(x), axes)]
 
 
-def _axes(call: relax.Call) -> Ints:
-    return tuple(axis for axis, letter in enumerate(str(call.attrs.layout)) if letter in _SPATIAL)
-
-
-def _parts_read(shape: Ints, results: Ints, axes: Ints) -> Ints | None:
-    """Return the window of a plain pool that computes the same, where parts do not overlap."""
-    if any(shape[axis] % results[axis] for axis in axes):
-        return None
-    return tuple(shape[axis] // results[axis] for axis in axes)
+def _parts_of(call: relax.Call) -> tuple[Ints, Ints | None]:
+    """Return the axes that have parts, and the window of a plain pool that computes the same, if one does."""
+    own, results, layout = shape_of(call.args[0]), shape_of(call), str(call.attrs.layout)
+    axes = tuple(axis for axis, letter in enumerate(layout) if letter in _SPATIAL)
+    is_pool = layout == _KERNEL_LAYOUT and not any(own[axis] % results[axis] for axis in axes)
+    return axes, tuple(own[axis] // results[axis] for axis in axes) if is_pool else None
 
 
 def _bounds(part: tirx.Expr, extent: int, parts: int) -> tuple[tirx.Expr, tirx.Expr]:
