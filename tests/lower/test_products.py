@@ -8,14 +8,43 @@ import numpy as np
 import plain_steps
 import pytest
 import tvm
-from product_networks import RATE, product_network, step
+from central_differences import UNCHECKED
 from tvm import relax, te, tirx
 
 from autotm.kernels.target import host_target
 from autotm.lower.calls import fused_kernels
 from autotm.lower.step import whole_step
 from autotm.model.graph import Initial
-from autotm.zoo import NetworkBuilder
+from autotm.model.training import Sgd, Training
+from autotm.zoo import Network, NetworkBuilder
+
+RATE = 0.5
+TRAINING = Training(Sgd(RATE))
+
+
+def product_network(product, left: tuple[int, ...], right: tuple[int, ...]) -> Network:
+    """Loss: the sum of `product` of two parameters times an input."""
+    builder = relax.BlockBuilder()
+    shapes = {"a": left, "b": right}
+    variables = [relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in shapes.items()]
+    with builder.function("main"):
+        with builder.dataflow():
+            result = builder.emit(product(*variables))
+            weights = relax.Var("weights", relax.TensorType(result.ty.shape, "float32"))
+            loss = builder.emit_output(relax.op.sum(builder.emit(relax.op.multiply(result, weights))))
+        builder.emit_func_output(loss, [weights, *variables])
+    parameters = dict.fromkeys(shapes, Initial("normal"))
+    return Network("product", 1, builder.finalize(), {"weights": Initial("normal")}, parameters, TRAINING)
+
+
+def step(network: Network, arrays: list[np.ndarray]) -> tuple[tvm.IRModule, list[np.ndarray]]:
+    """The step's functions, and loss and updated parameters."""
+    target = host_target(2)
+    module = fused_kernels(whole_step(network).module, target)
+    with tvm.transform.PassContext(opt_level=2, config=UNCHECKED):
+        machine = relax.VirtualMachine(tvm.compile(module, target), tvm.cpu())
+    return module, [value.numpy() for value in machine["main"](*(tvm.runtime.tensor(array) for array in arrays))]
+
 
 op = relax.op
 Product = Callable[[relax.Expr, relax.Expr], relax.Expr]
@@ -109,40 +138,39 @@ def test_products_of_what_lies_otherwise(name: str) -> None:
     assert not any("transpose" in kernel for kernel in kernels), kernels
 
 
-def test_heads_are_read_from_their_projection() -> None:
-    network = product_network(lambda a, b: op.matmul(heads(a), turned(heads(b), 0, 1, 3, 2)), (2, 3, 8), (2, 3, 8))
+def scaled(a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    """The factor goes behind the product."""
+    return op.matmul(op.multiply(turned(a, 1, 0), relax.const(0.5, "float32")), b)
+
+
+def read_twice(a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    """The permuted result is made once, and permuted: others read it too."""
+    made = op.matmul(a, b)
+    return op.add(made, turned(made, 1, 0))
+
+
+FOLDED = {
+    "heads of a projection": (
+        lambda a, b: op.matmul(heads(a), turned(heads(b), 0, 1, 3, 2)),
+        lambda a, b: np.einsum("bihd,bjhd->bhij", a.reshape(2, 3, 2, 4), b.reshape(2, 3, 2, 4)),
+        (2, 3, 8),
+        (2, 3, 8),
+    ),
+    "scaled": (scaled, lambda a, b: 0.5 * a.T @ b, (4, 3), (4, 5)),
+    "read twice": (read_twice, lambda a, b: a @ b + (a @ b).T, (3, 4), (4, 3)),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_the_loss_of_products_in_other_work(name: str) -> None:
+    product, formula, left, right = FOLDED[name]
     generator = np.random.default_rng(0)
-    arrays = [generator.standard_normal(shape, dtype=np.float32) for shape in ((2, 2, 3, 3), (2, 3, 8), (2, 3, 8))]
-    module, (loss, *_) = step(network, arrays)
-    weights, a, b = (array.astype(np.float64) for array in arrays)
-    exact = np.einsum("bihd,bjhd->bhij", a.reshape(2, 3, 2, 4), b.reshape(2, 3, 2, 4))
+    a, b = (generator.standard_normal(shape, dtype=np.float32) for shape in (left, right))
+    exact = formula(a.astype(np.float64), b.astype(np.float64))
+    weights = generator.standard_normal(exact.shape, dtype=np.float32)
+    module, (loss, *_) = step(product_network(product, left, right), [weights, a, b])
     np.testing.assert_allclose(loss, (exact * weights).sum(), rtol=1e-4)
-    assert not any("transpose" in kernel for kernel in names(module)), names(module)
-
-
-def test_a_scale_goes_behind_the_product() -> None:
-    half = relax.const(0.5, "float32")
-    network = product_network(lambda a, b: op.matmul(op.multiply(turned(a, 1, 0), half), b), (4, 3), (4, 5))
-    generator = np.random.default_rng(0)
-    arrays = [generator.standard_normal(shape, dtype=np.float32) for shape in ((3, 5), (4, 3), (4, 5))]
-    _, (loss, *_) = step(network, arrays)
-    weights, a, b = (array.astype(np.float64) for array in arrays)
-    np.testing.assert_allclose(loss, (0.5 * a.T @ b * weights).sum(), rtol=1e-4)
-
-
-def test_what_others_read_too_stays() -> None:
-    """The permuted result of a product that is read twice is made once, and permuted."""
-
-    def product(a: relax.Expr, b: relax.Expr) -> relax.Expr:
-        made = op.matmul(a, b)
-        return op.add(made, turned(made, 1, 0))
-
-    network = product_network(product, (3, 4), (4, 3))
-    generator = np.random.default_rng(0)
-    arrays = [generator.standard_normal(shape, dtype=np.float32) for shape in ((3, 3), (3, 4), (4, 3))]
-    _, (loss, *_) = step(network, arrays)
-    weights, a, b = (array.astype(np.float64) for array in arrays)
-    np.testing.assert_allclose(loss, ((a @ b + (a @ b).T) * weights).sum(), rtol=1e-4)
+    assert name == "read twice" or not any("transpose" in kernel for kernel in names(module)), names(module)
 
 
 def test_only_products_of_two_have_gradients():

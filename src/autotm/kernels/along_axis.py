@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
 from autotm.kernels import tir
 from autotm.kernels.target import PARALLEL_BYTES
@@ -31,27 +31,9 @@ def concat(inputs: Sequence[te.Tensor], axis: int) -> te.Tensor:
     """
     shape = [int(extent) for extent in inputs[0].shape]
     axis %= len(shape)
-    extents = [int(tensor.shape[axis]) for tensor in inputs]
-    shape[axis] = sum(extents)
-    dtype = inputs[0].dtype
-    return te.extern(
-        [shape],
-        list(inputs),
-        lambda ins, outs: _copies(ins, outs[0], axis),
-        dtype=[dtype],
-        in_buffers=[_buffer(tensor.shape, dtype, f"input{index}") for index, tensor in enumerate(inputs)],
-        out_buffers=[_buffer(shape, dtype, "concat")],
-        name="concat",
-    )
-
-
-def call_concat(builder: relax.BlockBuilder, inputs: Sequence[relax.Expr], axis: int) -> relax.Expr:
-    """A call of `concat` in a Relax function; not to be fused, so that each input is copied and nothing else."""
-    return builder.call_te(lambda *tensors: concat(tensors, axis), *inputs, primfunc_name_hint="concat")
-
-
-def _buffer(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
-    return tirx.decl_buffer(shape, dtype, name, layout=None)
+    shape[axis] = sum(int(tensor.shape[axis]) for tensor in inputs)
+    results = [(shape, inputs[0].dtype)]
+    return tir.extern(lambda ins, outs: _copies(ins, outs[0], axis), inputs, results, "concat")
 
 
 def _copies(inputs: Sequence[tirx.Buffer], output: tirx.Buffer, axis: int) -> tirx.Stmt:
@@ -125,10 +107,7 @@ def running_sum(x: te.Tensor, axis: int, dtype: str, *, exclusive: bool = False,
 
         return tir.parallel(outer, line, "line", when=is_parallel)
 
-    buffers = [tirx.decl_buffer(x.shape, kind, name, layout=None) for kind, name in ((x.dtype, "x"), (dtype, "sums"))]
-    return te.extern(
-        [x.shape], [x], body, dtype=[dtype], in_buffers=buffers[:1], out_buffers=buffers[1:], name="running_sum"
-    )
+    return tir.extern(body, [x], [(x.shape, dtype)], "running_sum")
 
 
 def ranks(x: te.Tensor, axis: int, *, descending: bool) -> te.Tensor:

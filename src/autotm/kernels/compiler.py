@@ -162,9 +162,13 @@ _PASSES_HASH = hash_of_sources([Path(module.__file__) for module in (passes, sha
 
 def identity(func: tirx.PrimFunc, target: tvm.target.Target) -> str:
     """Hash of the scheduled TIR (shapes, loops, constants, but no names), target and passes: equal hash, equal code."""
+    return hashlib.sha256(f"{tvm.__version__}\n{_PASSES_HASH}\n{target}\n{_structure(func)}".encode()).hexdigest()
+
+
+def _structure(func: tirx.PrimFunc) -> str:
     structure = tvm_ffi.structural_hash(func.without_attr("global_symbol"), map_free_vars=True)
     operands = [(tuple(int(extent) for extent in operand.shape), str(operand.dtype)) for operand in func.params]
-    return hashlib.sha256(f"{tvm.__version__}\n{_PASSES_HASH}\n{target}\n{structure}\n{operands}".encode()).hexdigest()
+    return f"{structure}\n{operands}"
 
 
 def build_library(
@@ -277,11 +281,9 @@ def function_hash(func: tirx.PrimFunc) -> str:
 
     Functions with equal hashes get the same kernel. Names count because schedules find blocks by them.
     """
-    structure = tvm_ffi.structural_hash(func.without_attr("global_symbol"), map_free_vars=True)
-    operands = [(tuple(int(extent) for extent in operand.shape), str(operand.dtype)) for operand in func.params]
     names: list[str] = []
     tvm_ffi.structural_walk(func.body, (SBlock, lambda block: names.append(str(block.name_hint))))
-    return hashlib.sha256(f"{structure}\n{operands}\n{names}".encode()).hexdigest()
+    return hashlib.sha256(f"{_structure(func)}\n{names}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -327,25 +329,6 @@ Make = Callable[[Sequence[Request]], list[KernelFacts]]
 """Makes kernels, and tells what they are, in the order of the requests."""
 
 
-@dataclass
-class KernelScheduler:
-    """Schedules kernels in this process and keeps them; compiles nothing."""
-
-    target: tvm.target.Target
-    threads: int
-    kernels: dict[str, ScheduledKernel] = field(default_factory=dict)
-    """By symbol."""
-
-    def make(self, requests: Sequence[Request]) -> list[KernelFacts]:
-        """Schedule every request."""
-        found = []
-        for request in requests:
-            kernel, facts = request.scheduled(self.target, self.threads)
-            self.kernels.setdefault(facts.symbol, kernel)
-            found.append(facts)
-        return found
-
-
 @dataclass(frozen=True)
 class KernelCompiler:
     """Makes kernels whose machine code a folder keeps.
@@ -370,21 +353,29 @@ class KernelCompiler:
         """
         keys = [request.key(self.target, self.threads) for request in requests]
         held = held_in(self.folder)
+
+        def is_made(key: str, request: Request) -> bool:
+            if key not in held.facts:
+                return False
+            facts = KernelFacts.from_json(held.facts[key])
+            return facts.code_key in held.code or not request.wants_code(facts)
+
         asked = zip(keys, requests, strict=True)
-        missing = {key: request for key, request in asked if not _is_made(key, request, held)}
+        missing = {key: request for key, request in asked if not is_made(key, request)}
         groups = split(sorted(missing, key=lambda key: missing[key].place), cores())
-        in_processes(len(groups), lambda task: self._make({key: missing[key] for key in groups[task]}))
+
+        def make_group(task: int) -> None:
+            kernels, facts = {}, {}
+            for key in groups[task]:
+                kernel, made = missing[key].scheduled(self.target, self.threads)
+                facts[key] = made.to_json()
+                if missing[key].wants_code(made):
+                    kernels[made.code_key] = (made.symbol, kernel.func)
+            add_object(self.folder, kernels, facts, self.target)
+
+        in_processes(len(groups), make_group)
         facts = (held_in(self.folder) if missing else held).facts
         return [KernelFacts.from_json(facts[key]) for key in keys]
-
-    def _make(self, requests: dict[str, Request]) -> None:
-        kernels, facts = {}, {}
-        for key, request in requests.items():
-            kernel, made = request.scheduled(self.target, self.threads)
-            facts[key] = made.to_json()
-            if request.wants_code(made):
-                kernels[made.code_key] = (made.symbol, kernel.func)
-        add_object(self.folder, kernels, facts, self.target)
 
     def link(self, kernels: Iterable[KernelFacts], path: Path) -> None:
         """A library of kernels that were made, written whole or not at all.
@@ -394,10 +385,3 @@ class KernelCompiler:
         """
         code = held_in(self.folder).code
         link(sorted({code[kernel.code_key] for kernel in kernels}), path, self.threads)
-
-
-def _is_made(key: str, request: Request, held: Held) -> bool:
-    if key not in held.facts:
-        return False
-    facts = KernelFacts.from_json(held.facts[key])
-    return facts.code_key in held.code or not request.wants_code(facts)

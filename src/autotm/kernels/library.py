@@ -57,33 +57,28 @@ def link(objects: Sequence[Path], path: Path, threads: int | None = None) -> Non
 
     def write(output: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
-            sources = []
+            files = list(objects)
             if threads is not None:
-                sources = [Path(folder) / "built_for.c"]
-                sources[0].write_text(f'const char autotm_built_for[] = "{_BUILT_FOR.format(threads)}";\n', "utf-8")
-            _run(compiler, [*sources, *objects], path, output, Path(folder))
+                files.insert(0, Path(folder) / "built_for.c")
+                files[0].write_text(f'const char autotm_built_for[] = "{_BUILT_FOR.format(threads)}";\n', "utf-8")
+            listed = Path(folder) / "files.txt"  # More names than a command line holds.
+            listed.write_text("\n".join(f'"{file.absolute()}"' for file in files), encoding="utf-8")
+            # Two processes may have compiled the same kernel: either will do.
+            command = [compiler, "-shared", "-fPIC", "-Wl,-z,muldefs", "-o", str(output), f"@{listed}", "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise AutotmError(
+                f"linking {path} of {len(files)} files failed; if one is damaged, remove {files[-1].parent} and "
+                f"try again:\n{done.stderr.strip()}"
+            )
 
     write_atomically(path, write)
-
-
-def _run(compiler: str, files: Sequence[Path], path: Path, output: Path, folder: Path) -> None:
-    listed = folder / "files.txt"  # More names than a command line holds.
-    listed.write_text("\n".join(f'"{file.absolute()}"' for file in files), encoding="utf-8")
-    # Two processes may have compiled the same kernel: either will do.
-    command = [compiler, "-shared", "-fPIC", "-Wl,-z,muldefs", "-o", str(output), f"@{listed}", "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise AutotmError(
-            f"linking {path} of {len(files)} files failed; if one is damaged, remove {files[-1].parent} and "
-            f"try again:\n{done.stderr.strip()}"
-        )
 
 
 # TVM's runtime without its compiler: all that loading and calling a compiled kernel takes.
 #
 # `import tvm` loads the compiler and its hundreds of modules, a second for a process that only runs kernels.
 
-_ALIGNMENT_BYTES = 64
 _PART = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 """TVM's `FTVMParallelLambda`: the part's number, what all parts share, what the launch was given."""
 _AS_MANY_AS_THREADS = 0
@@ -96,37 +91,6 @@ def _loaded() -> ctypes.CDLL:
     if found is None or found.origin is None:
         raise ModuleNotFoundError("No module named 'tvm'", name="tvm")
     return ctypes.CDLL(str(Path(found.origin).parent / "lib" / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
-
-
-def global_function(name: str) -> Any:
-    """A function of TVM's runtime."""
-    _loaded()
-    return tvm_ffi.get_global_func(name)
-
-
-def load_module(path: Path) -> Any:
-    """The functions of a shared library of kernels, by their symbols.
-
-    Raises:
-        RuntimeError: the file is no such library.
-    """
-    _loaded()
-    return tvm_ffi.load_module(str(path))
-
-
-def tensor(view: Any) -> Any:
-    """An array as a kernel takes it: the same memory, contiguous, at a multiple of 64 bytes."""
-    return tvm_ffi.from_dlpack(view, require_alignment=_ALIGNMENT_BYTES, require_contiguous=True)
-
-
-def launch_parts(part: Callable[[], None]) -> None:
-    """Run `part` as a parallel kernel's parts are run: once on each thread of the pool of the thread that calls."""
-
-    def call(_number: int, _environment: int | None, _closure: int | None) -> int:
-        part()
-        return 0
-
-    _loaded().TVMBackendParallelLaunch(_PART(call), None, _AS_MANY_AS_THREADS)
 
 
 # How many threads run a kernel, and on which cores: set before the first call, and checked.
@@ -158,8 +122,9 @@ def pinned(machine: Machine) -> Iterator[None]:
     before = os.sched_getaffinity(0)
     os.environ["TVM_NUM_THREADS"] = str(machine.threads)
     cpus = [str(cpu) for cpu in machine.cpus]
-    global_function("runtime.config_threadpool")(_ONE_CORE_PER_THREAD, machine.threads, cpus)
-    threads = int(global_function("runtime.NumThreads")())
+    _loaded()
+    tvm_ffi.get_global_func("runtime.config_threadpool")(_ONE_CORE_PER_THREAD, machine.threads, cpus)
+    threads = int(tvm_ffi.get_global_func("runtime.NumThreads")())
     if threads != machine.threads:
         raise AutotmError(
             f"TVM runs kernels on {threads} threads, {machine.threads} were asked by machine '{machine.name}': its "
@@ -219,7 +184,12 @@ def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05,
 def kernel_threads() -> set[int]:
     """The threads that run parts of a kernel which this thread calls, itself among them, by Linux's numbers."""
     found: set[int] = set()
-    launch_parts(lambda: found.add(threading.get_native_id()))
+
+    def part(_number: int, _environment: int | None, _closure: int | None) -> int:
+        found.add(threading.get_native_id())
+        return 0
+
+    _loaded().TVMBackendParallelLaunch(_PART(part), None, _AS_MANY_AS_THREADS)
     return found
 
 
@@ -279,7 +249,8 @@ class KernelLibrary:
             for call, framework in _FRAMEWORKS.items():
                 if call.encode() in content:
                     _require_framework(path, *framework)
-            return cls(path, digest, threads_of(content), load_module(path))
+            _loaded()
+            return cls(path, digest, threads_of(content), tvm_ffi.load_module(str(path)))
         except (OSError, RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise DamagedFileError(
@@ -325,8 +296,17 @@ class KernelLibrary:
             AutotmError: a view is not contiguous or does not start at a multiple of 64 bytes.
         """
         for slot, view in enumerate(views):
-            _check_view(symbol, slot, view)
-        return functools.partial(self.function(symbol), *(tensor(view) for view in views))
+            if not view.flags.c_contiguous or not view.flags.writeable:
+                raise AutotmError(
+                    f"kernel '{symbol}' slot {slot}: memory of shape {view.shape} must be contiguous and writeable"
+                )
+            if past := view.ctypes.data % ALIGNMENT_BYTES:
+                raise AutotmError(
+                    f"kernel '{symbol}' slot {slot}: memory starts {past} bytes past a multiple of {ALIGNMENT_BYTES}; "
+                    "compiled kernels need it aligned"
+                )
+        own = {"require_alignment": ALIGNMENT_BYTES, "require_contiguous": True}
+        return functools.partial(self.function(symbol), *(tvm_ffi.from_dlpack(view, **own) for view in views))
 
 
 def _require_framework(path: Path, module: str, package: str, name: str) -> None:
@@ -344,18 +324,6 @@ def _require_framework(path: Path, module: str, package: str, name: str) -> None
             f"{path}: some of its kernels are operators of {name}, which is not installed here; "
             f"pip install 'autotm[{package}]'"
         ) from None
-
-
-def _check_view(symbol: str, slot: int, view: Array) -> None:
-    if not view.flags.c_contiguous or not view.flags.writeable:
-        raise AutotmError(
-            f"kernel '{symbol}' slot {slot}: memory of shape {view.shape} must be contiguous and writeable"
-        )
-    if view.ctypes.data % ALIGNMENT_BYTES:
-        raise AutotmError(
-            f"kernel '{symbol}' slot {slot}: memory starts {view.ctypes.data % ALIGNMENT_BYTES} bytes past a multiple "
-            f"of {ALIGNMENT_BYTES}; compiled kernels need it aligned"
-        )
 
 
 def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:

@@ -100,14 +100,9 @@ def embedding_concat(parts: Sequence[tuple[te.Tensor, ...]]) -> te.Tensor:
 
         return tir.parallel(count, row, "row", when=2 * 4 * count * begins[-1] >= PARALLEL_BYTES)
 
-    return te.extern(
-        [(count, begins[-1])],
-        tensors,
-        body,
-        dtype=[parts[0][0].dtype],
-        in_buffers=[_buffer(tensor, f"operand{slot}") for slot, tensor in enumerate(tensors)],
-        name="embedding_concat",
-    )
+    inputs = [tirx.decl_buffer(x.shape, x.dtype, f"operand{slot}", layout=None) for slot, x in enumerate(tensors)]
+    shape, dtype = (count, begins[-1]), parts[0][0].dtype
+    return te.extern([shape], tensors, body, dtype=[dtype], in_buffers=inputs, name="embedding_concat")
 
 
 def _copy_row(
@@ -156,16 +151,9 @@ def embedding_update(
     def body(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
         return UpdateLoops(tuple(outs), tuple(ins[len(tables) :]), tuple(uses), rate).rows(lanes=1)
 
-    return te.extern(
-        [table.shape for table in tables],
-        [*tables, *others],
-        body,
-        dtype=[table.dtype for table in tables],
-        in_buffers=[_buffer(tensor, f"operand{slot}") for slot, tensor in enumerate((*tables, *others))],
-        out_buffers=[_buffer(table, f"updated{slot}") for slot, table in enumerate(tables)],
-        name="embedding_update",
-        attrs={"uses": [list(astuple(use)) for use in uses], "rate": tirx.FloatImm("float32", rate)},
-    )
+    results = [(table.shape, table.dtype) for table in tables]
+    attrs = {"uses": [list(astuple(use)) for use in uses], "rate": tirx.FloatImm("float32", rate)}
+    return tir.extern(body, [*tables, *others], results, "embedding_update", attrs)
 
 
 def schedule_embedding_update(
@@ -255,10 +243,6 @@ class UpdateLoops:
         return int(self.tables[use.table].shape[1])
 
 
-def _buffer(tensor: te.Tensor, name: str) -> tirx.Buffer:
-    return tirx.decl_buffer(tensor.shape, tensor.dtype, name, layout=None)
-
-
 # Sums at places that indices name: what undoes a gather. Float tensors, integer indices of any type.
 #
 # The gradient, seen as (outer, entries, inner), is added up in (outer, places, inner): entry e of it goes to the place
@@ -324,21 +308,13 @@ def scatter_sum(dy: te.Tensor, indices: Sequence[te.Tensor], shape: Sequence[int
     def body(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
         return ScatterLoops(scatter, ins[0], tuple(ins[1:]), outs[0]).all(lanes=1)
 
-    return te.extern(
-        [tuple(shape)],
-        [dy, *indices],
-        body,
-        dtype=[dy.dtype],
-        in_buffers=[_buffer(tensor, f"operand{slot}") for slot, tensor in enumerate((dy, *indices))],
-        out_buffers=[tirx.decl_buffer(tuple(shape), dy.dtype, "sums", layout=None)],
-        name="scatter_sum",
-        attrs={
-            "sizes": [scatter.outer, scatter.entries, scatter.inner, int(scatter.is_each)],
-            "extents": list(scatter.extents),
-            "strides": [list(strides) for strides in scatter.strides],
-            "entries": list(scatter.shape),
-        },
-    )
+    attrs = {
+        "sizes": [scatter.outer, scatter.entries, scatter.inner, int(scatter.is_each)],
+        "extents": list(scatter.extents),
+        "strides": [list(strides) for strides in scatter.strides],
+        "entries": list(scatter.shape),
+    }
+    return tir.extern(body, [dy, *indices], [(tuple(shape), dy.dtype)], "scatter_sum", attrs)
 
 
 def schedule_scatter_sum(

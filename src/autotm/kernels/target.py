@@ -35,11 +35,6 @@ class TargetInfo:
     l2_bytes: int
     """Second-level cache of one core."""
 
-    def __post_init__(self) -> None:
-        """Refuse sizes no schedule can work with."""
-        if min(self.lanes, self.registers, self.l1_bytes, self.l2_bytes) <= 0:
-            raise ValueError(f"target properties must be positive: {self}")
-
 
 def host_target(threads: int | None = None) -> tvm.target.Target:
     """The LLVM target of this host's CPU; `num-cores` is `threads`, or the cores this process may use."""
@@ -208,11 +203,6 @@ class Parallelism:
 
     threads: int
     lanes: int
-
-    @classmethod
-    def of(cls, target: tvm.target.Target, threads: int) -> Parallelism:
-        """The machine that `target` describes, used with `threads` threads."""
-        return cls(threads, target_info(target).lanes)
 
     def is_parallel(self, touched_bytes: int) -> bool:
         """Whether a kernel that touches so many bytes is worth waking the other threads."""

@@ -184,25 +184,20 @@ def hoist_workspaces(func: tirx.PrimFunc, *, relocate: bool = True) -> tuple[tir
         relocate: first move every buffer to the innermost loops that use it, and shrink it to what one iteration of
             them uses. Wrong for buffers whose contents outlive such an iteration (sums over blocks of a reduction).
     """
-    located = _at_their_place(func) if relocate else func
+    if relocate:
+        passes = [
+            s_tir.transform.CanonicalizeLoop(),
+            s_tir.transform.LowerInitBlock(),
+            s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+            s_tir.transform.ConvertBlocksToOpaque(),
+            s_tir.transform.CompactBufferAllocation(),
+            s_tir.transform.StmtSimplify(),
+        ]
+        func = tvm.transform.Sequential(passes)(tvm.IRModule({"main": func}))["main"]
     hoister = _Hoister()
-    body = hoister.rewrite(located.body)
-    found = hoister.found
-    workspaces = tuple((tuple(int(extent) for extent in buffer.shape), str(buffer.dtype)) for buffer in found)
-    return tirx.PrimFunc([*located.params, *found], body, located.ret_type, located.attrs), workspaces
-
-
-def _at_their_place(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Allocate each buffer where it is used, at the size that is used there."""
-    passes = [
-        s_tir.transform.CanonicalizeLoop(),
-        s_tir.transform.LowerInitBlock(),
-        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-        s_tir.transform.ConvertBlocksToOpaque(),
-        s_tir.transform.CompactBufferAllocation(),
-        s_tir.transform.StmtSimplify(),
-    ]
-    return tvm.transform.Sequential(passes)(tvm.IRModule({"main": func}))["main"]
+    body, found = hoister.rewrite(func.body), hoister.found
+    workspaces = tuple((extents(buffer), str(buffer.dtype)) for buffer in found)
+    return tirx.PrimFunc([*func.params, *found], body, func.ret_type, func.attrs), workspaces
 
 
 class _Hoister:
@@ -506,7 +501,32 @@ def is_own(indices: Sequence[tirx.Expr], variables: Sequence[tirx.Var]) -> bool:
     return len(indices) == len(variables) and all(i.same_as(v) for i, v in zip(indices, variables, strict=True))
 
 
-# Code that takes the place of a function's blocks.
+# Code that is a function's body, or takes the place of its blocks.
+
+
+def extern(
+    body: Callable[[list[tirx.Buffer], list[tirx.Buffer]], tirx.Stmt],
+    operands: Sequence[te.Tensor],
+    results: Sequence[tuple[Sequence[int], str]],
+    name: str,
+    attrs: Mapping[str, Any] | None = None,
+) -> Any:
+    """A TE function of loops that `body(inputs, outputs)` writes: one tensor, or a list of several.
+
+    `results` are shape and dtype of each output. No buffer has a layout, as none has of a computed tensor.
+    """
+    kinds = [*((operand.shape, operand.dtype) for operand in operands), *results]
+    buffers = [tirx.decl_buffer(*kind, f"slot{slot}", layout=None) for slot, kind in enumerate(kinds)]
+    return te.extern(
+        [shape for shape, _ in results],
+        list(operands),
+        body,
+        dtype=[dtype for _, dtype in results],
+        in_buffers=buffers[: len(operands)],
+        out_buffers=buffers[len(operands) :],
+        name=name,
+        attrs=attrs,
+    )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from autotm.kernels.compiler import KernelCompiler, KernelFacts, KernelScheduler, Make, Request, objects_in
+from autotm.kernels.compiler import KernelCompiler, KernelFacts, Make, Request, objects_in
 from autotm.kernels.schedules.dispatch import outline
 from autotm.lower.calls import extract_calls, fused_kernels
 from autotm.lower.graph import build_graph, workspaces
@@ -111,7 +111,11 @@ def scheduled_step(network: Network, scale: str, target: tvm.target.Target, thre
     Raises:
         AutotmError: as `lower_network`.
     """
-    return make_step(network, scale, target, KernelScheduler(target, threads).make, "default").graph
+
+    def make(requests: Sequence[Request]) -> list[KernelFacts]:
+        return [request.scheduled(target, threads)[1] for request in requests]
+
+    return make_step(network, scale, target, make, "default").graph
 
 
 def outlined_step(network: Network, scale: str) -> Graph:
@@ -140,11 +144,7 @@ class MadeStep:
 
 
 def make_step(
-    network: Network,
-    scale: str,
-    target: tvm.target.Target,
-    make: Make,
-    implementations: Implementations,
+    network: Network, scale: str, target: tvm.target.Target, make: Make, implementations: Implementations
 ) -> MadeStep:
     """Return the step of a network, with kernels that `make` makes."""
     step = whole_step(network)
@@ -156,7 +156,12 @@ def make_step(
     fused = {call.function: module[call.function].without_attr("global_symbol") for call in calls}
     placed = place_results(calls, returned, step.results, fused)
     functions = placed.functions
-    made = _make_distinct(functions, make)
+    # Each distinct function once; functions that are equal but for their name share one symbol.
+    shapes = {name: tvm_ffi.structural_hash(func, map_free_vars=True) for name, func in sorted(functions.items())}
+    first = {shape: name for name, shape in reversed(shapes.items())}
+    requests = {shape: Request(functions[name], family=re.sub(r"\d+", "", name)) for shape, name in first.items()}
+    by_shape = dict(zip(requests, make(list(requests.values())), strict=True))
+    made = {name: by_shape[shape] for name, shape in shapes.items()}
     graph = build_graph(network, scale, step, placed, made)
     by_symbol = {made[name].symbol: func for name, func in sorted(functions.items())}
     own = {item.symbol: item for item in made.values()}
@@ -165,15 +170,6 @@ def make_step(
     found = find_alternatives(graph, by_symbol, own.values(), make)
     others = [other.made for several in found.values() for other in several]
     return MadeStep(with_alternatives(graph, found), by_symbol, [*own.values(), *others])
-
-
-def _make_distinct(functions: Mapping[str, tirx.PrimFunc], make: Make) -> dict[str, KernelFacts]:
-    """Make each distinct function once; functions that are equal but for their name share one symbol."""
-    shapes = {name: tvm_ffi.structural_hash(func, map_free_vars=True) for name, func in sorted(functions.items())}
-    first = {shape: name for name, shape in reversed(shapes.items())}
-    requests = {shape: Request(functions[name], family=re.sub(r"\d+", "", name)) for shape, name in first.items()}
-    made = dict(zip(requests, make(list(requests.values())), strict=True))
-    return {name: made[shape] for name, shape in shapes.items()}
 
 
 # One convolution alone, as a step of a single kernel: what the kernel plot times in every placement.

@@ -236,7 +236,7 @@ def _legalize_concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
         if any(lookups):
             sources = [lookup or (part,) for lookup, part in zip(lookups, parts, strict=True)]
             return call_embedding_concat(builder, sources)
-    return along_axis.call_concat(builder, parts, axis)
+    return builder.call_te(lambda *tensors: along_axis.concat(tensors, axis), *parts, primfunc_name_hint="concat")
 
 
 @differentiates("relax.concat")

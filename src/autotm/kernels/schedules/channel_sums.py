@@ -60,9 +60,10 @@ def replace_by_sums(
             return tir.sequence([tir.store(partial, at, tir.zeros(lanes), lanes) for at in waiting(part, c)])
 
         def add(c: Index, lanes: int, sums: list[tirx.Expr]) -> tirx.Stmt:
-            values = [tir.load(partial, at, lanes) + value for at, value in zip(waiting(part, c), sums, strict=True)]
-            stores = zip(waiting(part, c), values, strict=True)
-            return tir.sequence([tir.store(partial, at, value, lanes) for at, value in stores])
+            pairs = zip(waiting(part, c), sums, strict=True)
+            return tir.sequence(
+                [tir.store(partial, at, tir.load(partial, at, lanes) + value, lanes) for at, value in pairs]
+            )
 
         def sum_block(block: Index) -> tirx.Stmt:
             return _each_group(channels, count, info, tir.share(block, blocks, rows), terms, add)

@@ -41,9 +41,13 @@ from autotm.model.graph import DEFAULT_IMPLEMENTATION
 # vector as the groups one by one would take, in fewer and longer loops.
 
 
-def each_group(problem: Problem, generate: Generate, info: TargetInfo, threads: int) -> Code:
+def each_group(generate: Generate, problem: Problem, info: TargetInfo, threads: int) -> Code:
     """`generate`'s code for one block of groups, run for each block in turn."""
-    groups = _Groups(problem, _merged(problem, info.lanes), info.lanes, threads)
+    widest = max(int(buffer.shape[-1]) for buffer in (problem.left, problem.right, problem.product)) // problem.groups
+    # As many at once as divide their number and are no wider together than a vector.
+    counts = (count for count in range(1, problem.groups + 1) if problem.groups % count == 0)
+    merged = max((count for count in counts if count * widest <= info.lanes), default=1)
+    groups = _Groups(problem, merged, info.lanes, threads)
     one = groups.one_block()
     code = generate(one, info, threads)
 
@@ -52,14 +56,6 @@ def each_group(problem: Problem, generate: Generate, info: TargetInfo, threads: 
 
     spaces = (one.left, one.right, one.product, *code.workspaces)
     return Code(tir.loop(problem.groups // groups.merged, block, "block"), spaces)
-
-
-def _merged(problem: Problem, lanes: int) -> int:
-    """How many groups to take at once: a divisor of their number, no wider together than a vector."""
-    buffers = (problem.left, problem.right, problem.product)
-    widest = max(int(buffer.shape[-1]) for buffer in buffers) // problem.groups
-    fitting = [count for count in range(1, problem.groups + 1) if problem.groups % count == 0]
-    return max((count for count in fitting if count * widest <= lanes), default=1)
 
 
 @dataclass(frozen=True)
@@ -376,44 +372,40 @@ def _turned_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
 Generate = Callable[[Problem, TargetInfo, int], Code]
 
 
-_PLAIN: dict[str, Generate] = {
-    "conv2d": forward,
-    "conv2d_data_gradient": data_gradient,
-    "conv2d_weight_gradient": weight_gradient,
-    "matmul": product,
-    "matmul_nt": product_nt,
-    "matmul_tn": product_tn,
-    "batched_matmul": batched_product,
+_FORMS: dict[str, tuple[Generate, Generate | None]] = {
+    "conv2d": (forward, forward),
+    "conv2d_data_gradient": (data_gradient, data_gradient),
+    "conv2d_weight_gradient": (weight_gradient, functools.partial(weight_gradient, lean=True)),
+    "matmul": (product, None),
+    "matmul_nt": (product_nt, None),
+    "matmul_tn": (product_tn, functools.partial(product_tn, lean=True)),
+    "batched_matmul": (batched_product, None),
 }
+"""The plain form of each kind, and the lean one, if there is any."""
 _WINOGRAD: dict[str, tuple[Callable[[Problem], bool], Generate]] = {
     "conv2d": (winograd_pays, winograd_forward),
     "conv2d_data_gradient": (winograd_pays, winograd_data_gradient),
     "conv2d_weight_gradient": (winograd_weights_pay, winograd_weight_gradient),
 }
-_LEAN: dict[str, Generate] = {
-    "conv2d": forward,
-    "conv2d_data_gradient": data_gradient,
-    "conv2d_weight_gradient": functools.partial(weight_gradient, lean=True),
-    "matmul_tn": functools.partial(product_tn, lean=True),
-}
 IMPLEMENTATIONS = (DEFAULT_IMPLEMENTATION, "lean")
-"""Ways to compute a contraction.
+"""Ways to compute a contraction: `default` is meant to be the fastest with any workspace, `lean` to need little.
 
-`default` is meant to be the fastest whatever workspace that takes; `lean` takes little. Where the fastest takes little
-too, both are the same code.
+Where the fastest takes little too, both are the same code.
 """
 
 
 def others(kind: str) -> tuple[str, ...]:
     """Names of the ways to compute a kind of contraction, apart from the default."""
-    return IMPLEMENTATIONS[1:] if kind in _LEAN else ()
+    _, lean = _FORMS.get(kind, (None, None))
+    return IMPLEMENTATIONS[1:] if lean else ()
 
 
 def _generator(problem: Problem, implementation: str) -> Generate:
+    plain, lean = _FORMS[problem.kind]
     if implementation != DEFAULT_IMPLEMENTATION:
-        return _LEAN[problem.kind]
-    pays, winograd = _WINOGRAD.get(problem.kind, (None, _PLAIN[problem.kind]))
-    return winograd if pays and pays(problem) else _PLAIN[problem.kind]
+        return lean
+    pays, winograd = _WINOGRAD.get(problem.kind, (None, plain))
+    return winograd if pays and pays(problem) else plain
 
 
 def schedule_contraction(
@@ -432,8 +424,6 @@ def schedule_contraction(
     """
     problem = problem_of(sch, main_block)
     generate = _generator(problem, implementation)
-    if problem.groups > 1:
-        replace_body(sch, each_group(problem, generate, info, threads))
-    else:
-        replace_body(sch, generate(problem, info, threads))
+    each = functools.partial(each_group, generate) if problem.groups > 1 else generate
+    replace_body(sch, each(problem, info, threads))
     return tuple(name for name in others(problem.kind) if _generator(problem, name) is not generate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import relax, te, tirx
@@ -78,63 +78,28 @@ def framework_kernel(
     return [builder.emit(relax.TupleGetItem(call, number)) for number in range(len(results))]
 
 
-def costs_of(func: tirx.PrimFunc) -> tuple[str, OpClass, int]:
-    """Return name, class and floating-point operations of a function that runs in a framework."""
-    return str(func.attrs[FRAMEWORK]), OpClass(str(func.attrs[_OP_CLASS])), int(func.attrs[_FLOPS])
-
-
-def with_workspace(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:
-    """Return the function ready to be compiled, and the workspace that stands for what the framework allocates.
-
-    The framework allocates it elsewhere, in fast memory; the limit counts it here.
-    """
-    size = int(func.attrs[_WORKSPACE])
-    func = func.with_attr(GENERATED, True).with_attr("tirx.noalias", True)
-    if not size:
-        return func, ()
-    counted = tirx.decl_buffer((size,), "uint8", "workspace")
-    return tirx.PrimFunc([*func.params, counted], func.body, func.ret_type, attrs=func.attrs), (((size,), "uint8"),)
-
-
 _LOG = logging.getLogger(__name__)
 
 _NAMED = {
     "conv2d": OpClass.CONV_FORWARD,
     "conv2d_data_gradient": OpClass.CONV_DATA_GRADIENT,
     "conv2d_weight_gradient": OpClass.CONV_WEIGHT_GRADIENT,
-    "matmul": OpClass.MATMUL,
-    "matmul_nt": OpClass.MATMUL,
-    "matmul_tn": OpClass.MATMUL,
-    "batched_matmul": OpClass.MATMUL,
-    "max_pool2d_gradient": OpClass.WINDOW_GRADIENT,
-    "avg_pool2d_gradient": OpClass.WINDOW_GRADIENT,
-    "max_pool2d": OpClass.WINDOW,
-    "avg_pool2d": OpClass.WINDOW,
+    **dict.fromkeys(("matmul", "matmul_nt", "matmul_tn", "batched_matmul"), OpClass.MATMUL),
+    **dict.fromkeys(("max_pool2d_gradient", "avg_pool2d_gradient"), OpClass.WINDOW_GRADIENT),
+    **dict.fromkeys(("max_pool2d", "avg_pool2d"), OpClass.WINDOW),
     "batch_norm_statistics": OpClass.NORMALIZATION,
-    "batch_norm_gradient_sums": OpClass.NORMALIZATION_GRADIENT,
-    "batch_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
+    **dict.fromkeys(("batch_norm_gradient_sums", "batch_norm_gradient"), OpClass.NORMALIZATION_GRADIENT),
     "batch_norm": OpClass.NORMALIZATION,
     "depthwise_conv2d": OpClass.WINDOW,
     "depthwise_conv2d_data_gradient": OpClass.WINDOW_GRADIENT,
     "depthwise_conv2d_weight_gradient": OpClass.REDUCTION,
-    "layer_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
-    "layer_norm": OpClass.NORMALIZATION,
-    "log_softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
-    "log_softmax": OpClass.NORMALIZATION,
-    "softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
-    "softmax": OpClass.NORMALIZATION,
+    **{f"{name}_gradient": OpClass.NORMALIZATION_GRADIENT for name in ("layer_norm", "log_softmax", "softmax")},
+    **dict.fromkeys(("layer_norm", "log_softmax", "softmax"), OpClass.NORMALIZATION),
     "bias_gradient": OpClass.REDUCTION,
-    "sgd_update": OpClass.ELEMENTWISE,
-    "adam_update": OpClass.ELEMENTWISE,
-    "step_factor": OpClass.ELEMENTWISE,
+    **dict.fromkeys(("sgd_update", "adam_update", "step_factor"), OpClass.ELEMENTWISE),
     "square_sum": OpClass.REDUCTION,
-    "concat": OpClass.DATA_MOVEMENT,
-    "embedding_concat": OpClass.DATA_MOVEMENT,
-    "embedding": OpClass.DATA_MOVEMENT,
-    "taken": OpClass.DATA_MOVEMENT,
-    "embedding_update": OpClass.DATA_MOVEMENT,
-    "scatter_sum": OpClass.DATA_MOVEMENT,
-    "running_sum": OpClass.DATA_MOVEMENT,
+    **dict.fromkeys(("concat", "embedding_concat", "embedding", "taken"), OpClass.DATA_MOVEMENT),
+    **dict.fromkeys(("embedding_update", "scatter_sum", "running_sum"), OpClass.DATA_MOVEMENT),
 }
 """Main blocks by name, the one that names a fused function first."""
 CONTRACTIONS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
@@ -180,8 +145,14 @@ class ScheduledKernel:
 def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> ScheduledKernel:
     """Schedule a function by its main block; one that no rule knows gets correct, plainer code."""
     if FRAMEWORK in func.attrs:
-        ready, workspaces = with_workspace(func)
-        return ScheduledKernel(ready, workspaces, *costs_of(func), (), ScheduleKind.FRAMEWORK)
+        kernel, size = outline(func), int(func.attrs[_WORKSPACE])
+        func = func.with_attr(GENERATED, True).with_attr("tirx.noalias", True)
+        if not size:
+            return replace(kernel, func=func)
+        # What the framework allocates elsewhere, in fast memory: the limit counts it here.
+        parameters = [*func.params, tirx.decl_buffer((size,), "uint8", "workspace")]
+        func = tirx.PrimFunc(parameters, func.body, func.ret_type, attrs=func.attrs)
+        return replace(kernel, func=func, workspaces=(((size,), "uint8"),))
     sch = Schedule(tvm.IRModule({"main": func}))
     op, op_class, flops = described(sch)
     scheduled, others, kind = _schedule(sch, op, target, threads)
@@ -194,9 +165,10 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
 def outline(func: tirx.PrimFunc) -> ScheduledKernel:
     """What is known of a function without a schedule, for steps that are modelled and never compiled."""
     if FRAMEWORK in func.attrs:
-        return ScheduledKernel(func, (), *costs_of(func), (), ScheduleKind.FRAMEWORK)
-    op, op_class, flops = described(Schedule(tvm.IRModule({"main": func})))
-    return ScheduledKernel(func, (), op, op_class, flops, (), ScheduleKind.AS_WRITTEN)
+        name, op_class, flops = (func.attrs[key] for key in (FRAMEWORK, _OP_CLASS, _FLOPS))
+        return ScheduledKernel(func, (), str(name), OpClass(str(op_class)), int(flops), kind=ScheduleKind.FRAMEWORK)
+    described_by = described(Schedule(tvm.IRModule({"main": func})))
+    return ScheduledKernel(func, (), *described_by, kind=ScheduleKind.AS_WRITTEN)
 
 
 def schedule_as(func: tirx.PrimFunc, implementation: str, target: tvm.target.Target, threads: int) -> ScheduledKernel:
@@ -255,7 +227,7 @@ def _schedule(
         if op in _GENERATED:
             others = _GENERATED[op](sch, sch.get_sblock(op), target_info(target), threads)
             return sch.mod["main"].with_attr(GENERATED, True), others or (), ScheduleKind.GENERATED
-        schedule_blocks(sch, Parallelism.of(target, threads))
+        schedule_blocks(sch, Parallelism(threads, target_info(target).lanes))
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
         _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
         plain = Schedule(tvm.IRModule({"main": func}))

@@ -126,13 +126,24 @@ def merge_chains(schedule: Schedule) -> dict[str, list[Nest]]:
     Returns the nests that share loops, by the name of the first block.
     """
     outputs = list(schedule.mod["main"].params)
+
+    def is_result(nest: Nest) -> bool:
+        (store,) = nest.stores
+        is_output = any(store.buffer.same_as(output) for output in outputs)
+        return is_output and not nest.reduction and tir.is_own(store.indices, nest.variables)
+
+    def is_read(part: Nest, nest: Nest) -> bool:
+        """Whether `nest` reads what `part` writes, at its own element only."""
+        reads = [access for access in nest.loads if access.buffer.same_as(part.stores[0].buffer)]
+        return bool(reads) and all(tir.is_own(access.indices, nest.variables) for access in reads)
+
     chains: dict[str, list[Nest]] = {}
     run: list[Nest] = []
     for nest in [read_nest(schedule, block) for block in top_blocks(schedule)]:
-        if nest is None or not _is_result(nest, outputs):
+        if nest is None or not is_result(nest):
             run = []
             continue
-        parts = [other for other in run if other.extents == nest.extents and _is_read(other, nest)]
+        parts = [other for other in run if other.extents == nest.extents and is_read(other, nest)]
         if parts and parts == run[-len(parts) :]:
             chain = [*parts, nest]
             schedule.merge(*(schedule.get_loops(schedule.get_sblock(each.name))[-1] for each in chain))
@@ -141,21 +152,6 @@ def merge_chains(schedule: Schedule) -> dict[str, list[Nest]]:
         else:
             run.append(nest)
     return chains
-
-
-def _is_result(nest: Nest, outputs: Sequence[tirx.Buffer]) -> bool:
-    (store,) = nest.stores
-    return (
-        not nest.reduction
-        and tir.is_own(store.indices, nest.variables)
-        and any(store.buffer.same_as(output) for output in outputs)
-    )
-
-
-def _is_read(part: Nest, nest: Nest) -> bool:
-    """Whether `nest` reads what `part` writes, at its own element only."""
-    reads = [access for access in nest.loads if access.buffer.same_as(part.stores[0].buffer)]
-    return bool(reads) and all(tir.is_own(access.indices, nest.variables) for access in reads)
 
 
 # The schedule of a block without reduction: contiguous axes fused, vectorised, the rest shared among threads.
@@ -472,19 +468,16 @@ def inline_intermediates(schedule: Schedule) -> None:
 
     A transcendental function is not inlined where it would be evaluated more than once per element.
     """
+
+    def is_costly(block: SBlockRV, nest: Nest) -> bool:
+        nests = [read_nest(schedule, consumer) for consumer in schedule.get_consumers(block)] if nest.has_call else []
+        return len(nests) > 1 or any(other is None or other.iterations > nest.iterations for other in nests)
+
     for block in top_blocks(schedule):
         nest = read_nest(schedule, block)
-        if nest is not None and not nest.reduction and not _is_costly(schedule, block, nest):
+        if nest is not None and not nest.reduction and not is_costly(block, nest):
             with contextlib.suppress(ScheduleError):
                 schedule.compute_inline(block)
-
-
-def _is_costly(schedule: Schedule, block: SBlockRV, nest: Nest) -> bool:
-    if not nest.has_call:
-        return False
-    consumers = schedule.get_consumers(block)
-    nests = [read_nest(schedule, consumer) for consumer in consumers]
-    return len(consumers) > 1 or any(other is None or other.iterations > nest.iterations for other in nests)
 
 
 def _epilogue(schedule: Schedule, block: SBlockRV, nest: Nest) -> SBlockRV | None:

@@ -322,7 +322,6 @@ class _Emitter:
 
     def code(self, strips: tirx.Buffer, panels: tirx.Buffer) -> tirx.Stmt:
         used = panels if self.panel_size else None
-
         units = self.blocks * self.groups
         return tir.in_tasks(self.tasks, units, lambda unit, task: self._unit(unit, task, strips, used), "unit")
 
@@ -369,10 +368,13 @@ def _division(whole: PixelTiles, abreast: int, threads: int) -> tuple[int, int]:
     """Blocks of tile rows of `abreast` places, and groups of features: least estimated time of the busiest thread."""
     pixels, tiles = whole.pixels, whole.tiles
     places, features = whole.places // abreast, tiles.vectors.count
-    source_bytes = _source_bytes(pixels)
+    source_bytes = 4 * pixels.count * min(pixels.run, max(pixels.source.column, 1))
     tile = tile_cycles(tiles.rows.size * tiles.columns.size, tiles.vectors.size, pixels.steps)
     panel = 0.0 if whole.reads_in_place else pixels.steps * tiles.vectors.size * pixels.operand.cycles
-    least = min(places, _least_blocks(pixels, whole.info))
+    # Each fits half the second-level cache; an eighth, where that leaves enough pixels for a panel to pay.
+    fewest, most = (-(-parts * source_bytes // whole.info.l2_bytes) for parts in (2, 8))
+    least = max(1, min(fewest, pixels.count // _FEW_PIXELS), min(most, pixels.count // _MANY_PIXELS))
+    least = min(places, least)
     candidates = []
     for groups in range(1, min(features, threads) + 1):
         for blocks in {least, *range(least, threads), -(-least // threads) * threads}:
@@ -384,13 +386,3 @@ def _division(whole: PixelTiles, abreast: int, threads: int) -> tuple[int, int]:
             candidates.append((work + traffic / (_BYTES_PER_CYCLE * threads), blocks, groups))
     _, blocks, groups = min(candidates)
     return blocks, groups
-
-
-def _least_blocks(pixels: Pixels, info: TargetInfo) -> int:
-    """Each fits half the second-level cache; an eighth, where that leaves enough pixels for a panel to pay."""
-    fewest, most = (-(-parts * _source_bytes(pixels) // info.l2_bytes) for parts in (2, 8))
-    return max(1, min(fewest, pixels.count // _FEW_PIXELS), min(most, pixels.count // _MANY_PIXELS))
-
-
-def _source_bytes(pixels: Pixels) -> int:
-    return 4 * pixels.count * min(pixels.run, max(pixels.source.column, 1))

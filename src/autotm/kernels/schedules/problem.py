@@ -10,29 +10,12 @@ from functools import cached_property, partial
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
-from autotm.kernels.tir import (
-    Index,
-    elements,
-    extents,
-    flat,
-    is_own,
-    loads_of,
-    rewrite,
-    sequence,
-    top_blocks,
-    variables_of,
-)
-from autotm.kernels.tir import load as load_at
+from autotm.kernels import tir
+from autotm.kernels.tir import Index, elements, extents, is_own, loads_of, parameters, rewrite, top_blocks, variables_of
 
 KINDS = (
-    "conv2d_data_gradient",
-    "conv2d_weight_gradient",
-    "conv2d",
-    "matmul_nt",
-    "matmul_tn",
-    "matmul",
-    "batched_matmul",
-)
+    "conv2d_data_gradient", "conv2d_weight_gradient", "conv2d", "matmul_nt", "matmul_tn", "matmul", "batched_matmul",
+)  # fmt: skip
 _PROLOGUES = ("padded", "spread", "turned_weights")
 
 
@@ -133,10 +116,10 @@ class Problem:
             if position is None:
                 indices = [rewrite(index, axes, {}) for index in output.indices]
             else:
-                indices = flat(output.buffer, position)
-                loads |= {source: partial(load_at, source, position) for source in output.whole if source not in loads}
+                indices = tir.flat(output.buffer, position)
+                loads |= {source: partial(tir.load, source, position) for source in output.whole if source not in loads}
             stores.append(tirx.BufferStore(output.buffer, rewrite(output.value, axes, loads), indices))
-        return sequence(stores)
+        return tir.sequence(stores)
 
 
 def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
@@ -150,20 +133,19 @@ def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
     kind = next((kind for kind in KINDS if name.startswith(kind)), None)
     if kind is None:
         raise ValueError(f"block '{name}' is no contraction (known: {', '.join(KINDS)})")
-    function = next(iter(sch.mod.functions.values()))
-    parameters = set(function.params)
+    operands = set(parameters(sch))
     product = block.writes[0].source
     # Padded, spread and turned operands are what these blocks read.
     prologues = [sch.get(rv) for rv in top_blocks(sch) if sch.get(rv).name_hint.startswith(_PROLOGUES)]
     sources = {prologue.writes[0].source: prologue.reads[0].source for prologue in prologues}
     left, right = (sources.get(load.source, load.source) for load in _factors(block))
     for operand in (left, right):
-        if operand not in parameters:
+        if operand not in operands:
             raise ValueError(
                 f"operand '{operand.name}' of '{name}' is computed inside the fused function by an unknown block"
             )
-    outputs = _epilogue(sch, main, parameters)
-    if product in parameters:
+    outputs = _epilogue(sch, main, operands)
+    if product in operands:
         outputs.insert(0, Output.plain(product))
 
     def integers(key: str, default: tuple[int, ...]) -> tuple[int, ...]:

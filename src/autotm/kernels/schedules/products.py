@@ -61,7 +61,14 @@ class _Product:
 
     @classmethod
     def of(cls, problem: Problem) -> _Product:
-        left, right = (_strides(load, problem.axes) for load in problem.factors)
+        def strides(load: TensorLoad) -> tuple[int, ...]:
+            found, pitch = [], 1
+            for index, extent in zip(reversed(load.indices), reversed(load.source.shape), strict=True):
+                found.append((index, pitch))
+                pitch *= int(extent)
+            return tuple(next((pitch for index, pitch in found if index.same_as(axis)), 0) for axis in problem.axes)
+
+        left, right = map(strides, problem.factors)
         extents = (*problem.shape, problem.steps)
         last = len(problem.shape) - 1
         swapped = left[last] > right[last]
@@ -85,14 +92,6 @@ class _Product:
     def batch(self) -> tuple[int, ...]:
         """Positions of the axes that both operands or neither tile has."""
         return tuple(index for index in range(len(self.axes) - 1) if index != self.row)
-
-
-def _strides(load: TensorLoad, axes: tuple[tirx.Var, ...]) -> tuple[int, ...]:
-    found, pitch = [], 1
-    for index, extent in zip(reversed(load.indices), reversed(load.source.shape), strict=True):
-        found.append((index, pitch))
-        pitch *= int(extent)
-    return tuple(next((pitch for index, pitch in found if index.same_as(axis)), 0) for axis in axes)
 
 
 def batched_product(problem: Problem, info: TargetInfo, threads: int) -> Code:

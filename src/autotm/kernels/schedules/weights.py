@@ -301,6 +301,9 @@ class _GatheredEmitter:
         windows, x, dy = self.windows, self.windows.x, self.windows.dy
         r, s = tap // windows.window[1], tap % windows.window[1]
         down, across = windows.stride
+        axes = zip((dy.rows, dy.columns), windows.stride, windows.window, (x.rows, x.columns), strict=True)
+        reach = [(count - 1) * step + window <= extent for count, step, window, extent in axes]
+        never_outside = not any(windows.origin) and all(reach)
 
         def copy(to: Index, origin: Index | None) -> tirx.Stmt:
             moves = []
@@ -325,7 +328,7 @@ class _GatheredEmitter:
                 middle = tir.loop(high - low, move, "pixel", start=low)
                 return tir.sequence([fill(0, low), middle, fill(high, dy.columns)])
 
-            if self._never_outside():
+            if never_outside:
                 return inside(0, dy.columns)
             low = tirx.min(tirx.max(-(start // across), 0), dy.columns)
             high = tirx.max(tirx.min((x.columns - 1 - start) // across + 1, dy.columns), low)
@@ -337,12 +340,6 @@ class _GatheredEmitter:
             )
 
         return tir.loop(block.last - block.first, line, "line", start=block.first)
-
-    def _never_outside(self) -> bool:
-        windows, x, dy = self.windows, self.windows.x, self.windows.dy
-        axes = zip((dy.rows, dy.columns), windows.stride, windows.window, (x.rows, x.columns), strict=True)
-        reach = [(count - 1) * step + window <= extent for count, step, window, extent in axes]
-        return not any(windows.origin) and all(reach)
 
     def _tiles(self, block: Block, tap: Index, channel: Index, width: int, base: Index, *, own: bool) -> tirx.Stmt:
         halves = cut(width, max(1, self.info.lanes // 2))

@@ -40,11 +40,10 @@ class Squares:
     across: int
 
     @classmethod
-    def of(cls, problem: Problem, origin: tuple[int, int]) -> Squares:
-        """Those of all results; the source is the problem's left operand."""
-        _, rows, columns, _ = problem.shape
-        source = Grid.of(problem.left)
-        return cls(problem, source, origin, -(-rows // RESULTS), -(-columns // RESULTS))
+    def of(cls, problem: Problem, origin: tuple[int, int], results: tuple[int, ...]) -> Squares:
+        """Those of all results, a grid of that shape; the source is the problem's left operand."""
+        _, rows, columns, _ = results
+        return cls(problem, Grid.of(problem.left), origin, -(-rows // RESULTS), -(-columns // RESULTS))
 
     @property
     def count(self) -> int:
@@ -218,7 +217,7 @@ def winograd_pays(problem: Problem) -> bool:
     rows, columns, *channels = tir.extents(problem.right)
     if (rows, columns) != (WINDOW, WINDOW) or min(channels) < LEAST_CHANNELS or max(channels) > CHAIN_STEPS:
         return False
-    return Squares.of(problem, (0, 0)).count >= LEAST_SQUARES
+    return Squares.of(problem, (0, 0), problem.shape).count >= LEAST_SQUARES
 
 
 def winograd_forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
@@ -226,7 +225,7 @@ def winograd_forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
     _, _, channels, features = tir.extents(problem.right)
     top, left, _, _ = problem.padding
     operand = RowMajor(problem.right, WINDOW * WINDOW * channels, features)
-    return _Winograd(Squares.of(problem, (top, left)), info, threads, channels, operand).code()
+    return _Winograd(Squares.of(problem, (top, left), problem.shape), info, threads, channels, operand).code()
 
 
 def winograd_data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
@@ -235,7 +234,7 @@ def winograd_data_gradient(problem: Problem, info: TargetInfo, threads: int) -> 
     top, left, _, _ = problem.padding
     taps = Taps(0, 1, WINDOW)
     operand = Turned(problem.right, shape, taps, taps)
-    squares = Squares.of(problem, (WINDOW - 1 - top, WINDOW - 1 - left))
+    squares = Squares.of(problem, (WINDOW - 1 - top, WINDOW - 1 - left), problem.shape)
     return _Winograd(squares, info, threads, shape[3], operand).code()
 
 
@@ -243,7 +242,7 @@ class _Winograd:
     def __init__(
         self, squares: Squares, info: TargetInfo, threads: int, channels: int, operand: RowMajor | Turned
     ) -> None:
-        self.squares, self.info, self.threads = squares, info, threads
+        self.squares = squares
         self.channels, self.operand = channels, operand
         self.features = squares.problem.shape[3]
         self.abreast = register_tiles(1, squares.count, self.features, channels, info).columns.size
@@ -255,7 +254,15 @@ class _Winograd:
         )
         self.classes = feature_tiles(product, info)
         self.widest = max(each.width for each in self.classes)
-        self.block = self._block_squares()
+        # As many squares as half the second-level cache holds, or a few tiles of them; equal shares.
+        fitting = info.l2_bytes // 2 // (4 * ELEMENTS * (channels + self.widest))
+        is_far_larger = 4 * ELEMENTS * channels * self.features > _FAR_LARGER * info.l2_bytes
+        tiles = _LEAST_TILES_OF_MANY if is_far_larger else _LEAST_TILES
+        blocks = -(-squares.count // max(tiles * self.abreast, fitting))
+        if blocks > 1:
+            blocks = -(-blocks // threads) * threads
+        share = -(-squares.count // max(blocks, min(threads, squares.count)))
+        self.block = -(-share // self.abreast) * self.abreast
         self.blocks = -(-squares.count // self.block)
         self.tasks = min(threads, self.blocks)
         self.lanes = info.lanes
@@ -263,19 +270,6 @@ class _Winograd:
         self.turned = tir.workspace(operand.steps * self.features, "turned") if isinstance(operand, Turned) else None
         self.sources = tir.workspace(self.tasks * ELEMENTS * self.block * channels, "sources")
         self.products = tir.workspace(self.tasks * ELEMENTS * self.block * self.widest, "products")
-
-    def _block_squares(self) -> int:
-        """Squares of a block: as many as half the second-level cache holds, or a few tiles of them; equal shares."""
-        count = self.squares.count
-        fitting = self.info.l2_bytes // 2 // (4 * ELEMENTS * (self.channels + self.widest))
-        weights_bytes = 4 * ELEMENTS * self.channels * self.features
-        is_far_larger = weights_bytes > _FAR_LARGER * self.info.l2_bytes
-        tiles = _LEAST_TILES_OF_MANY if is_far_larger else _LEAST_TILES
-        blocks = -(-count // max(tiles * self.abreast, fitting))
-        if blocks > 1:
-            blocks = -(-blocks // self.threads) * self.threads
-        share = -(-count // max(blocks, min(self.threads, count)))
-        return -(-share // self.abreast) * self.abreast
 
     def code(self) -> Code:
         """Transform the weights, then take the blocks."""
@@ -285,7 +279,6 @@ class _Winograd:
             statements += [self._turn(self.turned, each) for each in self.classes]
             spaces.append(self.turned)
         statements += [self._transform_weights(each) for each in self.classes]
-
         statements.append(tir.in_tasks(self.tasks, self.blocks, self._block, "block"))
         return Code(tir.sequence(statements), tuple(spaces))
 
@@ -413,7 +406,7 @@ def winograd_weights_pay(problem: Problem) -> bool:
     rows, columns, *channels = problem.shape
     if (rows, columns) != (WINDOW, WINDOW) or min(channels) < LEAST_CHANNELS:
         return False
-    return _squares(problem).count * channels[0] * channels[1] >= LEAST_PRODUCTS
+    return _gradient_squares(problem).count * channels[0] * channels[1] >= LEAST_PRODUCTS
 
 
 def winograd_weight_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
@@ -421,12 +414,8 @@ def winograd_weight_gradient(problem: Problem, info: TargetInfo, threads: int) -
     return _Weights(problem, info, threads).code()
 
 
-def _squares(problem: Problem) -> Squares:
-    """One square of the source for each 2x2 gradients of results."""
-    gradient = Grid.of(problem.right)
-    source = Grid.of(problem.left)
-    down, across = -(-gradient.rows // RESULTS), -(-gradient.columns // RESULTS)
-    return Squares(problem, source, (problem.padding[0], problem.padding[1]), down, across)
+def _gradient_squares(problem: Problem) -> Squares:
+    return Squares.of(problem, problem.padding[:2], tir.extents(problem.right))
 
 
 class _Weights:
@@ -435,7 +424,7 @@ class _Weights:
     def __init__(self, problem: Problem, info: TargetInfo, threads: int) -> None:
         self.problem, self.lanes, self.threads = problem, info.lanes, threads
         self.gradient = Grid.of(problem.right)
-        self.squares = _squares(problem)
+        self.squares = _gradient_squares(problem)
         _, _, self.channels, self.features = problem.shape
         self.batch = -(-self.squares.count // -(-self.squares.count // _BATCH))
         # An odd number of cache lines a panel: the elements of a square do not meet in one set of the cache.

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import update_cases
 from compiled_kernels import call, kernel_of
 from contraction_cases import DEPTHWISE, GROUPED, WINDOWS, Window, host, random_windows
 from guarded_memory import GUARD_BYTES
@@ -26,8 +25,40 @@ from autotm.kernels.schedules import channel_sums, dispatch
 from autotm.kernels.schedules.contraction import others
 from autotm.kernels.tables import Use, embedding, embedding_concat, embedding_update, taken
 from autotm.lower import indexing
+from autotm.lower.update_formulas import count, formula_of
+from autotm.lower.updates import add_squares
 from autotm.model.graph import DEFAULT_IMPLEMENTATION
-from autotm.model.training import AdamW, Sgd
+from autotm.model.training import AdamW, Sgd, UpdateRule
+
+RuleKernel = tuple[list[te.Tensor], dict[int, int]]
+"""Operands, then results; slot of a result -> slot of the operand whose memory it takes."""
+
+
+def rule_update(rule: UpdateRule, shape: tuple[int, ...]) -> RuleKernel:
+    """One parameter's update, clipped."""
+    formula = formula_of(rule)
+    old, slope, *states = (te.placeholder(shape, "float32") for _ in range(2 + len(formula.states)))
+    numbers = [te.placeholder((), "float32") for _ in range(1 + formula.factor_count)]
+    clip, *factors = (number() for number in numbers)
+    operands = [old, slope, *states, *numbers]
+    replaced = [*range(2, 2 + len(states)), 0]
+    results = formula.update(old, lambda at: slope(*at) * clip, states, factors)
+    return [*operands, *results], {len(operands) + place: slot for place, slot in enumerate(replaced)}
+
+
+def rule_counter() -> RuleKernel:
+    """The counter of two rules."""
+    before = te.placeholder((), "int64")
+    rules = [AdamW(1e-3), Sgd(0.1, momentum=0.9, dampening=0.5)]
+    results = count(before, [formula_of(rule) for rule in rules])
+    return [before, *results], {1: 0}
+
+
+def rule_squares(*shapes: tuple[int, int]) -> RuleKernel:
+    """The squares of some matrices, added to a sum."""
+    gradients, before = [te.placeholder(shape, "float32") for shape in shapes], te.placeholder((), "float64")
+    return [*gradients, before, add_squares(gradients, [before])], {}
+
 
 SETTINGS = [(1, None), (2, None), (3, "core-avx2")]
 """Threads, and CPU whose instructions to use (None: all that this one has)."""
@@ -216,9 +247,9 @@ def bias_kernels(shape: tuple[int, ...]) -> list[Case]:
 def rule_kernels(shape: tuple[int, int]) -> list[Case]:
     """What update rules add to a step."""
     kernels = {
-        "adam_update": update_cases.update(AdamW(1e-3), shape),
-        "sgd_update": update_cases.update(Sgd(0.1, momentum=0.9, dampening=0.5), shape),
-        "square_sum": update_cases.squares(shape, (1, 7)),
+        "adam_update": rule_update(AdamW(1e-3), shape),
+        "sgd_update": rule_update(Sgd(0.1, momentum=0.9, dampening=0.5), shape),
+        "square_sum": rule_squares(shape, (1, 7)),
     }
     return [Case(family, tensors, shared=shared) for family, (tensors, shared) in kernels.items()]
 
@@ -243,7 +274,7 @@ CASES = [
     *flat([norms(shape) for shape in [(2, 5, 7, 33), (4, 21, 23, 40), (3, 1, 1, 16), (2, 9, 11, 1), (1, 2, 2, 700)]]),
     *flat([bias_kernels(shape) for shape in [(2, 4, 4, 64), (300, 67), (1, 3)]]),
     *flat([rule_kernels(shape) for shape in [(1, 5), (37, 41), (300, 256)]]),
-    Case("step_factor", update_cases.counter()[0], {0: 1000}, update_cases.counter()[1]),
+    Case("step_factor", rule_counter()[0], {0: 1000}, rule_counter()[1]),
     *flat([tables(*case) for case in [(10, 16, 7), (3, 5, 40), (50, 67, 2000), (7, 512, 90)]]),
 ]
 

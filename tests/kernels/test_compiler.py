@@ -1,19 +1,25 @@
-"""Kernels made of unscheduled functions: each once, kept with what is known of them, and shared among processes."""
+"""Kernels made of unscheduled functions: each once, kept with what is known of them; the cores' best rate."""
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import small_step
 import tvm
 from compiled_kernels import TARGET
 from tvm import te
 
 from autotm.kernels import compiler, contractions
-from autotm.kernels.compiler import KernelCompiler, KernelFacts, KernelScheduler, Request, function_hash, in_processes
+from autotm.kernels.compiler import KernelCompiler, KernelFacts, Request, function_hash, in_processes
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.target import host_target
+from autotm.kernels.yardstick_kernels import make_yardsticks, register_loop
+from autotm.kernels.yardsticks import multiply_add_flop_per_s
+from autotm.model.cores import Watch
 from autotm.model.errors import AutotmError
 
 
@@ -45,19 +51,18 @@ def test_what_is_kept_is_neither_scheduled_nor_compiled_again(tmp_path, monkeypa
 
 def test_made_kernels_are_those_that_scheduling_alone_gives(tmp_path):
     requests = [Request(more(7)), Request(convolution()), Request(convolution(), "lean")]
-    scheduler = KernelScheduler(TARGET, 2)
+    scheduled = [request.scheduled(TARGET, 2) for request in requests]
     made = KernelCompiler(tmp_path, TARGET, 2).make(requests)
-    assert made == scheduler.make(requests)
+    assert made == [facts for _, facts in scheduled]
     assert [KernelFacts.from_json(one.to_json()) for one in made] == made
-    for one in made:
-        kernel = scheduler.kernels[one.symbol]
+    for one, (kernel, _) in zip(made, scheduled, strict=True):
         assert (one.op, one.flops, one.workspaces) == (kernel.op, kernel.flops, kernel.workspaces)
     assert len({one.symbol for one in made}) == 3, "the lean way is other code"
 
 
 def test_code_that_is_not_wanted_is_not_made_until_it_is(tmp_path):
     request = Request(convolution(), "lean")
-    least = KernelScheduler(TARGET, 1).make([request])[0].workspace_bytes
+    least = request.scheduled(TARGET, 1)[1].workspace_bytes
     shop = KernelCompiler(tmp_path, TARGET, 1)
     (made,) = shop.make([replace(request, most_workspace_bytes=least - 1)])
     assert not list(tmp_path.glob("*.o"))
@@ -164,3 +169,19 @@ def test_a_process_that_fails_is_told(tmp_path, monkeypatch):
 
     with pytest.raises(ValueError, match="here"):
         in_processes(1000, fail_here)
+
+
+# The cores' best rate of multiply-adds: positive, and more than what a contraction reaches.
+
+
+def test_the_loop_counts_what_it_does() -> None:
+    run, flops = register_loop(host_target(), 1)
+    run()
+    assert flops == 2 * register_loop(host_target(), 2)[1] // 4
+
+
+def test_a_rate_is_measured(tmp_path: Path) -> None:
+    machine, path = small_step.machine(), tmp_path / "yardsticks.so"
+    known = make_yardsticks(host_target(machine.threads), machine.threads, path)
+    rate = multiply_add_flop_per_s(KernelLibrary.load(path), known, machine, Watch(machine.cpus, 0.0))
+    assert 0 < rate < math.inf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +11,13 @@ from compiled_kernels import TARGET, call, kernel_of
 from tvm import relax, te, tirx, topi
 
 from autotm.kernels import compiler, contractions, windowed
-from autotm.kernels.compiler import build_library, identity
+from autotm.kernels.compiler import KernelFacts, build_library, identity
 from autotm.kernels.contractions import matmul
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.schedules import dispatch
 from autotm.kernels.schedules.dispatch import schedule
 from autotm.model.errors import AutotmError
-from autotm.model.graph import OpClass
+from autotm.model.graph import SCHEDULES_KEY, OpClass, ScheduleKind, schedules_in
 
 
 @pytest.fixture(autouse=True)
@@ -168,18 +167,29 @@ def test_any_graph_gets_a_correct_schedule(seed):
     np.testing.assert_allclose(call(kernel_of([x, tensor]), [values])[0], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_function_that_no_rule_can_schedule_still_runs(monkeypatch, caplog):
+def test_a_function_that_no_rule_can_schedule_still_runs_as_written(monkeypatch, caplog):
     def refuse(*_):
         raise ValueError("no rule")
 
     monkeypatch.setattr(dispatch, "schedule_blocks", refuse)
-    x = te.placeholder((5, 7), name="x")
+    monkeypatch.setitem(dispatch._GENERATED, "matmul", refuse)
+    product, doubled = functions()
     with caplog.at_level(logging.WARNING):
-        kernel = kernel_of([x, te.compute(x.shape, lambda *i: x(*i) + 1.0, name="more")])
-    assert "no rule" in caplog.text
+        kernels = schedule(product, TARGET, 2), schedule(doubled, TARGET, 2)
+    assert caplog.text.count("no rule") == 2
     caplog.clear()
-    values = np.ones((5, 7), "float32")
-    np.testing.assert_array_equal(call(kernel, [values])[0], values + 1)
+    assert {kernel.kind for kernel in kernels} == {ScheduleKind.AS_WRITTEN}
+    facts = KernelFacts.of(kernels[0], TARGET)
+    assert KernelFacts.from_json(facts.to_json()) == facts
+    values = np.ones((8, 16), "float32")
+    np.testing.assert_array_equal(call(kernels[1], [values])[0], 2 * values)
+
+
+def functions() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    """A product of matrices, and a map."""
+    x, w = te.placeholder((8, 16), "float32", "x"), te.placeholder((16, 32), "float32", "w")
+    doubled = te.compute(x.shape, lambda i, j: x[i, j] * tirx.const(2, "float32"), name="doubled")
+    return te.create_prim_func([x, w, matmul(x, w)]), te.create_prim_func([x, doubled])
 
 
 def named(x_name, block_name, width=50):
@@ -256,4 +266,12 @@ def test_flops_of_a_contraction_count_products_and_sums():
     a, b = te.placeholder((10, 20)), te.placeholder((20, 30))
     kernel = kernel_of([a, b, matmul(a, b)])
     assert (kernel.op, kernel.op_class, kernel.flops) == ("matmul", OpClass.MATMUL, 2 * 10 * 20 * 30)
-    assert replace(kernel, flops=0).flops == 0
+
+
+def test_generated_code_and_general_rules_are_told_apart() -> None:
+    assert [schedule(func, TARGET, 2).kind for func in functions()] == [ScheduleKind.GENERATED, ScheduleKind.GENERAL]
+
+
+def test_files_from_before_name_no_kinds() -> None:
+    assert schedules_in({}) == {}
+    assert schedules_in({SCHEDULES_KEY: {"f": "as written"}}) == {"f": ScheduleKind.AS_WRITTEN}

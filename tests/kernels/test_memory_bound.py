@@ -49,19 +49,15 @@ def test_one_thread_asks_for_no_parallel_loop():
     assert not is_parallel(kernel_of([x, double], threads=1))
 
 
-def test_a_transposed_read_and_a_broadcast_are_right():
-    x, row = placeholders((37, 53), (37, 1))
+def test_reads_elsewhere_and_values_that_depend_on_the_index_are_right():
+    x, row, wide = placeholders((37, 53), (37, 1), (12, 40))
     turned = te.compute((53, 37), lambda i, j: x[j, i] - row[j, 0], name="turned")
     operands = [values((37, 53)), values((37, 1), 1)]
     np.testing.assert_array_equal(call(kernel_of([x, row, turned]), operands)[0], (operands[0] - operands[1]).T)
-
-
-def test_values_that_depend_on_the_index_are_right():
-    (x,) = placeholders((12, 40))
-    body = lambda i, j: tirx.if_then_else(j < i + 3, x[i, j], tirx.const(0.0, "float32"))  # noqa: E731
-    data = values((12, 40))
-    keep = np.arange(40) < np.arange(12)[:, None] + 3
-    np.testing.assert_array_equal(call(kernel_of([x, te.compute((12, 40), body, name="band")]), [data])[0], data * keep)
+    body = lambda i, j: tirx.if_then_else(j < i + 3, wide[i, j], tirx.const(0.0, "float32"))  # noqa: E731
+    data, keep = values((12, 40)), np.arange(40) < np.arange(12)[:, None] + 3
+    band = kernel_of([wide, te.compute((12, 40), body, name="band")])
+    np.testing.assert_array_equal(call(band, [data])[0], data * keep)
 
 
 def test_two_outputs_of_which_one_feeds_the_other():
@@ -69,9 +65,8 @@ def test_two_outputs_of_which_one_feeds_the_other():
     first = te.compute(x.shape, lambda *i: x(*i) * 3.0, name="first")
     second = te.compute(x.shape, lambda *i: first(*i) + 1.0, name="second")
     data = values((6, 50))
-    results = call(kernel_of([x, first, second]), [data])
-    np.testing.assert_array_equal(results[0], data * 3)
-    np.testing.assert_array_equal(results[1], data * 3 + 1)
+    for found, expected in zip(call(kernel_of([x, first, second]), [data]), (data * 3, data * 3 + 1), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(("shapes", "axis"), CONCATS)

@@ -1,15 +1,18 @@
-"""Contractions against float64: any width, stride and padding, with and without epilogues, AVX-512 and AVX2."""
+"""Contractions against float64: any width, stride, padding and order of axes, with and without epilogues."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import small_step
+import tvm
 from compiled_kernels import call as call_kernel
-from compiled_kernels import kernel_of
+from compiled_kernels import kernel_of, placeholders
 from contraction_cases import (
     WINDOWS,
     Window,
@@ -22,9 +25,11 @@ from contraction_cases import (
     random_array,
     random_windows,
 )
-from tvm import relax, s_tir, te, tirx
+from tvm import relax, s_tir, te
 
 from autotm.kernels.contractions import (
+    Subscripts,
+    batched_matmul,
     conv2d,
     conv2d_data_gradient,
     conv2d_weight_gradient,
@@ -33,8 +38,9 @@ from autotm.kernels.contractions import (
     matmul_tn,
 )
 from autotm.kernels.schedules.contraction import IMPLEMENTATIONS, others, schedule_contraction
-from autotm.kernels.target import CHAIN_STEPS, TargetInfo, cut, register_tiles, target_info
-from autotm.model.graph import DEFAULT_IMPLEMENTATION
+from autotm.kernels.target import CHAIN_STEPS, TargetInfo, cut, host_target, machine_target, register_tiles, target_info
+from autotm.model.errors import BadInputError
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass
 
 LIMIT = 3e-6
 PRODUCTS = [(form, way) for form in (matmul, matmul_nt, matmul_tn) for way in ("default", *others(form.__name__))]
@@ -76,9 +82,18 @@ def in_ways(windows: Sequence[Window], quick: Mapping[str, Collection[int]]) -> 
     return pytest.mark.parametrize(("window", "implementation"), ways(windows, quick), indirect=["implementation"])
 
 
-def _passes(
-    window: Window, mcpu: str | None, threads: int, implementation: str, l2_bytes: int | None = None
-) -> dict[str, float]:
+@pytest.mark.parametrize(
+    ("window", "implementation", "mcpu", "threads", "l2_bytes"),
+    [
+        # A larger one of Winograd's form is below.
+        *ways(WINDOWS, {"default": range(0, 16, 4), "lean": range(2, 16, 4), "winograd": (8,)}, None, 2, None),
+        *ways(random_windows(8), {"default": (1,), "lean": (1,)}, None, 3, None),  # others take seconds
+        *ways([WINDOWS[n] for n in (1, 2, -1)], {"default": (1,), "lean": (2,), "winograd": (0,)}, None, 2, 16 << 10),
+        *ways(WINDOWS[1:7:2], {"default": (0,), "lean": (2,)}, "core-avx2", 2, None),
+    ],
+    indirect=["implementation"],
+)
+def test_windows(window: Window, implementation: str, mcpu: str | None, threads: int, l2_bytes: int | None) -> None:
     target = host(threads, mcpu)
     info = target_info(target)
     info = info if l2_bytes is None else dataclasses.replace(info, l2_bytes=l2_bytes)
@@ -86,43 +101,17 @@ def _passes(
     tx, tw, tdy = (te.placeholder(a.shape, name=n) for n, a in (("x", x), ("w", w), ("dy", dy)))
     y, dx, dw = aligned(window.y), aligned(window.x), aligned(window.w)
     shape, stride, padding = window.x, window.stride, window.padding
-
-    def run(function: tirx.PrimFunc, block: str, arrays: list[np.ndarray]) -> None:
-        call(function, block, arrays, target, threads, info, implementation)
-
-    run(function_of(tx, tw, conv2d(tx, tw, stride, padding)), "conv2d", [x, w, y])
-    gradient = conv2d_data_gradient(tdy, tw, shape, stride, padding)
-    run(function_of(tdy, tw, gradient), "conv2d_data_gradient", [dy, w, dx])
-    gradient = conv2d_weight_gradient(tx, tdy, window.w, stride, padding)
-    run(function_of(tx, tdy, gradient), "conv2d_weight_gradient", [x, dy, dw])
-    return {
+    for tensors, result, arrays in (
+        ((tx, tw), conv2d(tx, tw, stride, padding), [x, w, y]),
+        ((tdy, tw), conv2d_data_gradient(tdy, tw, shape, stride, padding), [dy, w, dx]),
+        ((tx, tdy), conv2d_weight_gradient(tx, tdy, window.w, stride, padding), [x, dy, dw]),
+    ):
+        call(function_of(*tensors, result), result.op.name, arrays, target, threads, info, implementation)
+    errors = {
         "forward": error(y, window.forward(x, w)),
         "data": error(dx, window.data_gradient(dy, w)),
         "weight": error(dw, window.weight_gradient(x, dy)),
     }
-
-
-@in_ways(WINDOWS, {"default": range(0, 16, 4), "lean": range(2, 16, 4), "winograd": (8,)})  # a larger one: below
-def test_named_windows(window: Window, implementation: str) -> None:
-    errors = _passes(window, None, 2, implementation)
-    assert max(errors.values()) < LIMIT, errors
-
-
-@in_ways(random_windows(8), {"default": (1,), "lean": (1,)})  # others take seconds
-def test_random_windows(window: Window, implementation: str) -> None:
-    errors = _passes(window, None, 3, implementation)
-    assert max(errors.values()) < LIMIT, errors
-
-
-@in_ways([WINDOWS[1], WINDOWS[2], WINDOWS[-1]], {"default": (1,), "lean": (2,), "winograd": (0,)})
-def test_blocks_for_a_small_cache(window: Window, implementation: str) -> None:
-    errors = _passes(window, None, 2, implementation, l2_bytes=16 << 10)
-    assert max(errors.values()) < LIMIT, errors
-
-
-@in_ways(WINDOWS[1:7:2], {"default": (0,), "lean": (2,)})
-def test_avx2(window: Window, implementation: str) -> None:
-    errors = _passes(window, "core-avx2", 2, implementation)
     assert max(errors.values()) < LIMIT, errors
 
 
@@ -299,3 +288,125 @@ def test_blocks_of_steps_need_small_panels(steps, threads):
     assert max(shape[0] for shape, _ in plain.workspaces) < b.size // 4
     new = te.compute(product.shape, lambda i, j: old(i, j) - product(i, j) * 0.5, name="new")
     assert error(call_kernel(kernel_of([left, right, old, new], threads), [a, b, c])[0], c - exact * 0.5) < 1e-6
+
+
+# Batched products against NumPy in float64: every order of axes that attention and matmul need, odd extents.
+
+SLOW = pytest.mark.slow
+SUBSCRIPTS = [
+    "bihd,bjhd->bhij",
+    "bhij,bjhd->bihd",
+    "bihd,bhij->bjhd",
+    "abij,abjk->abik",
+    "aik,ajk->aij",
+    "aji,ajk->aik",
+]
+EXTENTS = [
+    {"a": 2, "b": 3, "h": 2, "i": 5, "j": 7, "k": 33, "d": 37},
+    {"a": 1, "b": 1, "h": 8, "i": 16, "j": 48, "k": 50, "d": 64},
+    {"a": 5, "b": 2, "h": 1, "i": 40, "j": 3, "k": 4, "d": 2},
+]
+
+
+def operands(subscripts, extents):
+    letters = Subscripts.parse(subscripts)
+    return [
+        random_array(tuple(extents[letter] for letter in text), seed)
+        for seed, text in enumerate((letters.left, letters.right))
+    ]
+
+
+def exact(subscripts, left, right):
+    return np.einsum(subscripts, left.astype(np.float64), right.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    ("extents", "threads"),
+    [
+        pytest.param(extents, threads, id=f"{number}-{threads}", marks=() if threads == (2, 3, 1)[number] else SLOW)
+        for number, extents in enumerate(EXTENTS)
+        for threads in (1, 2, 3)
+    ],
+)
+@pytest.mark.parametrize("subscripts", SUBSCRIPTS)
+def test_any_order_of_axes(subscripts, extents, threads):
+    arrays = operands(subscripts, extents)
+    tensors = placeholders(*(array.shape for array in arrays))
+    kernel = kernel_of([*tensors, batched_matmul(*tensors, subscripts)], threads)
+    assert kernel.op_class == OpClass.MATMUL
+    expected = exact(subscripts, *arrays)
+    assert kernel.flops == 2 * int(np.prod([extents[letter] for letter in set(subscripts) - set(",->")]))
+    assert error(call_kernel(kernel, arrays)[0], expected) < 1e-6
+
+
+@pytest.mark.parametrize("subscripts", [*SUBSCRIPTS[:3], *(pytest.param(one, marks=SLOW) for one in SUBSCRIPTS[3:])])
+def test_vectors_of_another_width(subscripts):
+    target = host(2, "haswell")
+    arrays = operands(subscripts, EXTENTS[0])
+    tensors = placeholders(*(array.shape for array in arrays))
+    expected = exact(subscripts, *arrays)
+    result = aligned(expected.shape)
+    function = function_of(*tensors, batched_matmul(*tensors, subscripts))
+    call(function, "batched_matmul", [*arrays, result], target)
+    assert error(result, expected) < 1e-6
+
+
+def test_long_sums_are_summed_in_parts():
+    extents = {"a": 1, "i": 3, "j": 3 * CHAIN_STEPS + 5, "k": 17}
+    arrays = operands("aij,ajk->aik", extents)
+    arrays = [np.abs(array) + 1 for array in arrays]
+    tensors = placeholders(*(array.shape for array in arrays))
+    (found,) = call_kernel(kernel_of([*tensors, batched_matmul(*tensors, "aij,ajk->aik")]), arrays)
+    assert error(found, exact("aij,ajk->aik", *arrays)) < 3e-6
+
+
+def test_scale_and_mask_are_an_epilogue():
+    arrays = [*operands("bihd,bjhd->bhij", EXTENTS[0]), random_array((5, 7), 2)]
+    left, right, mask = placeholders(*(array.shape for array in arrays))
+    product = batched_matmul(left, right, "bihd,bjhd->bhij")
+    scores = te.compute(product.shape, lambda b, h, i, j: product(b, h, i, j) * 0.125 + mask(i, j), name="scores")
+    kernel = kernel_of([left, right, mask, scores])
+    assert (kernel.op, sum(len(shape) for shape, _ in kernel.workspaces)) == ("batched_matmul", 1)
+    expected = exact("bihd,bjhd->bhij", *arrays[:2]) * 0.125 + arrays[2]
+    assert error(call_kernel(kernel, arrays)[0], expected) < 1e-6
+
+
+def test_gradients_swap_the_subscripts():
+    letters = Subscripts.parse("bihd,bjhd->bhij")
+    assert str(letters.left_gradient) == "bhij,bjhd->bihd"
+    assert str(letters.right_gradient) == "bihd,bhij->bjhd"
+
+
+@pytest.mark.parametrize("subscripts", ["ij,jk->ki ", "aij,ajk->ak", "aii,aik->aik", "ij,jk->ijk", "abi,abj->abij"])
+def test_what_is_a_product(subscripts):
+    assert Subscripts.parse(subscripts).is_product == (subscripts == "ij,jk->ki ")
+
+
+@pytest.mark.parametrize("subscripts", ["ij,jk", "ij,jk,kl->il", "ij->ji"])
+def test_other_subscripts_are_refused(subscripts):
+    with pytest.raises(ValueError, match="left,right->result"):
+        Subscripts.parse(subscripts)
+
+
+# Vector width follows the target's CPU, not the host's.
+
+
+@pytest.mark.parametrize(
+    ("cpu", "lanes", "registers"),
+    [("x86-64", 4, 16), ("core-avx2", 8, 16), ("znver3", 8, 16), ("znver5", 16, 32), ("sapphirerapids", 16, 32)],
+)
+def test_lanes_follow_the_instruction_set(cpu: str, lanes: int, registers: int) -> None:
+    info = target_info(tvm.target.Target({"kind": "llvm", "mcpu": cpu}))
+    assert (info.lanes, info.registers) == (lanes, registers)
+    assert 8 << 10 <= info.l1_bytes < info.l2_bytes
+
+
+def test_host_target_carries_the_thread_count() -> None:
+    assert int(host_target(3).attrs["num-cores"]) == 3
+
+
+@pytest.mark.parametrize("text", ["no such target", '{"kind": "llvm", "mcpu": 3}'])
+def test_a_target_that_tvm_does_not_know_is_refused_with_an_example(text: str) -> None:
+    machine = replace(small_step.machine(), target=text)
+    with pytest.raises(BadInputError, match=r"^machine 'test': target: .* is not a TVM target \(.+\); give host, or"):
+        machine_target(machine)

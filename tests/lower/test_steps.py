@@ -1,0 +1,301 @@
+"""Convolutions and lookups in whole steps, and how many kernels a deep network's step has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_step
+import tvm
+from tvm import relax
+
+from autotm import zoo
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.lower.calls import extract_calls, fused_kernels
+from autotm.lower.lowering import lower_convolution, lower_network
+from autotm.lower.step import whole_step
+from autotm.memory.tiers import open_tiers
+from autotm.model.config import KernelPlotConfig, ProfileConfig
+from autotm.model.errors import AutotmError
+from autotm.model.files import load, load_with_provenance, save
+from autotm.model.graph import Graph, Initial, OpClass, Role, ScheduleKind, schedules_in
+from autotm.model.paths import ConvolutionPaths
+from autotm.runtime.arguments import Arguments
+from autotm.runtime.executor import prepare
+from autotm.runtime.verify import plain_program
+from autotm.stages.context import Context
+from autotm.stages.figures import convolution_profile_stage
+from autotm.study.figures.kernel_times import OPERANDS, table_of_convolution
+from autotm.zoo import Network, NetworkBuilder
+from autotm.zoo.paper import densenet, resnet
+
+RATE = 0.01
+
+
+def network() -> Network:
+    """A convolution in groups, one of each channel, and a classifier."""
+    net = NetworkBuilder("groups", 4, RATE)
+    x = net.input("images", (4, 9, 9, 6), Initial("normal"))
+    x = net.conv(x, 24, 3, stride=2, padding=1, groups=3)
+    x = net.conv(x, 24, 3, padding=1, groups=24)
+    return net.softmax_cross_entropy(net.dense(net.global_mean(x), 10, relu=False))
+
+
+def test_a_step_goes_down_the_gradient(tmp_path, objects):
+    """To first order the loss falls by rate x the squared length of the gradient, whose steps the weights took."""
+    net, library = network(), tmp_path / "kernels.so"
+    graph = lower_network(net, "test", host_target(2), 2, tmp_path / "graph.json", library, {}, objects)
+    ops = [kernel.op for kernel in graph.kernels]
+    for name in ("conv2d", "conv2d_weight_gradient"):
+        assert (ops.count(name), ops.count(f"depthwise_{name}")) == (1, 1)
+    assert (ops.count("conv2d_data_gradient"), ops.count("depthwise_conv2d_data_gradient")) == (0, 1)
+    arguments = Arguments.allocate(graph)
+    arguments.fill(5)
+    before = {name: arguments.value(name).astype("float64") for name in net.parameters}
+    program = plain_program(graph)
+    losses = []
+    with open_tiers(small_step.machine(), None, program.fast_bytes, 0, small_step.DEVICES, stretch=1.0) as tiers:
+        executor = prepare(graph, KernelLibrary.load(library), program, arguments, tiers)
+        for _ in range(2):
+            executor.step()
+            losses.append(float(arguments.value("loss")))
+            if len(losses) == 1:
+                moved = sum(((arguments.value(name) - old) ** 2).sum() for name, old in before.items())
+    assert losses[0] - losses[1] == pytest.approx(moved / RATE, rel=0.05)
+
+
+def test_the_file_says_where_each_schedule_comes_from(tmp_path, objects):
+    path = tmp_path / "graph.json"
+    graph = lower_network(network(), "test", host_target(2), 2, path, tmp_path / "kernels.so", {}, objects)
+    kinds = schedules_in(load_with_provenance(path, "graph", Graph)[1])
+    assert set(kinds) == {kernel.function for kernel in graph.kernels}
+    assert {kinds[kernel.function] for kernel in graph.kernels if kernel.op == "conv2d"} == {ScheduleKind.GENERATED}
+
+
+def test_a_gradient_that_a_rule_refuses_is_named_with_its_operator():
+    net = NetworkBuilder("backwards", 1, RATE)
+    x = net.input("images", (1, 9, 9, 4), Initial("normal"))
+    y = net.conv(x, 8, 3)
+    y = net.emit(relax.op.strided_slice(y, [1], [6], [-8], [-1]))
+    with pytest.raises(AutotmError, match=r"network backwards: relax\.strided_slice: .*positive strides"):
+        whole_step(net.softmax_cross_entropy(net.global_mean(y)))
+
+
+# The kernel plot's convolution: one kernel that computes what it should, timed in all eight placements.
+
+BATCH, IMAGE, CHANNELS = 2, 6, 16
+QUICK = ProfileConfig(patience_s=0.05, min_repeats=2, max_repeats=3, kernel_s=0.0, rotation_bytes=0)
+
+
+def test_it_is_one_kernel_that_convolves(tmp_path: Path) -> None:
+    library = tmp_path / "kernels.so"
+    graph = lower_convolution(BATCH, IMAGE, CHANNELS, "test", host_target(1), 1, tmp_path / "graph.json", library, {})
+    (kernel,) = graph.kernels
+    assert (kernel.op, kernel.op_class) == ("conv2d", OpClass.CONV_FORWARD)
+    assert kernel.flops == 2 * BATCH * IMAGE**2 * 9 * CHANNELS**2
+    assert [operand.tensor for operand in kernel.inputs + kernel.outputs] == list(OPERANDS)
+    assert load(tmp_path / "graph.json", "graph", Graph) == graph
+    random = np.random.default_rng(7)
+    arrays = [random.standard_normal(operand.shape, dtype="float32") for operand in kernel.inputs]
+    data, weight = (aligned(array.shape, array) for array in arrays)
+    others = [aligned(operand.shape) for operand in kernel.outputs + kernel.workspaces]
+    KernelLibrary.load(library).bind(kernel.function, [data, weight, *others])()
+    np.testing.assert_allclose(others[0], convolved(data, weight), rtol=1e-4, atol=1e-4)
+
+
+def test_its_profile_has_every_placement(tmp_path: Path) -> None:
+    machine = small_step.machine()
+    paths = ConvolutionPaths(tmp_path, machine, "test")
+    save(paths.links, "links", small_step.links(), {})
+    convolution = KernelPlotConfig(image=IMAGE, channels=CHANNELS)
+    context = Context(machine, small_step.DEVICES, 20)
+    convolution_profile_stage(context, convolution, BATCH, QUICK, paths)
+    table = table_of_convolution(paths.graph, paths.profile)
+    assert len(table.drop_duplicates(list(OPERANDS))) == 8
+    assert (table["median_ns"] > 0).all()
+    assert table["relative"].iloc[0] == 1.0
+    assert table["time"].tolist() == ["measured", *["emulated"] * 7]
+    assert table["weight_shape"].iloc[0] == f"3x3x{CHANNELS}x{CHANNELS}"
+    step = load(paths.graph, "graph", Graph)
+    assert {tensor.role for tensor in step.tensors} >= {Role.INPUT, Role.PARAMETER, Role.RESULT}
+
+
+def aligned(shape: tuple[int, ...], values: np.ndarray | float = 0.0) -> np.ndarray:
+    """A float32 array at an address that kernels take."""
+    size = int(np.prod(shape))
+    raw = np.zeros(size + 16, "float32")
+    start = -raw.ctypes.data % 64 // 4
+    array = raw[start : start + size].reshape(shape)
+    array[...] = values
+    return array
+
+
+def convolved(data: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """3 x 3 convolution, padding 1, in float64."""
+    padded = np.pad(data.astype("float64"), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    parts = (
+        np.einsum("nhwc,ck->nhwk", padded[:, r : r + IMAGE, s : s + IMAGE], weight[r, s].astype("float64"))
+        for r in range(3)
+        for s in range(3)
+    )
+    return sum(parts, np.zeros(data.shape))
+
+
+@pytest.mark.parametrize("image", [0, 5000])
+def test_a_size_that_is_none_is_refused(image: int) -> None:
+    with pytest.raises(ValueError, match="image"):
+        KernelPlotConfig(image=image)
+
+
+# Tables that are only looked up in are updated row by row; others get a whole gradient.
+
+ROWS, WIDTH, SAMPLES = 11, 8, 6
+LOOKUP_RATE = 0.5
+
+
+def lookup_network(kind: str) -> Network:
+    """A loss of what is looked up: once, twice, with many indices a sample, or with a penalty on the whole table."""
+    net = NetworkBuilder("lookups", SAMPLES, LOOKUP_RATE)
+    table = net.parameter("table", (ROWS, WIDTH), Initial("normal"))
+    shape = (SAMPLES, 3) if kind == "many" else (SAMPLES,)
+    first = net.embedding(table, net.input("first", shape, Initial("integers", ROWS), "int32"))
+    x = net.flatten(first) if kind == "many" else first
+    if kind in {"twice", "side_by_side", "tables"}:
+        other = net.parameter("table", (ROWS, WIDTH), Initial("normal")) if kind == "tables" else table
+        second = net.embedding(other, net.input("second", shape, Initial("integers", ROWS), "int32"))
+        x = net.emit(relax.op.multiply(x, second)) if kind == "twice" else net.concat([x, second])
+    if kind == "whole":
+        x = net.emit(relax.op.matmul(x, net.emit(relax.op.permute_dims(table))))
+    return net.softmax_cross_entropy(x)
+
+
+def operators(module: tvm.IRModule) -> list[str]:
+    bindings = [binding.value for block in module["main"].body.blocks for binding in block.bindings]
+    return [value.op.name for value in bindings if isinstance(value, tvm.ir.Call)]
+
+
+def lowered(kind: str, folder, objects) -> tuple[Network, Graph, KernelLibrary]:
+    net = lookup_network(kind)
+    path = folder / "kernels.so"
+    graph = lower_network(net, "test", host_target(2), 2, folder / "graph.json", path, {}, objects)
+    return net, graph, KernelLibrary.load(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands"),
+    [("once", ["first"]), ("twice", ["first", "second"]), ("many", ["first"]), ("side_by_side", ["first", "second"])],
+)
+def test_one_kernel_updates_the_table_where_it_is(kind, operands, tmp_path, objects):
+    assert "relax.grad.take_backward" not in operators(whole_step(lookup_network(kind)).module)
+    net, graph, _ = lowered(kind, tmp_path, objects)
+    updates = [kernel for kernel in graph.kernels if kernel.op == "embedding_update"]
+    assert len(updates) == 1
+    assert sorted(item.tensor for item in updates[0].inputs if item.tensor in net.inputs) == operands
+    (result,) = updates[0].outputs
+    assert graph.by_name[result.tensor].alias_of == updates[0].inputs[0].tensor == "table_0"
+    assert not [t.name for t in graph.movable if t.shape == (ROWS, WIDTH)], "a gradient as large as the table"
+    assert graph.kernels.index(updates[0]) > max(graph.by_name["table_0"].readers[:-1])
+
+
+def test_slopes_are_read_where_they_are(tmp_path, objects):
+    """The gradient of the concatenation is not cut into one piece per lookup first; nor are lookups copied."""
+    _, graph, _ = lowered("side_by_side", tmp_path, objects)
+    ops = [kernel.op for kernel in graph.kernels]
+    assert ops.count("embedding_concat") == 1
+    assert not {"copy", "concat", "embedding"} & set(ops)
+
+
+def test_tables_that_read_one_slope_are_updated_by_one_kernel(tmp_path, objects):
+    _, graph, _ = lowered("tables", tmp_path, objects)
+    (update,) = [kernel for kernel in graph.kernels if kernel.op == "embedding_update"]
+    assert [graph.by_name[item.tensor].alias_of for item in update.outputs] == ["table_0", "table_1"]
+    assert [item.tensor for item in update.inputs[:2]] == ["table_0", "table_1"]
+    assert len(update.inputs) == 2 + 1 + 2, "both tables, one slope, two sets of indices"
+
+
+def test_a_table_that_is_also_multiplied_keeps_its_whole_gradient(tmp_path, objects):
+    assert "relax.grad.take_backward" in operators(whole_step(lookup_network("whole")).module)
+    _, graph, _ = lowered("whole", tmp_path, objects)
+    assert "embedding_update" not in [kernel.op for kernel in graph.kernels]
+
+
+def test_clipped_indices_are_refused():
+    net = NetworkBuilder("clipped", SAMPLES, LOOKUP_RATE)
+    table = net.parameter("table", (ROWS, WIDTH), Initial("normal"))
+    indices = net.input("first", (SAMPLES,), Initial("integers", 2 * ROWS), "int32")
+    x = net.emit(relax.op.take(table, indices, axis=0, mode="clip"))
+    with pytest.raises(AutotmError, match=r"network clipped: relax\.take: .* mode 'clip'"):
+        whole_step(net.softmax_cross_entropy(x))
+
+
+def loss(kind: str, table: np.ndarray, first: np.ndarray, second: np.ndarray | None, labels: np.ndarray) -> float:
+    """The network in float64."""
+    x = table[first].reshape(SAMPLES, -1)
+    if kind == "twice":
+        x = x * table[second]
+    if kind == "side_by_side":
+        x = np.concatenate([x, table[second]], 1)
+    if kind == "whole":
+        x = x @ table.T
+    return -float(np.sum(labels * (x - np.log(np.exp(x).sum(1, keepdims=True))))) / SAMPLES
+
+
+@pytest.mark.parametrize("kind", ["once", "twice", "many", "side_by_side", "whole"])
+def test_the_updated_table_is_that_of_the_whole_gradient(kind, tmp_path, objects):
+    _, graph, library = lowered(kind, tmp_path, objects)
+    arguments = Arguments.allocate(graph)
+    arguments.fill(3)
+    operands = [arguments.value(name).copy() if name in graph.by_name else None for name in ("first", "second")]
+    labels = arguments.value("labels").copy()
+    table = arguments.value("table_0").astype(np.float64)
+    slope = np.empty_like(table)
+    for index in np.ndindex(*table.shape):
+        ends = []
+        for change in (1e-5, -1e-5):
+            moved = table.copy()
+            moved[index] += change
+            ends.append(loss(kind, moved, *operands, labels))
+        slope[index] = (ends[0] - ends[1]) / 2e-5
+    program = plain_program(graph)
+    with open_tiers(small_step.machine(), None, program.fast_bytes, 0, small_step.DEVICES, stretch=1.0) as tiers:
+        prepare(graph, library, program, arguments, tiers).step()
+    np.testing.assert_allclose(arguments.value("loss"), loss(kind, table, *operands, labels), rtol=1e-5)
+    np.testing.assert_allclose(arguments.value("table_0"), table - LOOKUP_RATE * slope, rtol=1e-5, atol=1e-6)
+
+
+# The deepest networks' steps have no more kernels than AutoTM's own graphs of them.
+
+
+def functions(network: zoo.Network) -> list[str]:
+    """The fused function of each call, named after the operators in it."""
+    calls, _ = extract_calls(fused_kernels(whole_step(network).module, host_target(2)))
+    return [call.function for call in calls]
+
+
+MOST = {"resnet200": 2233, "densenet264": 3176}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "most"), MOST.items())
+def test_no_more_kernels_than_the_original(name, most):
+    # reference/solver.md §2.
+    assert len(functions(zoo.build(name, {"batch": 2, "image": 32}))) <= most
+
+
+def test_blocks_of_a_deep_network_add_no_more_kernels_than_the_originals():
+    """Its stages repeat blocks: what one block more in each adds tells how many kernels ResNet-200 has."""
+    depths = (3, 24, 36, 3)
+    least, more = (len(functions(resnet("resnet", 2, 32, (count,) * len(depths)))) for count in (1, 2))
+    assert least + (sum(depths) - len(depths)) * (more - least) / len(depths) <= MOST["resnet200"]
+
+
+@pytest.mark.parametrize("build", [resnet, densenet])
+def test_batch_norm_is_two_kernels_each_way(build):
+    network = build("small", 2, 32, (1, 1))
+    norms = sum(name.startswith("norm_scale") for name in network.parameters)
+    names = [name for name in functions(network) if "conv2d" not in name]
+    for kind in ("statistics", "normalise", "gradient_sums", "data_gradient"):
+        assert sum(name.count(kind) for name in names) == norms, kind
+    assert not any(name.startswith(("relu", "fused_relu", "add", "fused_add")) for name in names)
