@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import small_step
 import tvm
+from contraction_cases import Window, aligned, random_array
 from tvm import relax
 
 from autotm import zoo
@@ -97,12 +98,11 @@ def test_it_is_one_kernel_that_convolves(tmp_path: Path) -> None:
     assert kernel.flops == 2 * BATCH * IMAGE**2 * 9 * CHANNELS**2
     assert [operand.tensor for operand in kernel.inputs + kernel.outputs] == list(OPERANDS)
     assert load(tmp_path / "graph.json", "graph", Graph) == graph
-    random = np.random.default_rng(7)
-    arrays = [random.standard_normal(operand.shape, dtype="float32") for operand in kernel.inputs]
-    data, weight = (aligned(array.shape, array) for array in arrays)
+    data, weight = (random_array(operand.shape, seed) for seed, operand in enumerate(kernel.inputs))
     others = [aligned(operand.shape) for operand in kernel.outputs + kernel.workspaces]
     KernelLibrary.load(library).bind(kernel.function, [data, weight, *others])()
-    np.testing.assert_allclose(others[0], convolved(data, weight), rtol=1e-4, atol=1e-4)
+    exact = Window(data.shape, weight.shape, (1, 1), (1, 1, 1, 1)).forward(data, weight)
+    np.testing.assert_allclose(others[0], exact, rtol=1e-4, atol=1e-4)
 
 
 def test_its_profile_has_every_placement(tmp_path: Path) -> None:
@@ -120,27 +120,6 @@ def test_its_profile_has_every_placement(tmp_path: Path) -> None:
     assert table["weight_shape"].iloc[0] == f"3x3x{CHANNELS}x{CHANNELS}"
     step = load(paths.graph, "graph", Graph)
     assert {tensor.role for tensor in step.tensors} >= {Role.INPUT, Role.PARAMETER, Role.RESULT}
-
-
-def aligned(shape: tuple[int, ...], values: np.ndarray | float = 0.0) -> np.ndarray:
-    """A float32 array at an address that kernels take."""
-    size = int(np.prod(shape))
-    raw = np.zeros(size + 16, "float32")
-    start = -raw.ctypes.data % 64 // 4
-    array = raw[start : start + size].reshape(shape)
-    array[...] = values
-    return array
-
-
-def convolved(data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """3 x 3 convolution, padding 1, in float64."""
-    padded = np.pad(data.astype("float64"), ((0, 0), (1, 1), (1, 1), (0, 0)))
-    parts = (
-        np.einsum("nhwc,ck->nhwk", padded[:, r : r + IMAGE, s : s + IMAGE], weight[r, s].astype("float64"))
-        for r in range(3)
-        for s in range(3)
-    )
-    return sum(parts, np.zeros(data.shape))
 
 
 @pytest.mark.parametrize("image", [0, 5000])

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from autotm.lower import operators  # noqa: F401 - registers the rules
-from autotm.lower.rules import LEGALIZE
+from autotm.lower.rules import LEGALIZE, is_call
 from autotm.model.graph import Operand
 from autotm.zoo.network import shape_and_dtype
 
@@ -60,16 +60,15 @@ def _numbers_filled(module: tvm.IRModule, _context: tvm.ir.transform.PassContext
             bindings.append(relax.VarBinding(held[key], call))
         return held[key]
 
-    call_tir = tvm.ir.Op.get("relax.call_tir")
     for block in main.body.blocks:
         for binding in block.bindings:
             value = binding.value
             if isinstance(value, relax.Tuple):
                 value = relax.Tuple([filled(field) for field in value.fields])
-            elif isinstance(value, relax.Call) and value.op == call_tir:
+            elif is_call(value, "relax.call_tir"):
                 operands = relax.Tuple([filled(field) for field in value.args[1].fields])
                 value = relax.Call(value.op, [value.args[0], operands, *value.args[2:]], value.attrs, value.ty_args)
-            elif isinstance(value, relax.Call) and value.op == tvm.ir.Op.get("relax.reshape"):
+            elif is_call(value, "relax.reshape"):
                 value = relax.Call(value.op, [filled(value.args[0]), *value.args[1:]], value.attrs, value.ty_args)
             bindings.append(relax.VarBinding(binding.var, filled(value)))
     result = main.body.body
@@ -100,9 +99,9 @@ def extract_calls(module: tvm.IRModule) -> tuple[list[Call], list[Operand]]:
                 tuples[var] = tuple(storage[item] for item in value.fields)
             elif isinstance(value, relax.TupleGetItem):
                 storage[var] = tuples[value.tuple_value][value.index]
-            elif isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.reshape"):
+            elif is_call(value, "relax.reshape"):
                 storage[var] = storage[value.args[0]]
-            elif isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.call_tir"):
+            elif is_call(value, "relax.call_tir"):
                 inputs = tuple(Operand(storage[item], *shape_and_dtype(item.ty)) for item in value.args[1].fields)
                 own = f"{var.name}#{len(calls)}"  # Relax lets several variables share a name.
                 if isinstance(var.ty, relax.TupleType):

@@ -5,14 +5,24 @@ from __future__ import annotations
 import math
 import re
 
-import tvm
 from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad, take_backward
 
 from autotm.kernels import along_axis, tables
 from autotm.kernels.tables import Scatter, scatter_sum
 from autotm.kernels.tir import OPAQUE
-from autotm.lower.rules import Exprs, Ints, builtin, differentiates, dtype_of, is_float, legalizes, number, shape_of
+from autotm.lower.rules import (
+    Exprs,
+    Ints,
+    builtin,
+    differentiates,
+    dtype_of,
+    is_call,
+    is_float,
+    legalizes,
+    number,
+    shape_of,
+)
 
 # Values read from, or written to, places that indices name: their gradient goes back to these places.
 
@@ -216,9 +226,7 @@ def _legalize_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def lookup_behind(builder: relax.BlockBuilder, value: relax.Expr) -> tuple[relax.Expr, relax.Expr] | None:
     """(table, indices) if `value` is the result of a lookup with one index a row that is a kernel call already."""
     call = builder.lookup_binding(value) if isinstance(value, relax.Var) else None
-    if not isinstance(call, tvm.ir.Call) or call.op != tvm.ir.Op.get("relax.call_tir"):
-        return None
-    if not len(call.args[1].fields):
+    if not is_call(call, "relax.call_tir") or not len(call.args[1].fields):
         return None
     table, *indices = call.args[1].fields
     is_lookup = _KERNEL.fullmatch(call.args[0].name_hint) and len(shape_of(indices[0])) == 1

@@ -11,7 +11,7 @@ from tvm import relax
 
 from autotm.kernels.contractions import Subscripts
 from autotm.lower import indexing, movement, norms, pointwise, products, windows  # noqa: F401 - each registers its rules
-from autotm.lower.rules import Ints, ints, number, shape_of
+from autotm.lower.rules import Ints, ints, is_call, number, shape_of
 
 # Products that read operands and write results where they lie, instead of after a transposition.
 #
@@ -74,11 +74,11 @@ class _Folding:
         """Keep the next binding, or put others in its place; dead code is removed later."""
         value = binding.value
         folded = None
-        if _is(value, "relax.matmul"):
+        if is_call(value, "relax.matmul"):
             folded = self._product(value, range(len(shape_of(value))))
-        elif _is(value, "relax.permute_dims"):
+        elif is_call(value, "relax.permute_dims"):
             folded = self._permuted_product(value)
-        elif _is(value, "relax.broadcast_to") and shape_of(value) == shape_of(value.args[0]):
+        elif is_call(value, "relax.broadcast_to") and shape_of(value) == shape_of(value.args[0]):
             folded = value.args[0]
         self.is_changed |= folded is not None
         self.values[binding.var] = value
@@ -86,7 +86,7 @@ class _Folding:
 
     def _permuted_product(self, call: relax.Call) -> relax.Expr | None:
         product = self.values.get(call.args[0])
-        if product is None or not _is(product, "relax.matmul") or self.uses[call.args[0]] > 1:
+        if product is None or not is_call(product, "relax.matmul") or self.uses[call.args[0]] > 1:
             return None
         return self._product(product, _order(call))
 
@@ -128,15 +128,15 @@ class _Folding:
             value = self.values[source]
             if isinstance(value, relax.Var):
                 source = value
-            elif _is(value, "relax.broadcast_to") and shape_of(value) == shape_of(value.args[0]):
+            elif is_call(value, "relax.broadcast_to") and shape_of(value) == shape_of(value.args[0]):
                 source = value.args[0]
-            elif _is(value, "relax.multiply") and (times := number(value.args[1])) is not None:
+            elif is_call(value, "relax.multiply") and (times := number(value.args[1])) is not None:
                 source, factor = value.args[0], factor * times
-            elif _is(value, "relax.permute_dims"):
+            elif is_call(value, "relax.permute_dims"):
                 own = _order(value)
                 source, order = value.args[0], tuple(own[axis] for axis in order)
                 whole = _Operand(source, order, factor)
-            elif _is(value, "relax.reshape") and (found := self._split(value)) is not None:
+            elif is_call(value, "relax.reshape") and (found := self._split(value)) is not None:
                 source, own = found
                 order = tuple(own[axis] for axis in order)
                 return _Operand(source, order, factor)
@@ -147,7 +147,7 @@ class _Folding:
     def _split(self, call: relax.Call) -> tuple[relax.Expr, Ints] | None:
         """Return a view of a permutation's source, and its order, where the permuted axes are then split."""
         before = self.values.get(call.args[0])
-        if before is None or not _is(before, "relax.permute_dims"):
+        if before is None or not is_call(before, "relax.permute_dims"):
             return None
         parts = _parts(shape_of(before), shape_of(call))
         if parts is None:
@@ -186,7 +186,3 @@ def _order(call: relax.Call) -> Ints:
     rank = len(shape_of(call.args[0]))
     axes = call.attrs.axes
     return tuple(axis % rank for axis in ints(axes)) if axes is not None else tuple(reversed(range(rank)))
-
-
-def _is(value: relax.Expr, operator: str) -> bool:
-    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get(operator)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import tvm
 from tvm import relax, te
 from tvm.relax.op import _op_gradient as relax_rules
 
@@ -19,6 +18,7 @@ from autotm.lower.rules import (
     builtin,
     differentiates,
     ints,
+    is_call,
     legalizes,
     number,
     restored,
@@ -76,8 +76,7 @@ def _batched_gradient(
 ) -> Exprs:
     # Behind the products, a multiplication by a number costs no kernel.
     factor, value = None, builder.lookup_binding(dy)
-    is_scaled = isinstance(value, relax.Call) and value.op == tvm.ir.Op.get("relax.multiply")
-    if is_scaled and number(value.args[1]) is not None:
+    if is_call(value, "relax.multiply") and number(value.args[1]) is not None:
         dy, factor = value.args
     found = [
         builder.emit(_product(builder, dy, b, letters.left_gradient)),

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import tvm
-import tvm_ffi
-from tvm import ir, s_tir, te, tirx, topi
+from tvm import s_tir, te, tirx, topi
 from tvm.s_tir import Schedule
 
 from autotm.kernels.schedules.dispatch import FRAMEWORK
-from autotm.kernels.tir import top_blocks
+from autotm.kernels.tir import loads_of, top_blocks
 from autotm.lower.calls import Call
 from autotm.lower.step import Result
 from autotm.model.graph import Operand
@@ -149,7 +148,7 @@ def _is_in_place(func: tirx.PrimFunc, old: tirx.Buffer, new: tirx.Buffer) -> boo
     derived, is_written = [old], False
     for block in map(schedule.get, top_blocks(schedule)):
         target = block.writes[0].source
-        if any(_is_among(load.source, derived) for load in _loads(block)):
+        if any(_is_among(load.source, derived) for load in loads_of(block.body)):
             if is_written or not _is_elementwise(block, derived):
                 return False
             derived += [] if target.same_as(new) else [target]
@@ -166,16 +165,10 @@ def _is_elementwise(block: s_tir.SBlock, buffers: list[tirx.Buffer]) -> bool:
     is_once = all(any(index.same_as(axis) for index in store.indices) for axis in axes)
     return is_once and all(
         index is not None and index.same_as(stored)
-        for load in _loads(block)
+        for load in loads_of(block.body)
         if _is_among(load.source, buffers)
         for index, stored in itertools.zip_longest(load.indices, store.indices)
     )
-
-
-def _loads(block: s_tir.SBlock) -> list[ir.TensorLoad]:
-    found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(block.body, (ir.TensorLoad, found.append))
-    return found
 
 
 def _is_among(buffer: tirx.Buffer, buffers: list[tirx.Buffer]) -> bool:

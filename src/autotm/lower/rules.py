@@ -77,6 +77,11 @@ def lowered(builder: relax.BlockBuilder, call: relax.Expr) -> relax.Var:
     return builder.emit(rule(builder, call))
 
 
+def is_call(expression: relax.Expr, operator: str) -> bool:
+    """Whether an expression is a call of the operator of that name."""
+    return isinstance(expression, tvm.ir.Call) and expression.op == tvm.ir.Op.get(operator)
+
+
 def shape_of(expression: relax.Expr) -> Ints:
     """Return the static shape of a tensor expression."""
     return ints(expression.ty.shape)

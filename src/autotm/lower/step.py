@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autotm.lower.operators import fold_transposes
-from autotm.lower.rules import bound_value
+from autotm.lower.rules import bound_value, is_call
 from autotm.lower.updates import Updates, append_updates
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Initial, Role
@@ -118,10 +118,13 @@ def _trained(network: Network, module: tvm.IRModule, training: Training) -> tupl
         by_name = {var.name: var for var in adjoint.params}
         trained = [by_name[name] for name in network.gradients]
     # What the loss does not depend on is left alone, as in PyTorch, where it has no gradient: nothing decays it.
-    pairs = [(old, slope) for old, slope in zip(trained, gradients, strict=True) if not _is_zero(slope, bound)]
+    pairs = [
+        (old, slope)
+        for old, slope in zip(trained, gradients, strict=True)
+        if not is_call(bound_value(slope, bound), "relax.zeros")
+    ]
     builder = relax.BlockBuilder(module)
-    olds, slopes = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    updates = append_updates(builder, olds, slopes, training, bindings)
+    updates = append_updates(builder, *([pair[item] for pair in pairs] for item in (0, 1)), training, bindings)
     params, returned = [*adjoint.params, *updates.arguments], [*results, *updates.new.values()]
     return _replaced(builder.get(), _function(params, updates.bindings, returned)), updates
 
@@ -195,11 +198,6 @@ def first_use(network: Network, fault: str) -> str:
     lines = network.origin.lines if network.origin else {}
     found = _OPERATOR.search(fault)
     return f" (first used in {lines[found[0]]})" if found and found[0] in lines else ""
-
-
-def _is_zero(expression: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> bool:
-    value = bound_value(expression, bound)
-    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.zeros")
 
 
 def _function(params: list[relax.Var], bindings: list[relax.Binding], results: list[relax.Expr]) -> relax.Function:

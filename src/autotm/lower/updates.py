@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-import tvm
 from tvm import relax, te, tirx
 
 from autotm.kernels.tables import Lookup, call_embedding_update
 from autotm.kernels.tir import OPAQUE
-from autotm.lower.rules import bound_value, ints, shape_of
+from autotm.lower.rules import bound_value, ints, is_call, shape_of
 from autotm.lower.update_formulas import TOGETHER, Formula, bind, count, formula_of, is_vector
 from autotm.model.training import RATE_SCALE, STEP, Sgd, Training, UpdateRule
 
@@ -269,12 +268,10 @@ def _coefficient(total: te.Tensor, most: float) -> te.Tensor:
 def lookups_of(table: relax.Var, gradient: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> list[Lookup] | None:
     """Return the lookups whose gradients `gradient` is the sum of, in order; None if it sums anything else too."""
     value = bound_value(gradient, bound)
-    if not isinstance(value, tvm.ir.Call):
-        return None
-    if value.op == tvm.ir.Op.get("relax.add"):
+    if is_call(value, "relax.add"):
         parts = [lookups_of(table, argument, bound) for argument in value.args]
         return None if None in parts else [lookup for part in parts for lookup in part]
-    is_lookup = value.op == tvm.ir.Op.get("relax.grad.take_backward") and value.attrs.axis == 0
+    is_lookup = is_call(value, "relax.grad.take_backward") and value.attrs.axis == 0
     if not is_lookup or len(shape_of(value)) != 2:  # noqa: PLR2004  (rows and columns)
         return None
     slope, _, indices = value.args
@@ -296,8 +293,7 @@ def together(lookups: Sequence[list[Lookup]]) -> list[list[Lookup]]:
 def _columns(slope: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> tuple[relax.Expr, int]:
     """Return where a slope can be read: a wider matrix instead of a copy of its columns, and the first column."""
     source = bound_value(slope, bound)
-    is_slice = isinstance(source, tvm.ir.Call) and source.op == tvm.ir.Op.get("relax.strided_slice")
-    if not is_slice or ints(source.args[1]) != (1,):
+    if not is_call(source, "relax.strided_slice") or ints(source.args[1]) != (1,):
         return slope, 0
     wide, _, begin = source.args[:3]
     return (wide, ints(begin)[0]) if len(shape_of(wide)) == 2 else (slope, 0)  # noqa: PLR2004  (matrices)
