@@ -57,7 +57,8 @@ def _clip_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _map(
     builder: relax.BlockBuilder, element: Callable[[tirx.Expr], tirx.Expr], x: relax.Expr, name: str
 ) -> relax.Expr:
-    return builder.call_te(lambda x: te.compute(x.shape, lambda *at: element(x(*at)), name=name), x)
+    kernel = lambda x: te.compute(x.shape, lambda *at: element(x(*at)), name=name)  # noqa: E731
+    return builder.call_te(kernel, x, primfunc_name_hint=name)
 
 
 @legalizes("relax.maximum", "relax.minimum")
