@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiled_kernels import call, kernel_of
+from compiled_kernels import call, kernel_of, placeholders
 from contraction_cases import DEPTHWISE, GROUPED, WINDOWS, Window, host, random_windows
 from guarded_memory import GUARD_BYTES
 from memory_bound_cases import CONCATS, POOLS, SHAPES, SUMS, added_up, run_up, summed
@@ -86,10 +86,6 @@ class Case:
         return f"{self.family} {' '.join(inputs)}"
 
 
-def floats(*shapes: Sequence[int]) -> list[te.Tensor]:
-    return [te.placeholder(shape, name=f"p{index}") for index, shape in enumerate(shapes)]
-
-
 def elementwise(x: te.Tensor, value: Callable[..., tirx.Expr], name: str) -> te.Tensor:
     return te.compute(x.shape, value, name=name)
 
@@ -97,12 +93,12 @@ def elementwise(x: te.Tensor, value: Callable[..., tirx.Expr], name: str) -> te.
 def convolutions(case: Window) -> list[Case]:
     """The three passes; the first with bias and ReLU behind it, the last as an update in place."""
     geometry = case.stride, case.padding
-    x, w, b = floats(case.x, case.w, case.w[-1:])
+    x, w, b = placeholders(case.x, case.w, case.w[-1:])
     y = contractions.conv2d(x, w, *geometry)
     active = elementwise(y, lambda *i: tirx.max(y(*i) + b(i[-1]), tirx.const(0.0, "float32")), "relu")
-    dy, v = floats(case.y, case.w)
+    dy, v = placeholders(case.y, case.w)
     dx = contractions.conv2d_data_gradient(dy, v, case.x, *geometry)
-    u, du, old = floats(case.x, case.y, case.w)
+    u, du, old = placeholders(case.x, case.y, case.w)
     dw = contractions.conv2d_weight_gradient(u, du, case.w, *geometry)
     new = elementwise(dw, lambda *i: old(*i) - dw(*i) * 0.1, "new")
     return [
@@ -118,8 +114,8 @@ def grouped(case: Window, groups: int | None = None) -> list[Case]:
     geometry = case.stride, case.padding, *most
     names = [f"{prefix}{name}" for name in ("conv2d", "conv2d_data_gradient", "conv2d_weight_gradient")]
     forward, data, weights = (getattr(module, name) for name in names)
-    (x, w), (dy, v), (u, du) = floats(case.x, case.w), floats(case.y, case.w), floats(case.x, case.y)
-    dw, (old,) = weights(u, du, case.w, *geometry), floats(case.w)
+    (x, w), (dy, v), (u, du) = placeholders(case.x, case.w), placeholders(case.y, case.w), placeholders(case.x, case.y)
+    dw, (old,) = weights(u, du, case.w, *geometry), placeholders(case.w)
     new = elementwise(dw, lambda *i: old(*i) - dw(*i) * 0.1, "new")
     return [
         Case(names[0], [x, w, forward(x, w, *geometry)]),
@@ -130,16 +126,16 @@ def grouped(case: Window, groups: int | None = None) -> list[Case]:
 
 def products(m: int, k: int, n: int) -> list[Case]:
     shapes = {"matmul": ((m, k), (k, n)), "matmul_nt": ((m, k), (n, k)), "matmul_tn": ((k, m), (k, n))}
-    operands = {name: floats(*pair) for name, pair in shapes.items()}
+    operands = {name: placeholders(*pair) for name, pair in shapes.items()}
     return [Case(name, [*pair, getattr(contractions, name)(*pair)]) for name, pair in operands.items()]
 
 
 def pools(shape: tuple[int, ...], pool: tuple, stride: tuple, padding: tuple) -> list[Case]:
     geometry = pool, stride, padding
-    (x,) = floats(shape)
+    (x,) = placeholders(shape)
     highest, mean = windowed.max_pool2d(x, *geometry), windowed.avg_pool2d(x, *geometry)
-    u, y, dy = floats(shape, highest.shape, highest.shape)
-    (dm,) = floats(mean.shape)
+    u, y, dy = placeholders(shape, highest.shape, highest.shape)
+    (dm,) = placeholders(mean.shape)
     return [
         Case("max_pool2d", [x, highest]),
         Case("avg_pool2d", [x, mean]),
@@ -149,18 +145,18 @@ def pools(shape: tuple[int, ...], pool: tuple, stride: tuple, padding: tuple) ->
 
 
 def concatenation(shapes: list[tuple[int, ...]], axis: int) -> Case:
-    parts = floats(*shapes)
+    parts = placeholders(*shapes)
     return Case("concat", [*parts, concat(parts, axis)])
 
 
 def plain(shape: tuple[int, ...]) -> list[Case]:
     """Elementwise work with a broadcast, a turned read, and a slice."""
-    x, b = floats(shape, shape[-1:])
+    x, b = placeholders(shape, shape[-1:])
     biased = elementwise(x, lambda *i: x(*i) + b(i[-1]), "biased")
     masked = elementwise(x, lambda *i: tirx.Select(biased(*i) > 0.5, te.exp(biased(*i)), x(*i)), "masked")
-    (y,) = floats(shape)
+    (y,) = placeholders(shape)
     turned = te.compute(shape[::-1], lambda *i: y(*i[::-1]) * 2.0, name="turned")
-    (z,) = floats(shape)
+    (z,) = placeholders(shape)
     part = topi.strided_slice(z, [shape[-1] // 3], [shape[-1]], [1], [len(shape) - 1])
     cases = [Case("elementwise", [x, b, masked]), Case("elementwise", [y, turned])]
     return [*cases, Case("copy", [z, part])] if shape[-1] > 1 else cases
@@ -168,12 +164,12 @@ def plain(shape: tuple[int, ...]) -> list[Case]:
 
 def rows(*shape: int) -> list[Case]:
     """Kernels that go row by row."""
-    pairs = {name: floats(shape, shape) for name in ("softmax", "log_softmax")}
+    pairs = {name: placeholders(shape, shape) for name in ("softmax", "log_softmax")}
     cases = []
     for name, (y, dy) in pairs.items():
         forward, gradient = getattr(normalization, name), getattr(normalization, f"{name}_gradient")
         cases += [Case(name, [y, forward(y)]), Case(f"{name}_gradient", [y, dy, gradient(y, dy)])]
-    x, gamma, beta, dy = floats(shape, shape[-1:], shape[-1:], shape)
+    x, gamma, beta, dy = placeholders(shape, shape[-1:], shape[-1:], shape)
     return [
         *cases,
         Case("layer_norm", [x, gamma, beta, normalization.layer_norm(x, gamma, beta, 1e-5)]),
@@ -183,7 +179,7 @@ def rows(*shape: int) -> list[Case]:
 
 def batched(subscripts: str, **extents: int) -> Case:
     words = subscripts.split("->", maxsplit=1)[0].split(",")
-    left, right = floats(*([extents[letter] for letter in word] for word in words))
+    left, right = placeholders(*([extents[letter] for letter in word] for word in words))
     return Case("batched_matmul", [left, right, batched_matmul(left, right, subscripts)])
 
 
@@ -191,11 +187,11 @@ def norms(shape: tuple[int, ...]) -> list[Case]:
     """Batch norm, forward and backward."""
     channels = shape[-1:]
     (x,), (y, *vectors), (dy, z, mean, inverse) = (
-        floats(shape),
-        floats(shape, *[channels] * 4),
-        floats(shape, shape, channels, channels),
+        placeholders(shape),
+        placeholders(shape, *[channels] * 4),
+        placeholders(shape, shape, channels, channels),
     )
-    slopes = floats(shape, shape, *[channels] * 5)
+    slopes = placeholders(shape, shape, *[channels] * 5)
     return [
         Case("batch_norm_statistics", [x, *normalization.statistics(x, 1e-5)]),
         Case("batch_norm", [y, *vectors, normalization.normalise(y, *vectors)]),
@@ -205,7 +201,10 @@ def norms(shape: tuple[int, ...]) -> list[Case]:
 
 
 def tables(rows: int, width: int, count: int) -> list[Case]:
-    (table, slope), indices = floats((rows, width), (count, width + 3)), te.placeholder((count,), "int32", "indices")
+    (table, slope), indices = (
+        placeholders((rows, width), (count, width + 3)),
+        te.placeholder((count,), "int32", "indices"),
+    )
     lookup = Case("embedding", [table, indices, embedding(table, indices)], {1: rows})
     uses = [Use(0, 0, 1, column=0), Use(0, 0, 1, column=3)]
     update = Case(
@@ -214,13 +213,13 @@ def tables(rows: int, width: int, count: int) -> list[Case]:
         bounds={1: rows},
         shared={3: 0},
     )
-    matrix, other = floats((count, 5), (rows, width))
+    matrix, other = placeholders((count, 5), (rows, width))
     joined = embedding_concat([(matrix,), (other, indices)])
     scattered, running = (
         Case("scatter_sum", added_up(rows, width, count), {1: rows}),
         Case("running_sum", run_up(table)),
     )
-    (cube,) = floats((3, rows, width))
+    (cube,) = placeholders((3, rows, width))
     inner = Case("taken", [cube, indices, taken(cube, indices, 1)], {1: rows})
     concat = Case("embedding_concat", [matrix, other, indices, joined], {2: rows})
     each = te.placeholder((count, width), "int64", "indices")
@@ -231,8 +230,8 @@ def tables(rows: int, width: int, count: int) -> list[Case]:
 
 def bias_kernels(shape: tuple[int, ...]) -> list[Case]:
     """A bias's gradient, and the update of two vectors."""
-    (dy,) = floats(shape)
-    old, slope, other, its_slope = floats(*[shape[-1:]] * 4)
+    (dy,) = placeholders(shape)
+    old, slope, other, its_slope = placeholders(*[shape[-1:]] * 4)
 
     def update(vector: te.Tensor, gradient: te.Tensor) -> te.Tensor:
         return te.compute(vector.shape, lambda i: vector[i] - gradient[i] * 0.1, name="sgd_update")

@@ -253,7 +253,7 @@ RULES = {
     "sgd, clipped": Training(Sgd(0.05), clip_norm=0.5),
 }
 QUICK = [("mlp", "nesterov"), ("mlp", "adamw, clipped")]
-"""Unclipped and clipped: test_update_rules has every rule against its formula, test_torch_schedules against PyTorch."""
+"""Unclipped and clipped: test_updates has every rule against its formula, test_torch_schedules against PyTorch."""
 CASES = [
     *(("mlp", rule) for rule in RULES),
     ("mnist", "adamw"),
