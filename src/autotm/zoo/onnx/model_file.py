@@ -9,17 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import (
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    ValueInfoProto,
-    external_data_helper,
-    helper,
-    inliner,
-    numpy_helper,
-)  # fmt: skip
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, inliner, numpy_helper
 
 from autotm.model.errors import BadInputError, unknown_name
 from autotm.model.graph import Initial
@@ -88,7 +78,7 @@ class ModelFile:
             model, [("", name) for name in EXPANDED], inline_schema_functions=True
         )
         _rewrite_resizing(model, _opset(path, model))
-        external_data_helper.load_external_data_for_model(model, str(path.parent))
+        onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
         values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
         return cls(path, model.graph, _opset(path, model), values)
 

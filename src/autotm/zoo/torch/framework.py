@@ -55,16 +55,6 @@ def _is_of_whole_numbers(node: fx.Node) -> bool:
     return not node.args[0].meta["val"].is_floating_point()
 
 
-def _is_equal_to_itself(node: fx.Node) -> bool:
-    first, second = (source_of(item) for item in node.args)
-    return first is second and not _is_of_whole_numbers(node)
-
-
-def _shows_places(node: fx.Node) -> bool:
-    places = [item for item in node.users if item.args[1] == 1]
-    return any("backward" not in str(user.target) for item in places for user in item.users)
-
-
 def source_of(node: Any) -> Any:
     """Return the node whose operator computes what a node passes on."""
     while isinstance(node, fx.Node) and (node.target is operator.getitem or node.target in SAME):
@@ -94,8 +84,16 @@ _CASES: list[tuple[set[str], str, Callable[[fx.Node], bool]]] = [
     ({"elu.default"}, "a scale", lambda node: any(scale != 1 for scale in node.args[2:])),
     ({"embedding.default"}, "scale_grad_by_freq=True", lambda node: bool(argument(node, 3, "scale_grad_by_freq"))),
     ({"embedding_dense_backward.default"}, "scale_grad_by_freq=True", lambda node: node.args[4]),
-    ({"eq.Tensor", "ne.Tensor"}, "a comparison with itself", _is_equal_to_itself),
-    ({"max_pool2d_with_indices.default"}, "return_indices=True", _shows_places),
+    (
+        {"eq.Tensor", "ne.Tensor"}, "a comparison with itself",
+        lambda node: source_of(node.args[0]) is source_of(node.args[1]) and not _is_of_whole_numbers(node),
+    ),
+    (
+        {"max_pool2d_with_indices.default"}, "return_indices=True",
+        lambda node: any(
+            "backward" not in str(user.target) for item in node.users if item.args[1] == 1 for user in item.users
+        ),
+    ),
     ({"split.Tensor", "split_with_sizes.default"}, "a single part", lambda node: len(node.meta["val"]) == 1),
 ]  # fmt: skip
 """Names of operators, what they are rarely called with, and whether that is so."""

@@ -69,15 +69,11 @@ class ForwardImporter(ExportedProgramImporter):
             "_safe_softmax.default": self._safe_softmax,
             "_native_batch_norm_legit_functional.default": self._batch_norm_training,
             # Without running averages: the batch's own statistics, in training and after it.
-            "_native_batch_norm_legit.no_stats": lambda node: (
-                self._normalised(node, *node.args[:3], node.args[5])[0],
-                None,
-                None,
+            "_native_batch_norm_legit.no_stats": lambda node: _alone(
+                self._normalised(node, *node.args[:3], node.args[5])[0]
             ),
-            "_native_batch_norm_legit_no_training.default": lambda node: (
-                self._batch_norm_by(*node.args[:5], node.args[-1]),
-                None,
-                None,
+            "_native_batch_norm_legit_no_training.default": lambda node: _alone(
+                self._batch_norm_by(*node.args[:5], node.args[-1])
             ),
             "bernoulli.p": self._bernoulli,
             "cat.default": self._concat,
@@ -138,7 +134,7 @@ class ForwardImporter(ExportedProgramImporter):
         x, weight, bias, _, channels, _, groups, epsilon = node.args
         scale, shift = self._scale_and_shift(weight, bias, [channels])
         axes = list(range(2, len(self.shape_of(self.env[x]))))
-        return (self._emit(relax.op.nn.group_norm(self.env[x], scale, shift, groups, 1, axes, epsilon)), None, None)
+        return _alone(self._emit(relax.op.nn.group_norm(self.env[x], scale, shift, groups, 1, axes, epsilon)))
 
     def _scale_and_shift(self, weight: Any, bias: Any, shape: Sequence[int]) -> list[relax.Expr]:
         return [self._whole(item, list(shape), value) for item, value in ((weight, 1.0), (bias, 0.0))]
@@ -348,7 +344,7 @@ class ForwardImporter(ExportedProgramImporter):
         x, shape, weight, bias, epsilon, *_ = (*node.args, *(None,) * 3)
         how = {"axes": list(range(-len(shape), 0)), "epsilon": 1e-5 if epsilon is None else epsilon}
         scale, shift = self._scale_and_shift(weight, bias, shape)
-        return (self._emit(relax.op.nn.layer_norm(self.env[x], scale, shift, **how)), None, None)
+        return _alone(self._emit(relax.op.nn.layer_norm(self.env[x], scale, shift, **how)))
 
     def _concat(self, node: fx.Node) -> relax.Var:
         """Concatenate without the empty parts, which PyTorch takes in any shape."""
@@ -399,6 +395,11 @@ class ForwardImporter(ExportedProgramImporter):
         if array.size and (array == array.flat[0]).all():
             return self._emit(relax.op.full(list(array.shape), relax.const(array.flat[0], dtype), dtype))
         return relax.const(array, dtype)
+
+
+def _alone(result: relax.Var) -> tuple[relax.Var, None, None]:
+    """Return the first of an operator's three results; its gradient computes what it needs of the others."""
+    return result, None, None
 
 
 def dtype_of(node: fx.Node) -> str:
