@@ -134,7 +134,7 @@ def from_onnx(
     fed = inputs_of(path, file.graph, inputs, sizes or {})
     names = {given: f"input_{given}" if given in _TAKEN or given.startswith("output.") else given for given in fed}
     step = _Step(file, fed, names, loss, trains, tuple(fixed), kernels)
-    as_read = step.imported()
+    as_read, _ = step.imported()
     turned = channels_last(as_read)
     batches = [item.shape[0] for item in fed.values() if item.shape]
     kept = {given: value for given, value in file.initializers.items() if given not in turned.parameters}
@@ -162,11 +162,8 @@ class _Step:
     fixed: Sequence[str]
     kernels: Kernels
 
-    def imported(self, in_detail: list[str] | None = None) -> Imported:
-        """Return the file in Relax, and the values of its arguments.
-
-        Where `in_detail` is a list, the outputs are the results of all nodes, whose names are added to it.
-        """
+    def imported(self, *, in_detail: bool = False) -> tuple[Imported, list[str]]:
+        """Return the file in Relax and the names of all nodes' results, which are the outputs if `in_detail`."""
         file, fed, names = self.file, self.fed, self.names
         empty = {given: np.zeros(item.shape, item.dtype) for given, item in fed.items() if 0 in item.shape}
         taken = {given: item for given, item in fed.items() if given not in empty}
@@ -180,8 +177,7 @@ class _Step:
             with builder.dataflow():
                 outputs, arguments = importer.write(file.graph), list(variables.values())
                 builder.place = None
-                if in_detail is not None:
-                    in_detail += importer.results
+                if in_detail:
                     outputs = list(importer.results.values())
                 elif self.loss is not None:
                     loss = LOSSES[self.loss]
@@ -194,7 +190,8 @@ class _Step:
             builder.emit_func_output(output, [*arguments, *importer.parameters.values()])
         importer.checks({name: fill for name, fill in inputs.items() if isinstance(fill, np.ndarray)})
         parameters = {given: file.initializers[given] for given in importer.parameters}
-        return Imported(builder.finalize(), inputs, parameters, {}, lines=builder.lines, check=importer.checks)
+        step = Imported(builder.finalize(), inputs, parameters, {}, lines=builder.lines, check=importer.checks)
+        return step, list(importer.results)
 
     def reference(self, as_read: Imported) -> OnnxReference | None:
         """Return what the step is compared with; None where ONNX's reference lacks an operator."""
@@ -208,8 +205,8 @@ class _Step:
             return [several[0].reshape(())] if self.trains else several
 
         def detailed() -> tuple[Imported, list[str]]:
-            results: list[str] = []
-            return channels_last(replace(self, loss=None).imported(results)), results
+            step, results = replace(self, loss=None).imported(in_detail=True)
+            return channels_last(step), results
 
         read = {given: name for given, name in self.names.items() if name in as_read.inputs}
         return OnnxReference(self.file, read, list(as_read.parameters), outputs, detailed)
