@@ -86,6 +86,15 @@ class StepBuilder:
             )
         )
 
+    def chain(self, layers: int, elements: int) -> None:
+        """Layers, a loss and gradients: layer i writes `ti`, which the next layer and gradient kernel `gi` read."""
+        for layer in range(layers):
+            self.kernel([f"t{layer - 1}" if layer else "data"], {f"t{layer}": elements})
+        self.kernel([f"t{layers - 1}"], {"loss": 1}, role=Role.RESULT)
+        self.kernel([f"t{layers - 1}"], {f"g{layers - 1}": elements})
+        for layer in range(layers - 2, -1, -1):
+            self.kernel([f"t{layer}", f"g{layer + 1}"], {f"g{layer}": elements})
+
     def graph(self, network: str = "random") -> Graph:
         """The finished step."""
         tensors = tuple(

@@ -27,13 +27,7 @@ def chain() -> Graph:
     builder = StepBuilder()
     builder.argument("data", 16, Role.INPUT)
     builder.argument("weight", 16)
-    builder.kernel(["data"], {"t0": values})
-    builder.kernel(["t0"], {"t1": values})
-    builder.kernel(["t1"], {"t2": values})
-    builder.kernel(["t2"], {"loss": 1}, role=Role.RESULT)
-    builder.kernel(["t2"], {"g2": values})
-    builder.kernel(["t1", "g2"], {"g1": values})
-    builder.kernel(["t0", "g1"], {"g0": values})
+    builder.chain(3, values)
     builder.kernel(["weight", "g0"], {"weight_new": 16}, role=Role.RESULT)
     builder.aliases["weight_new"] = "weight"
     return builder.graph("chain")
@@ -88,13 +82,7 @@ def test_recomputing_runs_a_dropped_segment_again_and_moves_nothing() -> None:
 def test_recomputing_a_chain_within_a_segment_needs_its_input_only() -> None:
     builder = StepBuilder()
     builder.argument("data", 16, Role.INPUT)
-    builder.kernel(["data"], {"t0": 1024})
-    for layer in range(1, 8):
-        builder.kernel([f"t{layer - 1}"], {f"t{layer}": 1024})
-    builder.kernel(["t7"], {"loss": 1}, role=Role.RESULT)
-    builder.kernel(["t7"], {"g7": 1024})
-    for layer in range(6, -1, -1):
-        builder.kernel([f"t{layer}", f"g{layer + 1}"], {f"g{layer}": 1024})
+    builder.chain(8, 1024)
     whole = builder.graph()
     assert whole.peak_live_bytes == 9 * MAP_BYTES
     found = run_rival("recompute", problem_of(7, whole), FAULTS)
@@ -194,13 +182,7 @@ def branched() -> Graph:
 def test_every_saved_tensor_goes_out_and_comes_back_and_no_copy_is_beside_a_kernel() -> None:
     builder = StepBuilder()
     builder.argument("data", 16, Role.INPUT)
-    builder.kernel(["data"], {"t0": VALUES})
-    builder.kernel(["t0"], {"t1": VALUES})
-    builder.kernel(["t1"], {"t2": VALUES})
-    builder.kernel(["t2"], {"loss": 1}, role=Role.RESULT)
-    builder.kernel(["t2"], {"g2": VALUES})
-    builder.kernel(["t1", "g2"], {"g1": VALUES})
-    builder.kernel(["t0", "g1"], {"g0": VALUES})
+    builder.chain(3, VALUES)
     found = run_rival("save-on-cpu", problem_of(3, builder.graph("chain")), FAULTS)
     assert found.step_us == 7 * KERNEL_US + 6 * COPY_US
     assert (found.in_bytes, found.out_bytes) == (3 * MAP_BYTES, 3 * MAP_BYTES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 from dataclasses import replace
 
@@ -196,7 +195,7 @@ def _priced_residencies(seed: int) -> tuple[tuple[TensorChoices, ...], int, Pric
     case = random_case(seed, kernels=9)
     problem = Problem(*case, Limit(2, 1), OPTIONS)
     flows, kernels = flows_by_use(problem), len(case.graph.kernels)
-    priced_residencies = PricedResidencies(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels)
+    priced_residencies = PricedResidencies(flows, problem.limit_bytes, kernels)
     return flows, kernels, priced_residencies, np.random.default_rng(seed)
 
 
@@ -247,7 +246,7 @@ def test_cheapest_residencies_keep_the_rules_of_their_flows(seed: int) -> None:
     kernels = len(case.graph.kernels)
     flows = reduce(Choices(flows_by_use(problem)), problem.limit_bytes, kernels).choices.flows
     prices = draw.exponential(1e-3, kernels) * (draw.random(kernels) < 0.5)
-    cheapest = PricedResidencies(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels).cheapest(prices)
+    cheapest = PricedResidencies(flows, problem.limit_bytes, kernels).cheapest(prices)
     rents = HoldingCosts(Prices(prices, (), EnginePrices.none()), problem.limit_bytes)
     assert cheapest.cost_us == pytest.approx([best_value(flow, rents.charges(flow)) for flow in flows])
 
@@ -264,7 +263,7 @@ def test_without_recomputation_holding_is_that_of_the_certificate(seed: int) -> 
     problem = problem_of(random_case(seed, kernels=9), Limit(2, 1))
     flows, kernels = flows_by_use(problem), len(problem.graph.kernels)
     prices = np.random.default_rng(seed).exponential(1e-3, kernels)
-    priced_residencies = PricedResidencies(flows, np.full(len(flows), math.inf), problem.limit_bytes, kernels)
+    priced_residencies = PricedResidencies(flows, problem.limit_bytes, kernels)
     rents = HoldingCosts(Prices(prices, (), EnginePrices.none()), problem.limit_bytes)
     expected = sum(best_value(flow, rents.charges(flow)) for flow in flows)
     cheapest = priced_residencies.cheapest(prices)

@@ -215,19 +215,19 @@ TIGHT, HARD = Limit(39, 1), Limit(2, 1)
 
 
 @pytest.fixture(scope="module")
-def flown_step() -> Case:
+def overlapped_step() -> Case:
     return with_engines(training_step_case(layers=4, branches=3))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_optimal_where_there_is_no_gap(flown_step: Case, optimizer: str) -> None:
-    plan = solved(flown_step, optimizer, Limit(0, 1), SolveOptions(gap=0.0))
+def test_optimal_where_there_is_no_gap(overlapped_step: Case, optimizer: str) -> None:
+    plan = solved(overlapped_step, optimizer, Limit(0, 1), SolveOptions(gap=0.0))
     assert (plan.status, plan.gap) == (Status.OPTIMAL, 0.0)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_within_the_gap_that_was_asked(flown_step: Case, optimizer: str) -> None:
-    plan = solved(flown_step, optimizer, TIGHT, SolveOptions(gap=0.5))
+def test_within_the_gap_that_was_asked(overlapped_step: Case, optimizer: str) -> None:
+    plan = solved(overlapped_step, optimizer, TIGHT, SolveOptions(gap=0.5))
     assert plan.status is Status.WITHIN_GAP
     assert 0 < plan.gap <= 0.5
 
@@ -242,7 +242,7 @@ def test_time_limit_before_the_solver_has_anything(optimizer: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_time_limit_with_a_plan_in_hand(flown_step: Case, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_with_a_plan_in_hand(overlapped_step: Case, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The relaxation has all the time it wants, branch and bound none."""
     search = Session.search
     ended: list[Solved] = []
@@ -252,15 +252,15 @@ def test_time_limit_with_a_plan_in_hand(flown_step: Case, optimizer: str, monkey
         return ended[-1]
 
     monkeypatch.setattr(Session, "search", hurried)
-    plan = solved(flown_step, optimizer, HARD, SolveOptions(gap=0.0))
+    plan = solved(overlapped_step, optimizer, HARD, SolveOptions(gap=0.0))
     assert ended
     assert plan.status is Status.TIME_LIMIT
     assert 0 < plan.gap < 1
 
 
-def test_what_only_the_solver_proves_is_claimed_and_above_the_gap(flown_step: Case) -> None:
+def test_what_only_the_solver_proves_is_claimed_and_above_the_gap(overlapped_step: Case) -> None:
     """Branch and bound is done, but the prices of the relaxation with its rows do not prove as much."""
-    plan = solved(flown_step, "synchronous", HARD, SolveOptions(gap=0.0))
+    plan = solved(overlapped_step, "synchronous", HARD, SolveOptions(gap=0.0))
     assert plan.status is Status.ABOVE_GAP
     assert plan.solver_gap is not None
     assert plan.solver_gap < 1e-6 < plan.gap
@@ -269,7 +269,7 @@ def test_what_only_the_solver_proves_is_claimed_and_above_the_gap(flown_step: Ca
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_interrupt_ends_the_search_and_the_next_one_works(
-    flown_step: Case, optimizer: str, monkeypatch: pytest.MonkeyPatch
+    overlapped_step: Case, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = highs._run_watched
 
@@ -280,12 +280,11 @@ def test_an_interrupt_ends_the_search_and_the_next_one_works(
     with monkeypatch.context() as patched:
         patched.setattr(highs, "_run_watched", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            solved(flown_step, optimizer, TIGHT, SolveOptions(gap=0.5))
-    assert solved(flown_step, optimizer, TIGHT, SolveOptions(gap=0.5)).status is Status.WITHIN_GAP
+            solved(overlapped_step, optimizer, TIGHT, SolveOptions(gap=0.5))
+    assert solved(overlapped_step, optimizer, TIGHT, SolveOptions(gap=0.5)).status is Status.WITHIN_GAP
 
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
-SEARCHING = ("static", "synchronous", "asynchronous")
 FACTOR = 8
 """A power of two: products with it are exact."""
 
@@ -358,7 +357,7 @@ def slower(case: Case) -> Case:
     return replace(case, profile=profile, links=_links(case.links, 1, FACTOR))
 
 
-seeds, optimizers, parts = st.integers(0, 2**31 - 1), st.sampled_from(SEARCHING), st.sampled_from((2, 4))
+seeds, optimizers, parts = st.integers(0, 2**31 - 1), st.sampled_from(OPTIMIZERS), st.sampled_from((2, 4))
 
 
 @given(seeds, optimizers, parts)
@@ -373,7 +372,7 @@ def test_neither_names_nor_units_of_memory_matter(seed: int, optimizer: str, par
     assert claimed_gap(large) < 1e-6
 
 
-@given(seeds, st.sampled_from(SEARCHING[:2]), parts)
+@given(seeds, st.sampled_from(OPTIMIZERS[:2]), parts)
 def test_units_of_time_do_not_matter(seed: int, optimizer: str, parts: int) -> None:
     """Windows of asynchronous moves are cut in whole nanoseconds, and so do not quite scale."""
     case = whole_units_case(seed)
@@ -384,7 +383,7 @@ def test_units_of_time_do_not_matter(seed: int, optimizer: str, parts: int) -> N
     assert claimed_gap(long) < 1e-6
 
 
-@pytest.mark.parametrize("optimizer", SEARCHING)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_cases_depend_on_the_limit(optimizer: str) -> None:
     """Where every plan is as fast, nothing could go wrong."""
     case = whole_units_case(0)

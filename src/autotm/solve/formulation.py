@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -86,14 +87,15 @@ def lookup(variables: Variable, *index: Any) -> Variable:
 
 
 def _add_rows(
-    model: pyo.ConcreteModel, name: str, rows: Mapping[Any, Pairs], lower: float | None, upper: float
+    model: pyo.ConcreteModel,
+    name: str,
+    keys: Iterable[Any],
+    pairs: Callable[..., Pairs],
+    lower: float | None,
+    upper: float,
 ) -> None:
-    """Add constraints lower <= row <= upper under a name, by the keys of `rows`."""
-
-    def rule(_: pyo.ConcreteModel, *key: Any) -> tuple[float | None, LinearExpression, float]:
-        return lower, linear(rows[key if len(key) > 1 else key[0]]), upper
-
-    setattr(model, name, pyo.Constraint(list(rows), rule=rule))
+    """Add constraints lower <= row <= upper under a name; `pairs` gives the row of a key."""
+    setattr(model, name, pyo.Constraint(list(keys), rule=lambda _, *key: (lower, linear(pairs(*key)), upper)))
 
 
 Gap = tuple[int, int]
@@ -143,7 +145,8 @@ class Demand:
         block = pyo.Block(concrete=True)
         self._model.add_component(f"demand_{self._blocks}", block)
         self._blocks += 1
-        _add_rows(block, "demand", {n: rows.terms(span) for n, (rows, span) in enumerate(broken)}, None, 1.0)
+        terms = [rows.terms(span) for rows, span in broken]
+        _add_rows(block, "demand", range(len(broken)), terms.__getitem__, None, 1.0)
         for n, (rows, span) in enumerate(broken):
             rows.constraints[span] = block.demand[n]
         return block
@@ -348,20 +351,15 @@ def rows_of_flows(ilp: Formulation) -> None:
     """
     model, flows = ilp.model, ilp.reduced.choices.flows
     a, b, s = model.a, model.b, model.s
-
-    def add(
-        name: str, keys: Iterable[Key], pairs: Callable[[int, int], Pairs], lower: float | None, upper: float
-    ) -> None:
-        _add_rows(model, name, {key: pairs(*key) for key in keys}, lower, upper)
-
     born, kept = (key for key in a if key[1]), (key for key in b if not flows[key[0]].may_read[key[1]])
-    add("born_fast_once_left_never_returns", born, lambda i, k: [(a[i, k], 1.0), (a[i, k - 1], -1.0)], None, 0.0)
     both = (key for key in b if key in a and flows[key[0]].may_read[key[1]])
+    must = ((index, k) for index in ilp.flows for k, is_must in enumerate(flows[index].must) if is_must)
+    add = partial(_add_rows, model)
+    add("born_fast_once_left_never_returns", born, lambda i, k: [(a[i, k], 1.0), (a[i, k - 1], -1.0)], None, 0.0)
     add("one_fast_state", both, lambda i, k: [(a[i, k], 1.0), (b[i, k], 1.0)], None, 1.0)
     add("stay_starts_copied", s, lambda i, k: [(s[i, k], 1.0), (b[i, k], -1.0)], None, 0.0)
     add("stay_ends_copied", s, lambda i, k: [(s[i, k], 1.0), (b[i, k + 1], -1.0)], None, 0.0)
     add("kept_copied", kept, lambda i, k: [(b[i, k], 1.0), (b[i, k - 1], -1.0)], None, 0.0)
-    must = ((index, k) for index in ilp.flows for k, is_must in enumerate(flows[index].must) if is_must)
     add("required_fast", must, lambda i, k: _fast_at((i, k), ilp, 1.0), 1.0, 1.0)
 
 
@@ -381,11 +379,12 @@ def capacity_chain(ilp: Formulation) -> None:
             if leave < len(rows):
                 changes[leave].add(variable, -size_bytes / ilp.bytes_per_unit)
     ilp.model.flow_into = [change.pairs() for change in changes]
-    chain = {
-        row: pairs + [(u[row], -1.0)] + ([(u[row - 1], 1.0)] if row else [])
-        for row, pairs in enumerate(ilp.model.flow_into)
-    }
-    _add_rows(ilp.model, "capacity_chain", chain, 0.0, 0.0)
+
+    def chain(row: int) -> Pairs:
+        into: Pairs = ilp.model.flow_into[row]
+        return into + [(u[row], -1.0)] + ([(u[row - 1], 1.0)] if row else [])
+
+    _add_rows(ilp.model, "capacity_chain", range(len(rows)), chain, 0.0, 0.0)
 
 
 def rows_of_tables(ilp: Formulation) -> None:
@@ -401,8 +400,8 @@ def rows_of_tables(ilp: Formulation) -> None:
             fast = [(c[item.number, entry], 1.0) for entry, bits in enumerate(slow) if not bits >> operand & 1]
             operands[item.number, operand] = fast + _fast_at(key, ilp, -1.0)
     entries = {item.number: [(c[item.number, entry], 1.0) for entry in range(len(item.table))] for item in ilp.tables}
-    _add_rows(ilp.model, "one_entry", entries, 1.0, 1.0)
-    _add_rows(ilp.model, "entry_follows_operands", operands, 0.0, 0.0)
+    _add_rows(ilp.model, "one_entry", entries, entries.__getitem__, 1.0, 1.0)
+    _add_rows(ilp.model, "entry_follows_operands", operands, lambda *key: operands[key], 0.0, 0.0)
 
 
 def windows_replace_blocking_moves(ilp: Formulation) -> None:
@@ -420,7 +419,7 @@ def windows_replace_blocking_moves(ilp: Formulation) -> None:
             terms.add(lookup(more, index, k + after), -1.0)
             terms.add(lookup(less, index, k + later), 1.0)
             rows[index, k] = terms.pairs()
-        _add_rows(ilp.model, name, rows, None, 0.0)
+        _add_rows(ilp.model, name, rows, lambda *key, rows=rows: rows[key], None, 0.0)
 
 
 def step_time(ilp: Formulation) -> None:

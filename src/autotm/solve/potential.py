@@ -65,7 +65,7 @@ def potential(problem: Problem, plan: Plan) -> Potential:
         for flow, ties in zip(choices.flows, choices.ties, strict=True)
     ]
     again_us = np.array([_again_us(problem, flow) for flow in flows])
-    priced_residencies = PricedResidencies(flows, again_us, problem.limit_bytes, kernels)
+    priced_residencies = PricedResidencies(flows, problem.limit_bytes, kernels, again_us)
 
     def tables_us(byte_us: Floats) -> float:
         rents = HoldingCosts(replace(prices, byte_us=byte_us), problem.limit_bytes)

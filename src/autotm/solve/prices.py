@@ -257,7 +257,7 @@ class Lagrangian:
     def priced_residencies(self) -> PricedResidencies:
         """The flows that share nothing but memory, as arrays."""
         flows = [self.choices.flows[index] for index in self.others]
-        return PricedResidencies(flows, np.full(len(flows), math.inf), self.limit_bytes, self.kernels)
+        return PricedResidencies(flows, self.limit_bytes, self.kernels)
 
 
 class Priced:

@@ -281,12 +281,14 @@ class PricedResidencies:
 
     Args:
         flows: the tensors' choices, with blocking moves.
-        again_us: per flow, what computing it again costs at least; infinite where that cannot be.
         limit_bytes: tensors larger than this never are in fast memory.
         kernels: of the step.
+        again_us: per flow, what computing it again costs at least; infinite where that cannot be.
     """
 
-    def __init__(self, flows: Sequence[TensorChoices], again_us: Floats, limit_bytes: int, kernels: int) -> None:
+    def __init__(
+        self, flows: Sequence[TensorChoices], limit_bytes: int, kernels: int, again_us: Floats | float = math.inf
+    ) -> None:
         self.limit_bytes = limit_bytes
         self.order = sorted(range(len(flows)), key=lambda index: -len(flows[index]))
         self._kernels = kernels
@@ -294,7 +296,7 @@ class PricedResidencies:
         ordered = [flows[index] for index in self.order]
         self._sizes = np.array([flow.size_bytes for flow in ordered], np.int64)
         self._write_us = np.array([flow.write_us for flow in ordered])
-        self._again_us = np.minimum(again_us[self.order], _NEVER)
+        self._again_us = np.minimum(np.broadcast_to(again_us, len(flows))[self.order], _NEVER)
         longest = max(map(len, ordered), default=0)
         self._gadgets = [_gadget([flow for flow in ordered if len(flow) > k], k, limit_bytes) for k in range(longest)]
 

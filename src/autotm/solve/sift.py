@@ -14,7 +14,6 @@ import logging
 import math
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from autotm.solve.highs import Outcome, Session, Solved
 from autotm.solve.problem import Floats, Ints, Problem
 from autotm.solve.reductions import Reduced, undominated
 from autotm.solve.relaxation import prices_of, used_bytes
-from autotm.solve.residencies import CheapestResidencies, PricedResidencies, Residency, occupy
+from autotm.solve.residencies import CheapestResidencies, PricedResidencies, occupy
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +101,7 @@ class Sifting:
         flows, ties = reduced.choices.flows, reduced.choices.ties
         self._open = [index for index in range(len(flows)) if index not in reduced.decided and not ties[index]]
         self._flows = [flows[index] for index in self._open]
-        self._priced_residencies = PricedResidencies(
-            self._flows, np.full(len(self), math.inf), reduced.limit_bytes, self._kernels
-        )
+        self._priced_residencies = PricedResidencies(self._flows, reduced.limit_bytes, self._kernels)
         self._deadline = math.inf
         self._room: Ints = np.full(self._kernels, reduced.limit_bytes, np.int64)
         for index, residency in reduced.decided.items():
@@ -138,7 +135,12 @@ class Sifting:
         for _ in range(_ROUNDS):
             left = self._left(fixed, doubtful)
             relaxed = None  # before the next one takes memory
-            relaxed = self._relaxed(self._in_doubt(residencies, doubtful, sorted(rows), left), self._problem.base_us)
+            # All flows, the clear ones decided.
+            clear = {self._open[number]: residencies[number] for number in np.flatnonzero(~doubtful).tolist()}
+            kept, decided = sorted(rows), {**self._reduced.decided, **clear}
+            room = tuple(left[kept].tolist())
+            part = replace(self._reduced, decided=decided, rows=tuple(kept), room=room, is_partial=True)
+            relaxed = self._relaxed(part, self._problem.base_us)
             if relaxed is None:
                 return None
             prices = self._prices(relaxed)
@@ -208,22 +210,16 @@ class Sifting:
             left = self._room - self._priced_residencies.used_bytes(fixed, ~doubtful)
         return left
 
-    def _in_doubt(self, residencies: Mapping[int, Residency], doubtful: Flags, rows: list[int], left: Ints) -> Reduced:
-        """All flows, the clear ones decided."""
-        clear = {self._open[number]: residencies[number] for number in np.flatnonzero(~doubtful).tolist()}
-        decided, room = {**self._reduced.decided, **clear}, tuple(left[rows].tolist())
-        return replace(self._reduced, decided=decided, rows=tuple(rows), room=room, is_partial=True)
-
     def _crowded(self, over: npt.NDArray[np.floating]) -> list[int]:
         """The worst of the rows that are broken, some way apart."""
-        found: list[int] = []
+        worst: list[int] = []
         apart = self._kernels // (4 * _NEW_ROWS)
         over = over.copy()
-        while len(found) < _NEW_ROWS and over.max() > _CROWDED * self._reduced.limit_bytes:
+        while len(worst) < _NEW_ROWS and over.max() > _CROWDED * self._reduced.limit_bytes:
             row = int(over.argmax())
-            found.append(row)
+            worst.append(row)
             over[max(0, row - apart) : row + apart + 1] = 0.0
-        return found
+        return worst
 
     def _relaxed(self, reduced: Reduced, base_us: float) -> Relaxed | None:
         # Pyomo's models are cycles, and several of them at a time would take more memory than the step itself.
