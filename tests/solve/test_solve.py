@@ -330,10 +330,7 @@ def _links(links: Links, bytes_factor: int, time_factor: int) -> Links:
     beside = links.asynchronous
     assert beside is not None
     beside = replace(
-        beside,
-        to_fast=scaled(beside.to_fast),
-        to_slow=scaled(beside.to_slow),
-        call_us=beside.call_us * time_factor,
+        beside, to_fast=scaled(beside.to_fast), to_slow=scaled(beside.to_slow), call_us=beside.call_us * time_factor
     )
     return replace(links, to_fast=scaled(links.to_fast), to_slow=scaled(links.to_slow), asynchronous=beside)
 

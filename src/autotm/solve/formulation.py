@@ -25,21 +25,16 @@ Key = tuple[int, int]
 
 def keys_of(index: int, flow: TensorChoices) -> tuple[list[Key], list[Key], list[Key]]:
     """Keys of the variables `a`, `b` and `s` of a flow; the others are always zero."""
-    copied = _copied_gadgets(flow)
+    # Fast with a slow copy: read back there, or read back before and kept.
+    copied: set[int] = set()
+    for k in range(1, len(flow)):
+        if flow.may_read[k] or (k - 1 in copied and flow.may[k] and flow.may_between[k - 1]):
+            copied.add(k)
     kept = [k for k in copied if k + 1 in copied and flow.may_read[k + 1] and flow.may_between[k]]
     born = 0
     while born < len(flow) and flow.may[born] and (born == 0 or flow.may_between[born - 1]):
         born += 1
     return [(index, k) for k in range(born)], [(index, k) for k in copied], [(index, k) for k in kept]
-
-
-def _copied_gadgets(flow: TensorChoices) -> set[int]:
-    """Gadgets at which the tensor can be fast with a slow copy: read back there, or read back before and kept."""
-    gadgets: set[int] = set()
-    for k in range(1, len(flow)):
-        if flow.may_read[k] or (k - 1 in gadgets and flow.may[k] and flow.may_between[k - 1]):
-            gadgets.add(k)
-    return gadgets
 
 
 Variable: TypeAlias = Any

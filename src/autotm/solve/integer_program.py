@@ -19,15 +19,7 @@ from autotm.solve.problem import Problem
 from autotm.solve.reductions import Reduced, narrow, reduce
 from autotm.solve.relaxation import integral, prices_of, set_limit, start_from
 from autotm.solve.residencies import Residency
-from autotm.solve.search import (
-    SOLVER_SHARE,
-    Search,
-    add_engine_cuts,
-    cut,
-    decide_fractional,
-    make_addressable,
-    plan_of,
-)
+from autotm.solve.search import SOLVER_SHARE, Search, add_engine_cuts, cut, decide_fractional, make_addressable, plan_of
 from autotm.solve.sift import Sifting, can_be_whole, is_large
 
 log = logging.getLogger(__name__)

@@ -25,14 +25,7 @@ from autotm.solve.gpu_rivals import leanest_of, paging, segmentations, swapping
 from autotm.solve.gpu_simulation import fastest
 from autotm.solve.integer_program import IntegerProgram
 from autotm.solve.optimizer import Optimizer, PagedPlacement, Placement, Rival, SingleTier, ruled, with_pool
-from autotm.solve.paging import (
-    Heap,
-    PageMap,
-    StepCosts,
-    balanced,
-    first_fit,
-    interleave_weights,
-)
+from autotm.solve.paging import Heap, PageMap, StepCosts, balanced, first_fit, interleave_weights
 from autotm.solve.problem import Problem
 from autotm.solve.recheck import cached_us
 

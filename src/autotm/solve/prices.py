@@ -17,15 +17,7 @@ from autotm.model.plan import SlowPrices as StatedSlow
 from autotm.model.plan import SpanPrices as StatedSpans
 from autotm.solve.choices import Choices, TensorChoices, Window, priced
 from autotm.solve.problem import Floats, Ints, Table
-from autotm.solve.residencies import (
-    Charges,
-    PricedCopy,
-    PricedResidencies,
-    Residency,
-    best_value,
-    cost_us,
-    fast_spans,
-)
+from autotm.solve.residencies import Charges, PricedCopy, PricedResidencies, Residency, best_value, cost_us, fast_spans
 
 
 class Fitting:

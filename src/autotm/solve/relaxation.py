@@ -9,16 +9,7 @@ import numpy as np
 
 from autotm.solve.choices import Choices, Window
 from autotm.solve.cuts import Cuts
-from autotm.solve.formulation import (
-    Choice,
-    Formulation,
-    Variable,
-    holdings,
-    kept_copied,
-    keys_of,
-    lookup,
-    value_of,
-)
+from autotm.solve.formulation import Choice, Formulation, Variable, holdings, kept_copied, keys_of, lookup, value_of
 from autotm.solve.highs import Session
 from autotm.solve.prices import Cut, EnginePrices, Prices, SlowPrices
 from autotm.solve.problem import Floats
