@@ -221,14 +221,13 @@ _MIX = 6364136223846793005
 
 @dataclass(frozen=True)
 class _Gadget:
-    """The k-th gadgets of the flows that have one, and the gaps before them."""
+    """The k-th gadgets of the flows that have one, and the gaps before them, which end where these start."""
 
     starts: Ints
     stops: Ints
     slow_us: Floats
     fast_us: Floats
     gap_starts: Ints
-    gap_stops: Ints
     stay_us: Floats
     read_us: Floats
 
@@ -350,7 +349,7 @@ class PricedResidencies:
         paid = np.zeros(len(self.order))
         for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
             held = np.where(fast, holding[gadget.stops] - holding[gadget.starts], 0.0)
-            held += np.where(stayed, holding[gadget.gap_stops] - holding[gadget.gap_starts], 0.0)
+            held += np.where(stayed, holding[gadget.starts] - holding[gadget.gap_starts], 0.0)
             paid[: len(gadget)] += held * self._sizes[: len(gadget)]
         return self._in_order(paid)
 
@@ -359,7 +358,7 @@ class PricedResidencies:
         change, ordered = np.zeros(self._kernels + 1), chosen[self.order]
         for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
             self._hold(change, fast & ordered[: len(gadget)], gadget.starts, gadget.stops)
-            self._hold(change, stayed & ordered[: len(gadget)], gadget.gap_starts, gadget.gap_stops)
+            self._hold(change, stayed & ordered[: len(gadget)], gadget.gap_starts, gadget.starts)
         return _summed(change)
 
     def holders(self, cheapest: CheapestResidencies, kernel: int) -> Flags:
@@ -367,7 +366,7 @@ class PricedResidencies:
         holds = np.zeros(len(self.order), bool)
         for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
             at = fast & (gadget.starts <= kernel) & (kernel < gadget.stops)
-            at |= stayed & (gadget.gap_starts <= kernel) & (kernel < gadget.gap_stops)
+            at |= stayed & (gadget.gap_starts <= kernel) & (kernel < gadget.starts)
             holds[: len(gadget)] |= at
         return self._in_order(holds)
 
@@ -390,7 +389,7 @@ class PricedResidencies:
         """Costs of the three states after a gap, and for each twice the state before it plus whether it stayed."""
         count = len(gadget)
         born, copied, slow = costs
-        stay_us = gadget.stay_us + holding.of(gadget.gap_starts, gadget.gap_stops)
+        stay_us = gadget.stay_us + holding.of(gadget.gap_starts, gadget.starts)
         write_us, again_us = self._write_us[:count], self._again_us[:count]
         back_us = np.minimum(gadget.read_us, again_us)
         options: tuple[tuple[tuple[Floats, int], ...], ...] = (
@@ -425,7 +424,7 @@ class PricedResidencies:
             if k:
                 code = codes[k - 1][states[:count], np.arange(count)].astype(np.int64)
                 stayed = code % 2 == 1
-                self._hold(change, stayed, gadget.gap_starts, gadget.gap_stops)
+                self._hold(change, stayed, gadget.gap_starts, gadget.starts)
                 states[:count] = code // 2
                 signature[:count] = signature[:count] * _MIX + code + 1
             between.append(stayed)
@@ -452,7 +451,6 @@ def _gadget(flows: Sequence[TensorChoices], k: int, limit_bytes: int) -> _Gadget
         slow_us=np.array([_NEVER if flow.must[k] else flow.slow_us[k] for flow in flows]),
         fast_us=allowed([flow.may[k] and flow.size_bytes <= limit_bytes for flow in flows]),
         gap_starts=np.array(before, np.int64),
-        gap_stops=np.array([flow.starts[k] for flow in flows], np.int64),
         stay_us=allowed([k > 0 and flow.may_between[k - 1] for flow in flows]),
         read_us=np.array([flow.read_us if flow.may_read[k] else _NEVER for flow in flows]),
     )
