@@ -32,14 +32,14 @@ _Job = tuple[int, int, int, str]
 
 @dataclass(frozen=True)
 class Engines:
-    """The engines beside one step, by destination."""
+    """The engines that copy while the kernels of one step run, by destination."""
 
     graph: CountedGraph
     links: Links
     kernel_ns: npt.NDArray[np.int64]
 
     @classmethod
-    def beside(cls, graph: CountedGraph, profile: Profile, links: Links) -> Engines:
+    def of(cls, graph: CountedGraph, profile: Profile, links: Links) -> Engines:
         """(A1) With the least all-fast time of every kernel over its implementations."""
         least = [profile.least_us(kernel) for kernel in graph.kernels]
         return cls(graph, links, np.rint(np.array(least) * 1e3).astype(np.int64))
@@ -52,18 +52,18 @@ class Engines:
     @cached_property
     def held_up_ns(self) -> dict[Tier, npt.NDArray[np.int64]]:
         """(kernels + 1,) By destination: what kernels add, until each begins, to a copy as long as they are."""
-        found = {}
+        held_up = {}
         for tier in Tier:
             shares = np.array([self.links.contention(tier)[kernel.op_class].to_copy for kernel in self.graph.kernels])
-            found[tier] = np.concatenate(([0], np.cumsum(np.rint(shares * self.kernel_ns).astype(np.int64))))
-        return found
+            held_up[tier] = np.concatenate(([0], np.cumsum(np.rint(shares * self.kernel_ns).astype(np.int64))))
+        return held_up
 
     def alone_ns(self, tensor: Tensor, destination: Tier) -> int:
-        """(A1) How long an engine works at a move with no kernel beside it."""
+        """(A1) How long an engine works at a move while no kernel runs."""
         return math.ceil(1e3 * self.links.transfer_us(destination, tensor.size_bytes))
 
     def work_ns(self, tensor: Tensor, destination: Tier, start: int, end: int) -> int:
-        """(A2) How long an engine works at a move beside kernels [start, end)."""
+        """(A2) How long an engine works at a move that overlaps kernels [start, end)."""
         alone = self.alone_ns(tensor, destination)
         held_up, until = self.held_up_ns[destination], self.until_ns
         more = alone * int(held_up[end] - held_up[start])
@@ -290,7 +290,7 @@ def certified_bound_us(
 ) -> float:
     """The bound of the plan's certificate.
 
-    `moves` says whether the optimizer may move tensors; `engines` those that copy beside kernels if it has any.
+    `moves` says whether the optimizer may move tensors; `engines` those whose copies overlap kernels if it has any.
 
     Raises:
         FaultError: the certificate is malformed.
@@ -337,7 +337,7 @@ class _Charged:
     spans: Mapping[Tier, Spans]
 
     @cached_property
-    def beside(self) -> BesideKernels:
+    def overlap(self) -> BesideKernels:
         """What asynchronous moves add to the step."""
         return BesideKernels(self.graph, self.profile, self.links)
 
@@ -370,16 +370,16 @@ class _Charged:
         blocking = self.links.copy_us(destination, tensor.size_bytes)
         if self.engines is None:
             return blocking
-        if self.beside.least_added_us(destination, tensor.size_bytes) >= blocking:
+        if self.overlap.least_added_us(destination, tensor.size_bytes) >= blocking:
             return blocking
         least = blocking
         for start, stop in self.engines.windows(tensor, destination, first, end):
-            beside = self.beside.added_us(destination, tensor.size_bytes, start, stop)
-            if beside >= blocking:
+            added = self.overlap.added_us(destination, tensor.size_bytes, start, stop)
+            if added >= blocking:
                 continue
             work_ns = self.engines.work_ns(tensor, destination, start, stop)
             work_us = work_ns * self.spans[destination].around_us(start, stop)
-            least = min(least, beside + self.fast_us(tensor, start, stop) + work_us)
+            least = min(least, added + self.fast_us(tensor, start, stop) + work_us)
         return least
 
 
@@ -389,12 +389,12 @@ def _slow_prices(slow: SlowPrices, menus: Menus, tabled: Sequence[int]) -> SlowP
     require(same, Fault.CERTIFICATE, "prices of slow operands without their kernels and tensors")
     require(bool(np.isfinite(slow.prices_us).all()), Fault.CERTIFICATE, "a price of a slow operand is not finite")
     names = {(index, name): 0.0 for index in tabled for name in menus.operands(index)}
-    found = dict(zip(zip(slow.kernels, slow.tensors, strict=True), slow.prices_us, strict=True))
-    for kernel, tensor in found:
+    stated = dict(zip(zip(slow.kernels, slow.tensors, strict=True), slow.prices_us, strict=True))
+    for kernel, tensor in stated:
         known = (kernel, tensor) in names
         require(known, Fault.CERTIFICATE, f"a price of '{tensor}' at kernel {kernel}, which has no table with it")
-    require(len(found) == len(slow.kernels), Fault.CERTIFICATE, "two prices of one slow operand")
-    return {**names, **found}
+    require(len(stated) == len(slow.kernels), Fault.CERTIFICATE, "two prices of one slow operand")
+    return names | stated
 
 
 def _cheapest_for_life(charged: _Charged, tensor: Tensor, tier: Tier | None) -> float:

@@ -38,34 +38,25 @@ class PricedCut:
     """
 
     def __init__(self, number: int, cut: Cut, movable: Mapping[str, int], count: int) -> None:
-        _require_valid_cut(number, cut, movable)
-        self._least_bytes = _least_bytes([movable[name] for name in cut.tensors], cut.weights)
+        known = set(cut.tensors) <= set(movable) and len(set(cut.tensors)) == len(cut.tensors)
+        require(known, Fault.CERTIFICATE, f"the tensors of cut {number} are not distinct tensors that can move")
+        whole = len(cut.weights) == len(cut.tensors) and all(weight >= 1 for weight in cut.weights)
+        require(whole, Fault.CERTIFICATE, f"cut {number} has not one weight >= 1 a tensor")
+        total = sum(cut.weights)
+        require(total <= _MOST_WEIGHT, Fault.CERTIFICATE, f"cut {number} weighs {total}, more than {_MOST_WEIGHT}")
+        # By weight, the fewest bytes of tensors that weigh exactly that; then that or more.
+        exact = np.full(total + 1, np.iinfo(np.int64).max // 2, np.int64)
+        exact[0] = 0
+        for name, weight in zip(cut.tensors, cut.weights, strict=True):
+            exact[weight:] = np.minimum(exact[weight:], exact[:-weight] + movable[name])
+        self._least_bytes: Ints = np.minimum.accumulate(exact[::-1])[::-1]
         self.prices_us = spread(cut, count)
         self.until = until(self.prices_us)
 
     def most(self, room_bytes: int | Ints) -> Ints:
         """W: the most that fits so many bytes, 0 where that is none."""
-        found: Ints = np.searchsorted(self._least_bytes, np.maximum(room_bytes, 0), side="right") - 1
-        return found
-
-
-def _require_valid_cut(number: int, cut: Cut, movable: Mapping[str, int]) -> None:
-    known = set(cut.tensors) <= set(movable) and len(set(cut.tensors)) == len(cut.tensors)
-    require(known, Fault.CERTIFICATE, f"the tensors of cut {number} are not distinct tensors that can move")
-    whole = len(cut.weights) == len(cut.tensors) and all(weight >= 1 for weight in cut.weights)
-    require(whole, Fault.CERTIFICATE, f"cut {number} has not one weight >= 1 a tensor")
-    total = sum(cut.weights)
-    require(total <= _MOST_WEIGHT, Fault.CERTIFICATE, f"cut {number} weighs {total}, more than {_MOST_WEIGHT}")
-
-
-def _least_bytes(sizes_bytes: Sequence[int], weights: Sequence[int]) -> Ints:
-    """By weight, the fewest bytes of tensors that weigh as much or more."""
-    exact = np.full(sum(weights) + 1, np.iinfo(np.int64).max // 2, np.int64)
-    exact[0] = 0
-    for size_bytes, weight in zip(sizes_bytes, weights, strict=True):
-        exact[weight:] = np.minimum(exact[weight:], exact[:-weight] + size_bytes)
-    least: Ints = np.minimum.accumulate(exact[::-1])[::-1]
-    return least
+        most: Ints = np.searchsorted(self._least_bytes, np.maximum(room_bytes, 0), side="right") - 1
+        return most
 
 
 class HoldingCosts:
@@ -120,12 +111,17 @@ def spread(stated: KernelPrices | Cut, count: int) -> Floats:
     kernels = list(stated.kernels)
     distinct = kernels == sorted(set(kernels)) and all(0 <= kernel < count for kernel in kernels)
     require(distinct, Fault.CERTIFICATE, "kernels with prices are not distinct, ascending kernels of the step")
-    found = np.asarray(stated.prices_us, dtype=np.float64)
-    require(len(found) == len(kernels), Fault.CERTIFICATE, f"{len(found)} prices for {len(kernels)} kernels")
-    valid = bool(np.isfinite(found).all() and (found >= 0).all())
-    require(valid, Fault.CERTIFICATE, "a price is not finite and >= 0")
+    total = len(stated.prices_us)
+    require(total == len(kernels), Fault.CERTIFICATE, f"{total} prices for {len(kernels)} kernels")
     prices = np.zeros(count)
-    prices[kernels] = found
+    prices[kernels] = _prices(stated.prices_us, "a price")
+    return prices
+
+
+def _prices(stated: Sequence[float], what: str) -> Floats:
+    prices = np.asarray(stated, dtype=np.float64)
+    valid = bool(np.isfinite(prices).all() and (prices >= 0).all())
+    require(valid, Fault.CERTIFICATE, f"{what} is not finite and >= 0")
     return prices
 
 
@@ -143,9 +139,12 @@ class Spans:
     """
 
     def __init__(self, stated: SpanPrices, count: int) -> None:
-        _require_valid_spans(stated, count)
+        same = len(stated.starts) == len(stated.ends) == len(stated.prices_us)
+        require(same, Fault.CERTIFICATE, "prices of spans without their first and last kernels")
+        inside = all(0 <= start < end <= count for start, end in zip(stated.starts, stated.ends, strict=True))
+        require(inside, Fault.CERTIFICATE, "a span with a price is not one of kernels of the step")
         self._starts, self._ends = np.array(stated.starts, np.int64), np.array(stated.ends, np.int64)
-        self._price_us = np.array(stated.prices_us, np.float64)
+        self._price_us = _prices(stated.prices_us, "the price of a span")
 
     def whole_us(self, until_ns: Ints) -> float:
         """Of all that the engine can do in the spans; kernels begin at `until_ns`."""
@@ -154,13 +153,3 @@ class Spans:
     def around_us(self, start: int, end: int) -> float:
         """Of a nanosecond of work that must be done within kernels [start, end)."""
         return float(self._price_us[(self._starts <= start) & (self._ends >= end)].sum())
-
-
-def _require_valid_spans(stated: SpanPrices, count: int) -> None:
-    same = len(stated.starts) == len(stated.ends) == len(stated.prices_us)
-    require(same, Fault.CERTIFICATE, "prices of spans without their first and last kernels")
-    inside = all(0 <= start < end <= count for start, end in zip(stated.starts, stated.ends, strict=True))
-    require(inside, Fault.CERTIFICATE, "a span with a price is not one of kernels of the step")
-    prices_us = np.asarray(stated.prices_us, dtype=np.float64)
-    valid = bool(np.isfinite(prices_us).all() and (prices_us >= 0).all())
-    require(valid, Fault.CERTIFICATE, "the price of a span is not finite and >= 0")

@@ -1,18 +1,16 @@
-"""Faults of plans and programs, and the rules that both checks share: calls, exemptions of GPU rivals."""
+"""Faults of plans and programs, and the rules that both checks share: of calls, and of each optimizer."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 from autotm.model.errors import IllegalPlanError
 from autotm.model.graph import Graph, Tier
 from autotm.model.limit import storage_of
-from autotm.model.links import Links
-from autotm.model.plan import Move, Plan
-from autotm.model.profile import Profile
+from autotm.model.plan import Plan
 
 # The ways a plan or program can be wrong.
 
@@ -123,45 +121,52 @@ def _arguments(graph: Graph, index: int, *, written: bool) -> set[str]:
     return {storage_of(graph, name) for name in names if not graph.by_name[name].role.is_movable}
 
 
-# What others do on a GPU: plans that are held to no limit, and copies that the next kernel waits for.
-
-UNLIMITED = frozenset({"managed-memory", "lru-paging", "swap-all", "recompute"})
-"""Optimizers whose plans may exceed the limit. Such a program does not run, but for the managed one."""
-
-REPEATING = frozenset({"recompute"})
-"""Optimizers that may call kernels again."""
-
-WAITING = frozenset({"swap-all"})
-"""Optimizers whose asynchronous moves are beside one kernel each, and the next one waits for them."""
+# What the plans of each optimizer may do, written down a second time.
 
 
-def check_beside_one_kernel(moves: Sequence[Move]) -> None:
-    """No asynchronous move is beside more than one kernel.
+class Rules(NamedTuple):
+    """What an optimizer may do.
 
-    Raises:
-        FaultError: one is.
+    Attributes:
+        tiers: that it may use.
+        moves: whether it moves tensors.
+        async_moves: whether moves may be asynchronous.
+        searched: whether its plans state a bound; those of all others state their own time, and prove nothing.
+        cached: whether fast memory is a cache.
+        paged: whether Linux places pages.
+        unlimited: whether its plans may exceed the limit. Such a program does not run, but for the managed one.
+        repeats: whether it may call kernels again.
+        waits: whether its asynchronous moves overlap one kernel each, and the next one waits for them, as on a GPU.
     """
-    for move in moves:
-        alone = move.since is None or move.before == move.since + 1
-        where = f"'{move.tensor}' beside kernels [{move.since}, {move.before}), of which the second waits for it"
-        require(alone, Fault.WINDOW, where)
+
+    tiers: frozenset[Tier]
+    moves: bool = False
+    async_moves: bool = False
+    searched: bool = False
+    cached: bool = False
+    paged: bool = False
+    unlimited: bool = False
+    repeats: bool = False
+    waits: bool = False
 
 
-def waits_us(graph: Graph, profile: Profile, links: Links, moves: Sequence[Move]) -> float:
-    """How much longer than their kernels the copies beside these take, summed over kernels; both directions at once.
+_FAST, _SLOW, _BOTH = frozenset({Tier.FAST}), frozenset({Tier.SLOW}), frozenset(Tier)
+RULES = {
+    "all-fast": Rules(_FAST),
+    "all-slow": Rules(_SLOW),
+    "memory-mode": Rules(_SLOW, cached=True),
+    "numa": Rules(_BOTH),
+    "linux-preferred": Rules(_SLOW, paged=True),
+    "linux-interleave": Rules(_SLOW, paged=True),
+    "linux-weighted-interleave": Rules(_SLOW, paged=True),
+    "linux-balancing": Rules(_SLOW, paged=True),
+    "static": Rules(_BOTH, searched=True),
+    "synchronous": Rules(_BOTH, moves=True, searched=True),
+    "asynchronous": Rules(_BOTH, moves=True, async_moves=True, searched=True),
+    "managed-memory": Rules(_FAST, unlimited=True),
+    "lru-paging": Rules(_BOTH, moves=True, unlimited=True),
+    "swap-all": Rules(_BOTH, moves=True, async_moves=True, unlimited=True, waits=True),
+    "recompute": Rules(_FAST, unlimited=True, repeats=True),
+}
 
-    `graph` is the step with the implementations that run.
-    """
-    waits = []
-    for index, kernel in enumerate(graph.kernels):
-        beside = [move for move in moves if move.since == index]
-        longest_us = max(
-            math.fsum(
-                links.transfer_us(tier, graph.by_name[move.tensor].size_bytes)
-                for move in beside
-                if move.destination is tier
-            )
-            for tier in Tier
-        )
-        waits.append(max(0.0, longest_us - profile.base_us(kernel)))
-    return math.fsum(waits)
+UNLIMITED = frozenset(name for name, rules in RULES.items() if rules.unlimited)

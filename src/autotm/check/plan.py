@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from autotm.check.bound import Engines, certified_bound_us, check_tabled, computed, kernel_us
-from autotm.check.fault import REPEATING, UNLIMITED, WAITING, Fault, check_beside_one_kernel, require, waits_us
+from autotm.check.fault import RULES, UNLIMITED, Fault, require
 from autotm.check.one_pool import check_cached, check_paged
 from autotm.model.cache import amplified_bytes
 from autotm.model.errors import unknown_name
 from autotm.model.files import hash_of
-from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, CountedGraph, Tier
+from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, CountedGraph, Tensor, Tier
 from autotm.model.limit import counted_by, fixed_bytes
 from autotm.model.links import BesideKernels, Links
 from autotm.model.plan import Move, Plan, Status, Stay
@@ -38,11 +38,15 @@ class Residence:
 
     def check(self) -> None:
         """Every stay has data from its first kernel on, every move a source and a destination, in the stated order."""
-        self._check_order()
+        stays = [(stay.start, stay.tensor, stay.tier.value) for stay in self._plan.stays]
+        require(stays == sorted(stays), Fault.ORDER, "stays are not sorted by start, tensor, tier")
+        moves = [(move.before, not move.is_asynchronous, move.destination is Tier.FAST) for move in self._plan.moves]
+        order = "asynchronous ones first, then those to slow memory"
+        require(moves == sorted(moves), Fault.ORDER, f"moves are not in the order of completion, {order}")
         for stay in self._plan.stays:
             self._check_stay(stay)
-        for (tensor, tier), stays in self._stays.items():
-            for before, after in pairwise(stays):
+        for (tensor, tier), of_tensor in self._stays.items():
+            for before, after in pairwise(of_tensor):
                 apart = before.end <= after.start
                 require(apart, Fault.DOUBLE_STAY, f"'{tensor}' in {tier} memory from {after.start}")
         for move in self._plan.moves:
@@ -54,10 +58,6 @@ class Residence:
                 held = any(self.usable(movable.name, tier, user) for tier in Tier)
                 require(held, Fault.NOT_HELD, f"'{movable.name}' at kernel {user}")
 
-    def holds(self, tensor: str, tier: Tier, kernel: int) -> bool:
-        """Whether a stay in `tier` covers `kernel`."""
-        return any(stay.start <= kernel < stay.end for stay in self._stays[tensor, tier])
-
     def usable(self, tensor: str, tier: Tier, kernel: int) -> bool:
         """Whether a stay in `tier` covers `kernel`, and no asynchronous move is still filling it."""
         filling = any(
@@ -65,7 +65,8 @@ class Residence:
             for move in self._moves[tensor]
             if move.is_asynchronous
         )
-        return self.holds(tensor, tier, kernel) and not filling
+        held = any(stay.start <= kernel < stay.end for stay in self._stays[tensor, tier])
+        return held and not filling
 
     def slow_operands(self, kernel: int) -> frozenset[str]:
         """Movable operands that the kernel has to use in slow memory, having no copy in fast memory."""
@@ -73,53 +74,42 @@ class Residence:
         movable = (name for name in names if self._graph.by_name[name].is_movable)
         return frozenset(name for name in movable if not self.usable(name, Tier.FAST, kernel))
 
-    def _check_order(self) -> None:
-        stays = [(stay.start, stay.tensor, stay.tier.value) for stay in self._plan.stays]
-        require(stays == sorted(stays), Fault.ORDER, "stays are not sorted by start, tensor, tier")
-        moves = [(move.before, not move.is_asynchronous, move.destination is Tier.FAST) for move in self._plan.moves]
-        order = "asynchronous ones first, then those to slow memory"
-        require(moves == sorted(moves), Fault.ORDER, f"moves are not in the order of completion, {order}")
+    def _movable(self, name: str, what: str) -> Tensor:
+        tensor = self._graph.by_name.get(name)
+        known = tensor is not None and tensor.is_movable
+        require(known, Fault.UNKNOWN_TENSOR, f"{what} of '{name}'")
+        assert tensor is not None
+        return tensor
 
     def _check_stay(self, stay: Stay) -> None:
-        tensor = self._graph.by_name.get(stay.tensor)
-        known = tensor is not None and tensor.is_movable
-        require(known, Fault.UNKNOWN_TENSOR, f"stay of '{stay.tensor}'")
-        assert tensor is not None
+        tensor, where = self._movable(stay.tensor, "stay"), f"'{stay.tensor}' stays during [{stay.start}, {stay.end})"
         inside = tensor.live.start <= stay.start < stay.end <= tensor.live.stop
-        require(
-            inside, Fault.BAD_SPAN, f"'{stay.tensor}' stays during [{stay.start}, {stay.end}), lives in {tensor.live}"
-        )
+        require(inside, Fault.BAD_SPAN, f"{where}, lives in {tensor.live}")
         whole = tensor.held is None or (stay.start, stay.end) == tensor.held
         require(whole, Fault.BAD_SPAN, f"'{stay.tensor}', which the next step needs too, leaves {stay.tier} memory")
 
     def _check_move(self, move: Move) -> None:
-        tensor = self._graph.by_name.get(move.tensor)
-        known = tensor is not None and tensor.is_movable
-        require(known, Fault.UNKNOWN_TENSOR, f"move of '{move.tensor}'")
-        assert tensor is not None
+        tensor = self._movable(move.tensor, "move")
         where = f"'{move.tensor}' to {move.destination} before kernel {move.before}"
-        require(tensor.live.start < move.start < tensor.live.stop, Fault.BAD_SPAN, where)
-        require(move.before < tensor.live.stop, Fault.BAD_SPAN, where)
-        require(self._has_source(move), Fault.NO_SOURCE, where)
-        begins = any(
-            stay.start == move.start and stay.end > move.before for stay in self._stays[move.tensor, move.destination]
-        )
-        require(begins, Fault.NO_DESTINATION, where)
-        rivals = [
-            rival
-            for rival in self._moves[move.tensor]
-            if (rival.destination, rival.start) == (move.destination, move.start)
-        ]
-        require(len(rivals) == 1, Fault.ORDER, f"{where}, twice")
-
-    def _has_source(self, move: Move) -> bool:
-        """Whether one stay holds the tensor, complete, from the start of the move to its end."""
+        inside = tensor.live.start < move.start < tensor.live.stop and move.before < tensor.live.stop
+        require(inside, Fault.BAD_SPAN, where)
+        # One stay holds the tensor, complete, from the start of the move to its end.
         to_slow = move.destination is Tier.SLOW
         source = Tier.FAST if to_slow else Tier.SLOW
         blocking = (move.before - 1, move.before) if to_slow else (move.before, move.before + 1)
         start, stop = (move.start, move.before) if move.is_asynchronous else blocking
         covered = any(stay.start <= start and stop <= stay.end for stay in self._stays[move.tensor, source])
-        return covered and self.usable(move.tensor, source, start)
+        require(covered and self.usable(move.tensor, source, start), Fault.NO_SOURCE, where)
+        begins = any(
+            stay.start == move.start and stay.end > move.before for stay in self._stays[move.tensor, move.destination]
+        )
+        require(begins, Fault.NO_DESTINATION, where)
+        same = [
+            other
+            for other in self._moves[move.tensor]
+            if (other.destination, other.start) == (move.destination, move.start)
+        ]
+        require(len(same) == 1, Fault.ORDER, f"{where}, twice")
 
     def _check_origin(self, stay: Stay) -> None:
         other = Tier.FAST if stay.tier is Tier.SLOW else Tier.SLOW
@@ -149,6 +139,7 @@ def check_addresses(graph: ChosenGraph, plan: Plan) -> None:
     require(count == len(plan.stays), Fault.ADDRESS, f"{count} offsets, {len(plan.stays)} stays")
     begins: dict[int, list[int]] = defaultdict(list)
     ends: dict[int, list[int]] = defaultdict(list)
+    extents: list[tuple[int, int, int]] = []
     unlimited = plan.optimizer in UNLIMITED or plan.limit.is_unlimited
     for number, (stay, offset) in enumerate(zip(plan.stays, plan.offsets, strict=True)):
         require(offset >= 0 and offset % ALIGNMENT_BYTES == 0, Fault.ALIGNMENT, f"'{stay.tensor}' at offset {offset}")
@@ -157,17 +148,13 @@ def check_addresses(graph: ChosenGraph, plan: Plan) -> None:
         require(inside, Fault.LIMIT, f"'{stay.tensor}' ends at byte {top}, the limit is {plan.dram_limit_bytes}")
         begins[stay.start].append(number)
         ends[stay.end].append(number)
+        extents.append((offset, top, number))
     held: dict[Tier, list[tuple[int, int, int]]] = {tier: [] for tier in Tier}
     for kernel in sorted(begins.keys() | ends.keys()):
         for number in ends[kernel]:
-            held[plan.stays[number].tier].remove(_bytes(graph, plan, number))
+            held[plan.stays[number].tier].remove(extents[number])
         for number in begins[kernel]:
-            _take(held[plan.stays[number].tier], _bytes(graph, plan, number), plan, kernel)
-
-
-def _bytes(graph: ChosenGraph, plan: Plan, number: int) -> tuple[int, int, int]:
-    offset = plan.offsets[number]
-    return offset, offset + graph.by_name[plan.stays[number].tensor].allocated_bytes, number
+            _take(held[plan.stays[number].tier], extents[number], plan, kernel)
 
 
 def _take(held: list[tuple[int, int, int]], mine: tuple[int, int, int], plan: Plan, kernel: int) -> None:
@@ -179,34 +166,6 @@ def _take(held: list[tuple[int, int, int]], mine: tuple[int, int, int], plan: Pl
         require(apart, Fault.OVERLAP, f"{names} share bytes from kernel {kernel} on")
     insort(held, mine)
 
-
-_RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
-    "all-fast": (frozenset({Tier.FAST}), False, False),
-    "all-slow": (frozenset({Tier.SLOW}), False, False),
-    "memory-mode": (frozenset({Tier.SLOW}), False, False),
-    "numa": (frozenset(Tier), False, False),
-    "linux-preferred": (frozenset({Tier.SLOW}), False, False),
-    "linux-interleave": (frozenset({Tier.SLOW}), False, False),
-    "linux-weighted-interleave": (frozenset({Tier.SLOW}), False, False),
-    "linux-balancing": (frozenset({Tier.SLOW}), False, False),
-    "static": (frozenset(Tier), False, False),
-    "synchronous": (frozenset(Tier), True, False),
-    "asynchronous": (frozenset(Tier), True, True),
-    "managed-memory": (frozenset({Tier.FAST}), False, False),
-    "lru-paging": (frozenset(Tier), True, False),
-    "swap-all": (frozenset(Tier), True, True),
-    "recompute": (frozenset({Tier.FAST}), False, False),
-}
-"""Per optimizer: the tiers it may use, whether it moves tensors, and whether moves may be asynchronous."""
-
-_CACHED = frozenset({"memory-mode"})
-"""Optimizers for which fast memory is a cache."""
-
-_SEARCHED = frozenset({"static", "synchronous", "asynchronous"})
-"""Optimizers whose plans state a bound; those of all others state their own time, and prove nothing."""
-
-_PAGED = frozenset({"linux-preferred", "linux-interleave", "linux-weighted-interleave", "linux-balancing"})
-"""Optimizers for which Linux places pages."""
 
 _TIME = 1e-9
 """Relative difference allowed for sums of floating-point times in another order."""
@@ -235,21 +194,20 @@ def check_plan(
         FaultError: the first broken rule.
         BadInputError: the plan names an optimizer that is not known here.
     """
-    if plan.optimizer not in _RULES:
-        raise unknown_name("optimizer", plan.optimizer, _RULES)
+    if plan.optimizer not in RULES:
+        raise unknown_name("optimizer", plan.optimizer, RULES)
     require(plan.graph_hash == hash_of(graph), Fault.OTHER_GRAPH, f"plan for {plan.graph_hash}, graph {hash_of(graph)}")
     counts = counted_by(graph)
     require(plan.counts == counts, Fault.OTHER_GRAPH, f"the plan counts {plan.counts}, the graph given {counts}")
     chosen = computed(graph, plan)
     check_tabled(graph, plan)
-    once = plan.optimizer in REPEATING or not plan.calls
+    rules = RULES[plan.optimizer]
+    once = rules.repeats or not plan.calls
     require(once, Fault.CALLS, f"'{plan.optimizer}' runs each kernel once, the plan has {len(plan.calls)} calls")
     residence = Residence(chosen, plan)
     residence.check()
-    cached = plan.optimizer in _CACHED
-    require(cached == (plan.cached is not None), Fault.CACHE, f"'{plan.optimizer}' plan, cached: {plan.cached}")
-    paged = plan.optimizer in _PAGED
-    require(paged == (plan.paged is not None), Fault.PAGES, f"'{plan.optimizer}' plan, pages: {plan.paged}")
+    require(rules.cached == (plan.cached is not None), Fault.CACHE, f"'{plan.optimizer}' plan, cached: {plan.cached}")
+    require(rules.paged == (plan.paged is not None), Fault.PAGES, f"'{plan.optimizer}' plan, pages: {plan.paged}")
     _check_restrictions(chosen, plan, residence, fixed or {}, fast_operands_only)
     _check_configurations(chosen, plan, residence)
     _check_limit(graph, chosen, plan)
@@ -258,10 +216,13 @@ def check_plan(
         check_cached(chosen, plan, plan.cached)
     if plan.paged is not None:
         check_paged(chosen, plan, plan.paged)
-    if plan.optimizer in WAITING:
-        check_beside_one_kernel(plan.moves)
+    if rules.waits:
+        for move in plan.moves:
+            alone = move.since is None or move.before == move.since + 1
+            where = f"'{move.tensor}' beside kernels [{move.since}, {move.before}), of which the second waits for it"
+            require(alone, Fault.WINDOW, where)
     else:
-        Engines.beside(graph, profile, links).check(chosen, plan.moves)
+        Engines.of(graph, profile, links).check(chosen, plan.moves)
     _check_objective(graph, chosen, profile, links, plan)
     _check_bound(graph, profile, links, plan, fixed or {}, fast_operands_only)
 
@@ -269,16 +230,17 @@ def check_plan(
 def _check_restrictions(
     graph: ChosenGraph, plan: Plan, residence: Residence, fixed: Mapping[str, Tier], fast_operands_only: bool
 ) -> None:
-    tiers, moves, async_moves = _RULES[plan.optimizer]
-    require(moves or not plan.moves, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' plan has {len(plan.moves)} moves")
-    flying = [move for move in plan.moves if move.is_asynchronous]
+    rules = RULES[plan.optimizer]
     require(
-        async_moves or not flying, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' has {len(flying)} asynchronous moves"
+        rules.moves or not plan.moves, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' plan has {len(plan.moves)} moves"
     )
+    flying = [move for move in plan.moves if move.is_asynchronous]
+    allowed = rules.async_moves or not flying
+    require(allowed, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' has {len(flying)} asynchronous moves")
     for stay in plan.stays:
-        allowed = {fixed[stay.tensor]} if stay.tensor in fixed else tiers
-        require(stay.tier in allowed, Fault.WRONG_TIER, f"'{stay.tensor}' is in {stay.tier} memory at {stay.start}")
-        if not moves:
+        tiers = {fixed[stay.tensor]} if stay.tensor in fixed else rules.tiers
+        require(stay.tier in tiers, Fault.WRONG_TIER, f"'{stay.tensor}' is in {stay.tier} memory at {stay.start}")
+        if not rules.moves:
             live = graph.by_name[stay.tensor].live
             whole = (stay.start, stay.end) == (live.start, live.stop)
             require(whole, Fault.BAD_SPAN, f"'{stay.tensor}' does not stay for its whole life")
@@ -293,9 +255,8 @@ def _check_configurations(graph: ChosenGraph, plan: Plan, residence: Residence) 
     for index, (kernel, stated) in enumerate(zip(graph.kernels, plan.configurations, strict=True)):
         slow = residence.slow_operands(index)
         implied = "".join("P" if operand.tensor in slow else "D" for operand in kernel.operands)
-        require(
-            stated == implied, Fault.CONFIGURATION, f"kernel {index} '{kernel.name}': {stated}, stays imply {implied}"
-        )
+        where = f"kernel {index} '{kernel.name}': {stated}, stays imply {implied}"
+        require(stated == implied, Fault.CONFIGURATION, where)
 
 
 def _check_limit(graph: CountedGraph, chosen: ChosenGraph, plan: Plan) -> None:
@@ -318,20 +279,37 @@ def _check_limit(graph: CountedGraph, chosen: ChosenGraph, plan: Plan) -> None:
 
 def _check_objective(graph: CountedGraph, chosen: ChosenGraph, profile: Profile, links: Links, plan: Plan) -> None:
     kernels_us = math.fsum(kernel_times_us(graph, profile, plan, links))
-    beside = BesideKernels(graph, profile, links)
-    moves_us = math.fsum(beside.move_us(move, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
-    waited_us = waits_us(chosen, profile, links, plan.moves) if plan.optimizer in WAITING else 0.0
-    found = kernels_us + moves_us + waited_us + _pages_us(links, plan)
-    same = math.isclose(found, plan.objective_us, rel_tol=_TIME, abs_tol=1e-6)
-    require(same, Fault.OBJECTIVE, f"profile and links give {found} us, plan says {plan.objective_us} us")
+    overlap = BesideKernels(graph, profile, links)
+    moves_us = math.fsum(overlap.move_us(move, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
+    waited_us = _waits_us(chosen, profile, links, plan.moves) if RULES[plan.optimizer].waits else 0.0
+    # Pages move at the rate of the largest blocking copy of their direction.
+    pages_us = 0.0
+    if plan.paged is not None:
+        directions = ((links.to_fast, plan.paged.promoted_bytes), (links.to_slow, plan.paged.demoted_bytes))
+        pages_us = math.fsum(sum(moved) * link.points[-1][1] / link.points[-1][0] / 1e3 for link, moved in directions)
+    total_us = kernels_us + moves_us + waited_us + pages_us
+    same = math.isclose(total_us, plan.objective_us, rel_tol=_TIME, abs_tol=1e-6)
+    require(same, Fault.OBJECTIVE, f"profile and links give {total_us} us, plan says {plan.objective_us} us")
 
 
-def _pages_us(links: Links, plan: Plan) -> float:
-    """Predicted time in which pages move: at the rate of the largest blocking copy of each direction."""
-    if plan.paged is None:
-        return 0.0
-    directions = ((links.to_fast, plan.paged.promoted_bytes), (links.to_slow, plan.paged.demoted_bytes))
-    return math.fsum(sum(moved) * link.points[-1][1] / link.points[-1][0] / 1e3 for link, moved in directions)
+def _waits_us(graph: ChosenGraph, profile: Profile, links: Links, moves: Sequence[Move]) -> float:
+    """How much longer than their kernels the copies that overlap them take, summed; both directions at once.
+
+    `graph` is the step with the implementations that run.
+    """
+    waits = []
+    for index, kernel in enumerate(graph.kernels):
+        overlap = [move for move in moves if move.since == index]
+        longest_us = max(
+            math.fsum(
+                links.transfer_us(tier, graph.by_name[move.tensor].size_bytes)
+                for move in overlap
+                if move.destination is tier
+            )
+            for tier in Tier
+        )
+        waits.append(max(0.0, longest_us - profile.base_us(kernel)))
+    return math.fsum(waits)
 
 
 def kernel_times_us(graph: CountedGraph, profile: Profile, plan: Plan, links: Links | None = None) -> Iterator[float]:
@@ -383,9 +361,9 @@ def proven_bound_us(
     Raises:
         FaultError: the certificate is malformed, or `fixed` leaves no plan at all.
     """
-    _, moves, async_moves = _RULES[plan.optimizer]
-    engines = Engines.beside(graph, profile, links) if async_moves else None
-    return certified_bound_us(graph, profile, links, plan, moves, engines, fixed or {}, fast_operands_only)
+    rules = RULES[plan.optimizer]
+    engines = Engines.of(graph, profile, links) if rules.async_moves else None
+    return certified_bound_us(graph, profile, links, plan, rules.moves, engines, fixed or {}, fast_operands_only)
 
 
 def _check_bound(
@@ -402,12 +380,11 @@ def _check_bound(
         require(inside, Fault.GAP, where)
     optimal = plan.status is not Status.OPTIMAL or plan.objective_us - plan.bound_us <= slack
     require(optimal, Fault.GAP, f"plan is called optimal at gap {plan.gap}")
-    if plan.optimizer not in _SEARCHED:
+    if not RULES[plan.optimizer].searched:
         states_itself = plan.status is Status.NOT_OPTIMIZED and abs(plan.objective_us - plan.bound_us) <= slack
         require(states_itself, Fault.GAP, f"'{plan.optimizer}' proves nothing, and its plan says {plan.status}")
-        require(
-            plan.certificate is None, Fault.CERTIFICATE, f"'{plan.optimizer}' proves nothing, and has a certificate"
-        )
+        no_proof = plan.certificate is None
+        require(no_proof, Fault.CERTIFICATE, f"'{plan.optimizer}' proves nothing, and has a certificate")
         return
     is_proven = plan.certificate is not None and plan.status is not Status.NOT_OPTIMIZED
     require(is_proven, Fault.CERTIFICATE, f"'{plan.optimizer}' plan with status {plan.status} has no certificate")

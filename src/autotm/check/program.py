@@ -10,9 +10,9 @@ from itertools import combinations
 from autotm.check.fault import UNLIMITED, Fault, called_kernels, check_calls, require
 from autotm.check.one_pool import check_cached_program, check_paged_program
 from autotm.model.files import hash_of
-from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, CountedGraph, Kernel, Tier
+from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, CountedGraph, Tier
 from autotm.model.plan import Move, Plan
-from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
+from autotm.model.program import Address, Instruction, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 
 # What the bytes of a pool hold, interval by interval.
 
@@ -76,15 +76,7 @@ def check_program(graph: CountedGraph, plan: Plan, program: Program) -> None:
     check_paged_program(chosen, plan, program)
     simulation = _Simulation(chosen, plan, program)
     for step in program.steps:
-        match step:
-            case KernelStep():
-                simulation.kernel(step)
-            case MoveStep():
-                simulation.move(step)
-            case StartMoveStep():
-                simulation.start(step)
-            case WaitMoveStep():
-                simulation.wait(step)
+        simulation.run(step)
     simulation.finish()
 
 
@@ -105,7 +97,7 @@ def _check_steps(graph: ChosenGraph, plan: Plan, program: Program) -> None:
     kernels = [step.kernel for step in program.steps if isinstance(step, KernelStep)]
     calls = len(called_kernels(graph, plan))
     require(kernels == list(range(calls)), Fault.STEPS, "kernels do not run as the plan calls them, in order")
-    found: list[Move] = []
+    moves: list[Move] = []
     order: list[tuple[int, int]] = []
     async_moves: dict[int, tuple[StartMoveStep, int]] = {}
     before = 0
@@ -118,17 +110,17 @@ def _check_steps(graph: ChosenGraph, plan: Plan, program: Program) -> None:
                 require(step.move in async_moves, Fault.STEPS, f"move {step.move} is waited for, but not under way")
                 start, since = async_moves.pop(step.move)
                 require(since < before, Fault.STEPS, f"move {step.move} is started and waited for at once")
-                found.append(Move(start.tensor, start.destination.tier, before, since))
+                moves.append(Move(start.tensor, start.destination.tier, before, since))
                 order.append((before, 0))
             case MoveStep():
-                found.append(Move(step.tensor, step.destination.tier, before))
+                moves.append(Move(step.tensor, step.destination.tier, before))
                 order.append((before, 1 if step.destination.tier is Tier.SLOW else 2))
             case StartMoveStep():
                 require(step.move not in async_moves, Fault.STEPS, f"move {step.move} is started twice")
                 async_moves[step.move] = (step, before)
                 order.append((before, 3))
     require(not async_moves, Fault.STEPS, f"moves {sorted(async_moves)} are never waited for")
-    require(Counter(found) == Counter(plan.moves), Fault.STEPS, "moves are not those of the plan")
+    require(Counter(moves) == Counter(plan.moves), Fault.STEPS, "moves are not those of the plan")
     right = "waits, moves to slow memory, moves to fast memory, starts"
     require(order == sorted(order), Fault.STEPS, f"between two kernels the order is not: {right}")
 
@@ -142,6 +134,7 @@ class _Simulation:
         self._kernels = [graph.kernels[index] for index in called_kernels(graph, plan)]
         self._pools = {Tier.FAST: program.fast_bytes, Tier.SLOW: program.slow_bytes}
         self._memory = {tier: Memory() for tier in Tier}
+        self._sizes = {tensor.name: tensor.allocated_bytes for tensor in graph.tensors}
         self._async_moves: dict[int, StartMoveStep] = {}
         self._held = self._held_addresses(program)
         for tensor, address in self._held.items():
@@ -151,21 +144,21 @@ class _Simulation:
 
     def _held_addresses(self, program: Program) -> dict[str, Address]:
         """Where arguments lie in the pools: at one place, throughout."""
-        found: dict[str, Address] = {}
+        held: dict[str, Address] = {}
         for step in program.steps:
             if isinstance(step, KernelStep):
                 for operand, address in zip(self._kernels[step.kernel].operands, step.addresses, strict=False):
                     if self._graph.by_name[operand.tensor].held:
-                        same = found.setdefault(operand.tensor, address) == address
+                        same = held.setdefault(operand.tensor, address) == address
                         require(same, Fault.ADDRESS, f"kernel {step.kernel}: argument '{operand.tensor}' has moved")
-        return found
+        return held
 
     def finish(self) -> None:
         """Arguments are still whole for the next step."""
         for tensor, address in self._held.items():
             self._require_valid(tensor, address, "end of the step")
 
-    def kernel(self, step: KernelStep) -> None:
+    def _kernel(self, step: KernelStep) -> None:
         """Read the inputs, then write outputs and workspaces."""
         kernel = self._kernels[step.kernel]
         where = f"kernel {step.kernel} '{kernel.name}'"
@@ -177,29 +170,36 @@ class _Simulation:
             place = f"{where}, slot {slot} '{tensor}'"
             self._check_address(tensor, address, place)
             letter = self._plan.configurations[step.kernel][slot]
-            require(
-                address.tier.letter == letter, Fault.ADDRESS, f"{place}: {address.tier}, configuration says {letter}"
-            )
+            same = address.tier.letter == letter
+            require(same, Fault.ADDRESS, f"{place}: {address.tier}, configuration says {letter}")
             require(bound.setdefault(tensor, address) == address, Fault.ADDRESS, f"{place}: one tensor, two addresses")
-        self._check_overlap(bound, where)
-        self._run(kernel, bound, where)
+        for (one, here), (other, there) in combinations(bound.items(), 2):
+            if here.offset is not None and there.offset is not None:
+                apart = not self._meet(one, here, other, there)
+                require(apart, Fault.OVERLAP, f"{where}: '{one}' and '{other}' share bytes of {here.tier} memory")
+        for operand in kernel.inputs:
+            if bound[operand.tensor].offset is not None:
+                self._require_valid(operand.tensor, bound[operand.tensor], f"{where}, input")
+        for operand in kernel.outputs + kernel.workspaces:
+            if bound[operand.tensor].offset is not None:
+                self._write(operand.tensor, bound[operand.tensor])
 
-    def move(self, step: MoveStep) -> None:
-        """Copy between the pools."""
-        self._read_source(step, f"move of '{step.tensor}' to {step.destination.tier}")
-        self._write(step.tensor, step.destination)
-
-    def start(self, step: StartMoveStep) -> None:
-        """Begin to copy: what the destination held is gone, the source must stay as it is."""
-        self._read_source(step, f"start of move {step.move}, of '{step.tensor}' to {step.destination.tier}")
-        self._write(f"move {step.move}", step.destination, step.tensor)
-        self._async_moves[step.move] = step
-
-    def wait(self, step: WaitMoveStep) -> None:
-        """The copy is complete."""
-        async_move = self._async_moves.pop(step.move)
-        self._require_valid(async_move.tensor, async_move.source, f"end of move {step.move}")
-        self._write(async_move.tensor, async_move.destination)
+    def run(self, step: Instruction) -> None:
+        """Do what a step does, if it may."""
+        match step:
+            case KernelStep():
+                self._kernel(step)
+            case MoveStep():
+                self._read_source(step, f"move of '{step.tensor}' to {step.destination.tier}")
+                self._write(step.tensor, step.destination)
+            case StartMoveStep():  # What the destination held is gone, the source must stay as it is.
+                self._read_source(step, f"start of move {step.move}, of '{step.tensor}' to {step.destination.tier}")
+                self._write(f"move {step.move}", step.destination, step.tensor)
+                self._async_moves[step.move] = step
+            case WaitMoveStep():  # The copy is complete.
+                async_move = self._async_moves.pop(step.move)
+                self._require_valid(async_move.tensor, async_move.source, f"end of move {step.move}")
+                self._write(async_move.tensor, async_move.destination)
 
     def _read_source(self, step: MoveStep | StartMoveStep, where: str) -> None:
         size = self._graph.by_name[step.tensor].size_bytes
@@ -209,14 +209,6 @@ class _Simulation:
             self._check_address(step.tensor, address, where)
         self._require_valid(step.tensor, step.source, where)
 
-    def _run(self, kernel: Kernel, bound: dict[str, Address], where: str) -> None:
-        for operand in kernel.inputs:
-            if bound[operand.tensor].offset is not None:
-                self._require_valid(operand.tensor, bound[operand.tensor], f"{where}, input")
-        for operand in kernel.outputs + kernel.workspaces:
-            if bound[operand.tensor].offset is not None:
-                self._write(operand.tensor, bound[operand.tensor])
-
     def _check_address(self, tensor: str, address: Address, where: str) -> None:
         movable = self._graph.by_name[tensor].is_movable
         if address.offset is None:
@@ -225,31 +217,19 @@ class _Simulation:
             return
         require(movable, Fault.ADDRESS, f"{where}: an argument has a buffer of its own, not an offset")
         require(address.offset % ALIGNMENT_BYTES == 0, Fault.ALIGNMENT, f"{where}: offset {address.offset}")
-        end = address.offset + self._graph.by_name[tensor].allocated_bytes
+        end = address.offset + self._sizes[tensor]
         inside = address.offset >= 0 and end <= self._pools[address.tier]
         require(inside, Fault.POOL, f"{where}: bytes [{address.offset}, {end}) of {self._pools[address.tier]}")
-
-    def _check_overlap(self, bound: dict[str, Address], where: str) -> None:
-        spans = [
-            (address.tier, address.offset, address.offset + self._graph.by_name[tensor].allocated_bytes, tensor)
-            for tensor, address in bound.items()
-            if address.offset is not None
-        ]
-        for one, other in combinations(spans, 2):
-            apart = one[0] is not other[0] or one[2] <= other[1] or other[2] <= one[1]
-            require(apart, Fault.OVERLAP, f"{where}: '{one[3]}' and '{other[3]}' share bytes of {one[0]} memory")
 
     def _require_valid(self, tensor: str, address: Address, where: str) -> None:
         assert address.offset is not None
         for number, async_move in self._async_moves.items():
-            filling = self._meet(tensor, address, async_move.tensor, async_move.destination)
-            require(
-                not filling, Fault.IN_FLIGHT, f"{where}: reads what move {number} of '{async_move.tensor}' is writing"
-            )
+            apart = not self._meet(tensor, address, async_move.tensor, async_move.destination)
+            what = f"{where}: reads what move {number} of '{async_move.tensor}' is writing"
+            require(apart, Fault.IN_FLIGHT, what)
         memory = self._memory[address.tier]
-        size = self._graph.by_name[tensor].allocated_bytes
         reason = f"overwritten by '{killer}'" if (killer := memory.killer(tensor)) else "never written there"
-        valid = memory.holds(tensor, address.offset, size)
+        valid = memory.holds(tensor, address.offset, self._sizes[tensor])
         require(valid, Fault.STALE, f"{where}: '{tensor}' at {address.tier} offset {address.offset}: {reason}")
 
     def _write(self, content: str, address: Address, tensor: str | None = None) -> None:
@@ -258,19 +238,14 @@ class _Simulation:
         sized = tensor or content
         for number, async_move in self._async_moves.items():
             for place in (async_move.source, async_move.destination):
-                spoilt = self._meet(sized, address, async_move.tensor, place)
-                require(
-                    not spoilt,
-                    Fault.IN_FLIGHT,
-                    f"'{content}' overwrites memory of move {number} of '{async_move.tensor}'",
-                )
-        self._memory[address.tier].write(content, address.offset, self._graph.by_name[sized].allocated_bytes)
+                apart = not self._meet(sized, address, async_move.tensor, place)
+                where = f"'{content}' overwrites memory of move {number} of '{async_move.tensor}'"
+                require(apart, Fault.IN_FLIGHT, where)
+        self._memory[address.tier].write(content, address.offset, self._sizes[sized])
 
     def _meet(self, one: str, here: Address, other: str, there: Address) -> bool:
         """Whether tensor `one` at `here` and tensor `other` at `there` share bytes."""
         assert here.offset is not None
         assert there.offset is not None
-        sizes = (self._graph.by_name[one].allocated_bytes, self._graph.by_name[other].allocated_bytes)
-        return (
-            here.tier is there.tier and here.offset < there.offset + sizes[1] and there.offset < here.offset + sizes[0]
-        )
+        ends = here.offset + self._sizes[one], there.offset + self._sizes[other]
+        return here.tier is there.tier and here.offset < ends[1] and there.offset < ends[0]

@@ -42,7 +42,7 @@ def plan(case: Case) -> Plan:
 @given(seed=st.integers(0, 2**31 - 1))
 def test_windows_are_those_of_the_definition(seed: int) -> None:
     case = with_engines(random_case(seed, kernels=12), 1.0 + seed % 3)
-    engines, found = Engines.beside(case.graph, case.profile, case.links), 0
+    engines, found = Engines.of(case.graph, case.profile, case.links), 0
     for tensor in case.graph.movable:
         for before, after in pairwise(tensor.users):
             for tier in Tier:
@@ -54,7 +54,7 @@ def test_windows_are_those_of_the_definition(seed: int) -> None:
 
 def test_a_move_beside_other_kernels_than_a_windows_is_found(case: Case, plan: Plan) -> None:
     """Every asynchronous move of the plan, beside every span of its gap that is none of its windows."""
-    engines, tried = Engines.beside(case.graph, case.profile, case.links), 0
+    engines, tried = Engines.of(case.graph, case.profile, case.links), 0
     for move in (move for move in plan.moves if move.is_asynchronous):
         tensor = case.graph.by_name[move.tensor]
         first = max(user for user in tensor.users if user < move.start) + 1
@@ -102,7 +102,7 @@ def test_each_defect_is_named(case: Case, plan: Plan, break_it: Callable[[Plan],
 
 def test_engines_with_more_to_do_than_they_can_are_found(case: Case) -> None:
     """Every tensor that could leave in its shortest window does so: some span is asked for more time than it has."""
-    engines = Engines.beside(case.graph, case.profile, case.links)
+    engines = Engines.of(case.graph, case.profile, case.links)
     moves, jobs = [], []
     for tensor in case.graph.movable:
         for before, after in pairwise(tensor.users):

@@ -22,7 +22,7 @@ from autotm.solve.placing import solve
 
 
 def certified_us(case: Case, plan: Plan, certificate: Certificate) -> float:
-    engines = Engines.beside(case.graph, case.profile, case.links) if plan.optimizer == "asynchronous" else None
+    engines = Engines.of(case.graph, case.profile, case.links) if plan.optimizer == "asynchronous" else None
     with_it = replace(plan, certificate=certificate)
     moves = plan.optimizer != "static"
     return certified_bound_us(case.graph, case.profile, case.links, with_it, moves, engines, {}, False)
