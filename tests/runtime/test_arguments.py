@@ -1,6 +1,11 @@
-"""What parameters and inputs are filled with: a function of seed and name alone."""
+"""What parameters and inputs are filled with, as seed and name say, over several cores, and where they lie."""
 
+from __future__ import annotations
+
+import os
+import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,9 +13,22 @@ import psutil
 import pytest
 import small_step
 
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.kernels.library import KernelLibrary
+from autotm.layout.compile import compile_program
+from autotm.memory.tiers import open_tiers
 from autotm.model.errors import AutotmError
-from autotm.model.graph import Graph, Initial, Role, Tensor
-from autotm.runtime.arguments import Arguments, initial_value, io_bytes
+from autotm.model.graph import Graph, Initial, Role, Tensor, Tier
+from autotm.model.limit import Counts, Limit, counting
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.profiler import profile_kernels
+from autotm.profile.store import KernelStore
+from autotm.runtime.arguments import Arguments, initial_value, io_bytes, spread
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve_and_pack
 
 
 def tensor(kind: str, shape: tuple[int, ...] = (200, 100), scale: float = 1.0, name: str = "t") -> Tensor:
@@ -129,3 +147,68 @@ def test_nothing_is_copied_where_memory_would_be_short(monkeypatch: pytest.Monke
     drawn = Arguments.allocate(small_step.graph())
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=io_bytes(drawn.graph)))
     assert drawn.copied() == {}
+
+
+def test_results_keep_the_order_of_items() -> None:
+    assert spread(lambda item: item * item, range(50), sorted(os.sched_getaffinity(0))) == [n * n for n in range(50)]
+
+
+def test_threads_use_the_cores_they_are_given_though_their_maker_is_held_on_one() -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[0]})
+    try:
+        found = spread(lambda _: os.sched_getaffinity(0), range(8), cpus)
+        assert os.sched_getaffinity(0) == {cpus[0]}
+    finally:
+        os.sched_setaffinity(0, set(cpus))
+    assert all(allowed == set(cpus) for allowed in found)
+
+
+def test_without_cores_it_works_here() -> None:
+    assert set(spread(lambda _: threading.get_ident(), range(3), ())) == {threading.get_ident()}
+
+
+def test_what_fails_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        spread(lambda item: 1 // item, [1, 0, 2], [0] if 0 in os.sched_getaffinity(0) else [])
+
+
+GRAPH = small_step.graph()
+COUNTED = counting(GRAPH, Counts.ALL)
+QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)
+
+
+@pytest.mark.parametrize("optimizer", ["static", "synchronous"])
+@pytest.mark.parametrize("limit", [Limit(1, 0), Limit(2, 1), Limit(0, 1)], ids=str)
+def test_a_run_equals_the_plain_step(library: KernelLibrary, tmp_path: Path, optimizer: str, limit: Limit) -> None:
+    machine, links = small_step.machine(), small_step.links()
+    with KernelStore(tmp_path / "kernels.sqlite") as store:
+        profile = profile_kernels(COUNTED, library, machine, links, store, QUICK, small_step.DEVICES)
+    plan, layout = solve_and_pack(COUNTED, profile, links, optimizer, limit, SolveOptions())
+    check_plan(COUNTED, profile, links, plan)
+    program = compile_program(COUNTED, plan, layout)
+    check_program(COUNTED, plan, program)
+    options = RunOptions(min_seconds=0.01, poison=True, patience_s=0.05)
+    record = run(GRAPH, library, program, plan, machine, links, profile, options, small_step.DEVICES)
+    assert record.verified_steps == 2
+    assert record.counts == "all"
+    assert record.default_alloc_size == COUNTED.peak_live_bytes > GRAPH.peak_live_bytes
+    if limit == Limit(1, 0):
+        assert record.dram_alloc_size == 0, "even the parameters are in slow memory"
+
+
+def test_arguments_lie_where_the_program_has_them(library: KernelLibrary, tmp_path: Path) -> None:
+    machine, links = small_step.machine(), small_step.links()
+    with KernelStore(tmp_path / "kernels.sqlite") as store:
+        profile = profile_kernels(COUNTED, library, machine, links, store, QUICK, small_step.DEVICES)
+    fixed = replace(SolveOptions(), fixed={"w": Tier.SLOW, "v": Tier.FAST})
+    plan, layout = solve_and_pack(COUNTED, profile, links, "static", Limit(1, 1), fixed)
+    program = compile_program(COUNTED, plan, layout)
+    with open_tiers(machine, links, program.fast_bytes, program.slow_bytes, small_step.DEVICES) as tiers:
+        arguments = Arguments.in_pools(GRAPH, COUNTED, program, tiers)
+        arguments.fill(1)
+        offsets = {stay.tensor: offset for stay, offset in zip(layout.stays, layout.offsets, strict=True)}
+        for name, pool in (("w", tiers.slow), ("v", tiers.fast)):
+            value = arguments.value(name)
+            assert (pool.view(offsets[name], value.shape, value.dtype) == value).all()
+            assert (arguments.value(f"{name}_new") == value).all(), "an update shares its parameter's memory"

@@ -1,4 +1,6 @@
-"""A run verifies, times and records, or leaves no file."""
+"""A run verifies, times and records, or leaves no file; on emulated memory and on stand-ins for real memory."""
+
+from __future__ import annotations
 
 import os
 import signal
@@ -17,11 +19,15 @@ from small_programs import Trip, plan, profile, program
 from stand_in_clock import StandInClock
 
 from autotm.kernels.library import KernelLibrary
+from autotm.memory.linux.pools import NodePool
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import load, save
+from autotm.model.graph import Tier
 from autotm.model.limit import Limit
+from autotm.model.machine import DaxTier, NumaTier
 from autotm.model.program import Program
 from autotm.model.record import Record
+from autotm.model.system import SystemMemory
 from autotm.runtime import verify
 from autotm.runtime.run import Runs, run
 from autotm.runtime.step_times import RunOptions
@@ -184,7 +190,7 @@ CHILD = """
 """
 
 
-def child(library_path: Path, folder: Path, seconds: float) -> "subprocess.Popen[bytes]":
+def child(library_path: Path, folder: Path, seconds: float) -> subprocess.Popen[bytes]:
     code = CHILD.format(tests=str(HELPERS), library=str(library_path), folder=str(folder), seconds=seconds)
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
 
@@ -203,3 +209,52 @@ def test_a_killed_run_leaves_no_half_file_and_runs_again(library_path: Path, tmp
     assert not (tmp_path / "record.json").exists()
     assert child(library_path, tmp_path, seconds=0.01).wait() == 0
     assert load(tmp_path / "record.json", "record", Record).verified_steps == 2
+
+
+NODE = NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(0,), stand_in=True)
+
+
+@pytest.fixture
+def binding() -> None:
+    """Tests of a node need a system that lets pages be bound."""
+    try:
+        NodePool(Tier.FAST, 0, (0,), "none", SystemMemory())
+    except AutotmError as error:
+        pytest.skip(f"NOT TESTED: memory nodes: {error}")
+
+
+def run_on(tier: NumaTier | DaxTier, library: KernelLibrary) -> Record:
+    made = program(GRAPH, frozenset({"hidden"}), {"act2": Trip(5, 6)})
+    machine, options = replace(small_step.machine(), slow_tier=tier), RunOptions(patience_s=0.1, min_seconds=0.01)
+    return run(
+        GRAPH, library, made, plan(GRAPH), machine, small_step.links(), profile(GRAPH), options, small_step.DEVICES
+    )
+
+
+@pytest.mark.usefixtures("binding")
+def test_a_run_on_a_node_is_verified_and_counts_pages(library: KernelLibrary) -> None:
+    record = run_on(NODE, library)
+    assert (record.verified_steps, record.tier_reality) == (2, "stand-in")
+    assert list(record.pages_by_node) == ["dram", "pmem"]
+    assert record.pages_by_node["pmem"] == {"0": -(-record.pmem_alloc_size // 4096)}
+
+
+@pytest.mark.usefixtures("binding")
+def test_a_run_in_a_folder_is_verified_and_leaves_it_empty(library: KernelLibrary, tmp_path: Path) -> None:
+    record = run_on(DaxTier(kind="dax", path=str(tmp_path), stand_in=True), library)
+    assert (record.verified_steps, record.tier_reality, record.pages_by_node) == (2, "stand-in", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_whose_memory_went_elsewhere_has_no_record(
+    library: KernelLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+
+    def away(pool: NodePool) -> dict[str, int]:
+        looks.append(pool.size_bytes)
+        return {"0": 1, "2": 1} if len(looks) > 8 else {"0": 2}
+
+    monkeypatch.setattr(NodePool, "pages_by_node", away)
+    with pytest.raises(AutotmError, match=r"1 of 2 pages are not on node 0 \(1 on node 2\).*is refused"):
+        run_on(NODE, library)

@@ -222,12 +222,12 @@ class Menus:
 
     def _menu(self, index: int) -> tuple[npt.NDArray[np.float64], ...]:
         """Times, slow operands (entries x operands) and fast bytes of the entries of all implementations."""
-        kernel, found = self._graph.kernels[index], []
+        kernel, parts = self._graph.kernels[index], []
         for variant in self._variants[: len(kernel.implementations)]:
             chosen = variant.kernels[index]
             own = [operand.tensor for operand in chosen.workspaces] if kernel.alternatives else []
-            found.append(self._entries(variant, index, own))
-        return tuple(np.concatenate(column) for column in zip(*found, strict=True))
+            parts.append(self._entries(variant, index, own))
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     def _entries(self, variant: ChosenGraph, index: int, own: list[str]) -> tuple[npt.NDArray[np.float64], ...]:
         """The same of one implementation."""
@@ -237,22 +237,17 @@ class Menus:
         tiers = tuple(self._tiers(name) for name in own)
         key = (tabled, kernel.identity, kernel.implementation, tiers, tuple(variant.slots_of(kernel).values()))
         if key not in self._read:
-            rows = list(self._rows(variant, index, operands, own, tiers))
+            sizes = {name: variant.by_name[name].allocated_bytes for name in own}
+            rows: list[tuple[float, tuple[bool, ...], int]] = []
+            for at in product((False, True), repeat=len(operands)):
+                for spilled in product(*tiers):
+                    slow = {name for name, is_slow in zip(operands + own, at + spilled, strict=True) if is_slow}
+                    time_us = kernel_us(self._graph, variant, self._profile, self._plan, index, frozenset(slow))
+                    rows.append((time_us, at, sum(size for name, size in sizes.items() if name not in slow)))
             columns = [np.array(column, np.float64) for column in zip(*rows, strict=True)]
             columns[1] = columns[1].reshape(len(rows), len(operands))
             self._read[key] = tuple(columns)
         return self._read[key]
-
-    def _rows(
-        self, variant: ChosenGraph, index: int, operands: list[str], own: list[str], tiers: Sequence[Sequence[bool]]
-    ) -> Iterator[tuple[float, tuple[bool, ...], int]]:
-        sizes = {name: variant.by_name[name].allocated_bytes for name in own}
-        for at in product((False, True), repeat=len(operands)):
-            for spilled in product(*tiers):
-                slow = {name for name, is_slow in zip(operands + own, at + spilled, strict=True) if is_slow}
-                fast_bytes = sum(size for name, size in sizes.items() if name not in slow)
-                time_us = kernel_us(self._graph, variant, self._profile, self._plan, index, frozenset(slow))
-                yield time_us, at, fast_bytes
 
     def _tiers(self, name: str) -> tuple[bool, ...]:
         """Whether a workspace may be slow."""

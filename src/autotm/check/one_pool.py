@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from autotm.check.fault import Fault, require
 from autotm.model.cache import CachedPool, PagedPool
 from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, Kernel, configuration, slow_traffic
@@ -66,11 +68,11 @@ def check_cached(graph: ChosenGraph, plan: Plan, pool: CachedPool) -> None:
     """
     offsets = check_one_pool(graph, plan, pool, Fault.CACHE)
     _check_block_sizes(plan, pool)
-    found = list(_counts(graph, offsets, pool))
+    derived = list(_counts(graph, offsets, pool))
     stated = list(zip(pool.hits, pool.clean_misses, pool.dirty_misses, strict=False))
-    require(len(stated) == len(found), Fault.CACHE, f"{len(stated)} counts for {len(found)} kernels")
-    for index, (wanted, given) in enumerate(zip(found, stated, strict=True)):
-        require(wanted == given, Fault.CACHE, f"kernel {index}: hits, clean, dirty are {wanted}, plan says {given}")
+    require(len(stated) == len(derived), Fault.CACHE, f"{len(stated)} counts for {len(derived)} kernels")
+    for index, (wanted, counts) in enumerate(zip(derived, stated, strict=True)):
+        require(wanted == counts, Fault.CACHE, f"kernel {index}: hits, clean, dirty are {wanted}, plan says {counts}")
 
 
 def check_cached_program(graph: ChosenGraph, plan: Plan, program: Program) -> None:
@@ -126,7 +128,10 @@ class _Stretches:
             counts[0 if hit else 2 if old.is_dirty else 1] += high - low
             if old.start < low:
                 filled.append(_Stretch(old.start, low, old.turn, old.is_dirty))
-            _append(filled, _Stretch(low, high, turn, is_write or (hit and old.is_dirty)))
+            is_dirty = is_write or (hit and old.is_dirty)
+            if filled and (filled[-1].turn, filled[-1].is_dirty) == (turn, is_dirty):  # joined with the one before
+                low = filled.pop().start
+            filled.append(_Stretch(low, high, turn, is_dirty))
             if high < old.end:
                 filled.append(_Stretch(high, old.end, old.turn, old.is_dirty))
             last += 1
@@ -134,24 +139,18 @@ class _Stretches:
         return counts[0], counts[1], counts[2]
 
 
-def _append(stretches: list[_Stretch], new: _Stretch) -> None:
-    """Add a stretch, joined with the one before if they are alike."""
-    if stretches and (stretches[-1].turn, stretches[-1].is_dirty) == (new.turn, new.is_dirty):
-        new = _Stretch(stretches.pop().start, new.end, new.turn, new.is_dirty)
-    stretches.append(new)
-
-
 def _counts(graph: ChosenGraph, offsets: Mapping[str, int], pool: CachedPool) -> Iterator[tuple[int, int, int]]:
     """Hits, clean and dirty misses of each kernel in the second of two steps."""
     cache = _Stretches(pool.cache_blocks)
     for number in range(2):
         for kernel in graph.kernels:
-            found = [0, 0, 0]
+            total = np.zeros(3, np.int64)
             for start, end, is_write in _runs(graph, kernel, offsets, pool.block_bytes):
                 for counts in _touched(cache, start, end, pool.cache_blocks, is_write=is_write):
-                    found = [one + other for one, other in zip(found, counts, strict=True)]
+                    total += counts
             if number:
-                yield found[0], found[1], found[2]
+                hits, clean, dirty = total.tolist()
+                yield hits, clean, dirty
 
 
 def _touched(cache: _Stretches, start: int, end: int, sets: int, *, is_write: bool) -> Iterator[tuple[int, int, int]]:
@@ -211,9 +210,9 @@ def check_paged(graph: ChosenGraph, plan: Plan, pool: PagedPool) -> None:
         inside = all(0 <= slow <= size for slow, size in zip(slow_bytes, sizes, strict=True))
         require(inside, Fault.PAGES, f"kernel {index}: {slow_bytes} slow bytes of tensors of {sizes}")
         # Means of moving pages are rounded down, by less than a byte a tensor.
-        found = sum(sizes) - sum(slow_bytes)
-        holds = found <= pool.fast_bytes + len(sizes)
-        require(holds, Fault.LIMIT, f"kernel {index}: {found} fast bytes in {pool.fast_bytes}")
+        fast_bytes = sum(sizes) - sum(slow_bytes)
+        holds = fast_bytes <= pool.fast_bytes + len(sizes)
+        require(holds, Fault.LIMIT, f"kernel {index}: {fast_bytes} fast bytes in {pool.fast_bytes}")
     if plan.optimizer not in _MOVING:
         _check_still(graph, plan, pool, offsets)
 
@@ -263,9 +262,10 @@ def _check_still(graph: ChosenGraph, plan: Plan, pool: PagedPool, offsets: Mappi
     for index, (kernel, slow_bytes) in enumerate(zip(graph.kernels, pool.slow_bytes, strict=True)):
         for name, stated in zip(graph.slots_of(kernel), slow_bytes, strict=True):
             start, end = offsets[name], offsets[name] + graph.by_name[name].size_bytes
-            found = sum(
+            derived = sum(
                 min(end, (page + 1) * size) - max(start, page * size)
                 for page in range(start // size, -(-end // size))
                 if not fast[page]
             )
-            require(found == stated, Fault.PAGES, f"kernel {index}: '{name}' has {found} slow bytes, plan: {stated}")
+            where = f"kernel {index}: '{name}' has {derived} slow bytes, plan: {stated}"
+            require(derived == stated, Fault.PAGES, where)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -47,9 +47,8 @@ class Blocks:
     def of(cls, graph: ChosenGraph, stays: Sequence[Stay]) -> Blocks:
         """The stays as blocks of their tensors' allocated bytes."""
         sizes = [graph.by_name[stay.tensor].allocated_bytes for stay in stays]
-        starts = [stay.start for stay in stays]
-        ends = [stay.end for stay in stays]
-        return cls(np.array(sizes, np.int64), np.array(starts, np.int64), np.array(ends, np.int64))
+        columns = (sizes, [stay.start for stay in stays], [stay.end for stay in stays])
+        return cls(*(np.array(column, np.int64) for column in columns))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -62,16 +61,13 @@ class Blocks:
     @property
     def by_events(self) -> Blocks:
         """The same blocks in a time that counts only the moments at which one of them begins or ends."""
-        moments, places = np.unique(np.concatenate([self.starts, self.ends]), return_inverse=True)
-        del moments
+        _, places = np.unique(np.concatenate([self.starts, self.ends]), return_inverse=True)
         return Blocks(self.sizes, places[: len(self)], places[len(self) :])
 
     def digest(self, limit_bytes: int | None) -> bytes:
         """Of the blocks in their order, and of a limit."""
-        found = hashlib.blake2b(repr(limit_bytes).encode(), digest_size=16)
-        for part in (self.sizes, self.starts, self.ends):
-            found.update(part.tobytes())
-        return found.digest()
+        content = b"".join(part.tobytes() for part in (self.sizes, self.starts, self.ends))
+        return hashlib.blake2b(repr(limit_bytes).encode() + content, digest_size=16).digest()
 
     @property
     def live_bytes(self) -> Ints:
@@ -371,7 +367,8 @@ def _pack_group(blocks: Blocks, targets: list[int], end_s: float) -> Ints:
     """The first packing within the first target that can be met; else the lowest."""
     best, lowest = np.zeros(0, np.int64), None
     for target in targets:
-        for offsets in _candidates(blocks, target, end_s, is_first=target == targets[0]):
+        quick = quick_packings(blocks) if target == targets[0] else ()
+        for offsets in chain(quick, packings(blocks, target, end_s)):
             height = blocks.height(offsets)
             if lowest is None or height < lowest:
                 best, lowest = offsets, height
@@ -380,22 +377,10 @@ def _pack_group(blocks: Blocks, targets: list[int], end_s: float) -> Ints:
     return best
 
 
-def _candidates(blocks: Blocks, target_bytes: int, end_s: float, *, is_first: bool) -> Iterator[Ints]:
-    if is_first:
-        yield from quick_packings(blocks)
-    yield from packings(blocks, target_bytes, end_s)
-
-
 def quick_packings(blocks: Blocks) -> Iterator[Ints]:
-    """Offsets on a skyline, in which long lives go first, or large areas."""
-    return (skyline(blocks, priority) for priority in _priorities(blocks))
-
-
-def _priorities(blocks: Blocks) -> Iterator[npt.NDArray[np.float64]]:
-    """What the lowest stretch of the skyline prefers: long lives first, or large areas."""
+    """Offsets on a skyline whose lowest stretch prefers long lives, or large areas."""
     sizes, spans = blocks.sizes.astype(np.float64), (blocks.ends - blocks.starts).astype(np.float64)
-    yield spans + sizes / (sizes.max() + 1)
-    yield sizes * spans
+    return (skyline(blocks, priority) for priority in (spans + sizes / (sizes.max(initial=0) + 1), sizes * spans))
 
 
 # Addresses of stays while a few of them are exchanged for others.

@@ -1,17 +1,32 @@
-"""Steps of the zoo's networks on streams: equal to the plain ones however late a stream is, and no wait is idle."""
+"""Planned steps on streams equal the plain ones bit for bit, however late a stream is, and no wait is idle."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+import small_step
 from hypothesis import given
 from hypothesis import strategies as st
 from planned_streams import SIZES, STEPS, Planned
-from stream_cases import run_steps, same, without
-from thread_device import Delays, Interleaving, RaceError, Starving
+from small_programs import Trip, program
+from stream_cases import plain, run_steps, same, without
+from thread_device import Delays, Interleaving, Order, RaceError, Starving
 
+from autotm.kernels.library import KernelLibrary
 from autotm.runtime.streams.schedule import Schedule, schedule
+
+GRAPH = small_step.graph()
+TRIPS = {"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)}
+BLOCKING = {"hidden": Trip(2, 5), "act2": Trip(5, 6)}
+
+
+@pytest.mark.parametrize("trips", [TRIPS, BLOCKING, {"hidden": Trip(2, 5, 3, 4), "act2": Trip(5, 6)}])
+@pytest.mark.parametrize("order", [Order(), *map(Delays, range(4)), *map(Interleaving, range(4))], ids=repr)
+def test_a_step_equals_the_plain_one(library: KernelLibrary, trips: dict[str, Trip], order: Order) -> None:
+    made = program(GRAPH, frozenset(), trips)
+    assert same(run_steps(GRAPH, library, made, order=order), plain(GRAPH, library))
+
 
 OPTIMIZERS = ("synchronous", "asynchronous")
 

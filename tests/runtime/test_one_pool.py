@@ -1,10 +1,11 @@
-"""A step in memory mode on real kernels: verified, charged for its misses, and not charged where the cache is real."""
+"""Steps in memory mode, and steps whose pages Linux places, on real kernels: verified, and charged for slow bytes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import small_step
 
@@ -12,35 +13,47 @@ from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.kernels.library import KernelLibrary
 from autotm.layout.compile import compile_program
-from autotm.memory.tiers import open_tiers
-from autotm.model.cache import amplified_bytes
+from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.cache import PagedTraffic, amplified_bytes
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, save
+from autotm.model.graph import OpClass
 from autotm.model.limit import Limit
-from autotm.model.links import MachineRates
+from autotm.model.links import Links, MachineRates
 from autotm.model.machine import DaxTier, Machine
+from autotm.model.program import Program
 from autotm.model.record import Record
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
+from autotm.runtime.linux_pages import _slow_bytes
 from autotm.runtime.run import run
 from autotm.runtime.step_times import RunOptions
+from autotm.solve.paging import PageMap, first_fit
 from autotm.solve.placing import solve_and_pack
 
 GRAPH = small_step.graph()
+PAGED = small_step.graph(batch=96, width=48)
+LINKS = replace(small_step.links(), rates=MachineRates(1e12, 80e9))
+POLICIES = ("linux-preferred", "linux-interleave", "linux-weighted-interleave", "linux-balancing")
 
 
-def ran(library: KernelLibrary, limit: Limit, machine: Machine) -> Record:
-    profile, links = small_step.profile(), small_step.links()
-    plan, layout = solve_and_pack(GRAPH, profile, links, "memory-mode", limit)
+def ran(library: KernelLibrary, optimizer: str, machine: Machine, links: Links) -> tuple[Record, Program]:
+    profile = small_step.profile()
+    plan, layout = solve_and_pack(GRAPH, profile, links, optimizer, Limit(1, 1))
     check_plan(GRAPH, profile, links, plan)
     program = compile_program(GRAPH, plan, layout)
     check_program(GRAPH, plan, program)
     options = RunOptions(min_seconds=0.01, poison=True, patience_s=0.05)
-    return run(GRAPH, library, program, plan, machine, links, profile, options, small_step.DEVICES)
+    return run(GRAPH, library, program, plan, machine, links, profile, options, small_step.DEVICES), program
+
+
+def assert_stored(record: Record, folder: Path) -> None:
+    save(folder / "record.json", "record", record, {})
+    assert load(folder / "record.json", "record", Record) == record
 
 
 def test_a_run_is_verified_and_counts_its_misses(library: KernelLibrary, tmp_path: Path) -> None:
-    record = ran(library, Limit(1, 1), small_step.machine())
+    record, _ = ran(library, "memory-mode", small_step.machine(), small_step.links())
     assert record.verified_steps == 2
     assert record.tier_reality == "emulated"
     assert (record.ratio, record.limit) == ("1:1", Limit(1, 1))
@@ -53,19 +66,18 @@ def test_a_run_is_verified_and_counts_its_misses(library: KernelLibrary, tmp_pat
     fetched = cache.clean_miss_bytes + cache.dirty_miss_bytes
     extra_us = (fetched + cache.dirty_miss_bytes) * small_step.SLOW_NS_PER_BYTE / 1e3
     assert record.predicted_runtime_s == pytest.approx((len(GRAPH.kernels) * small_step.BASE_NS / 1e3 + extra_us) / 1e6)
-    save(tmp_path / "record.json", "record", record, {})
-    assert load(tmp_path / "record.json", "record", Record) == record
+    assert_stored(record, tmp_path)
 
 
 def test_a_real_cache_is_not_charged_again(library: KernelLibrary) -> None:
-    record = ran(library, Limit(1, 1), replace(small_step.machine(), memory_mode=True))
+    record, _ = ran(library, "memory-mode", replace(small_step.machine(), memory_mode=True), small_step.links())
     assert (record.verified_steps, record.tier_reality) == (2, "real")
 
 
 def test_slow_memory_that_is_not_emulated_has_no_cache(library: KernelLibrary, tmp_path: Path) -> None:
     folder = DaxTier(kind="dax", path=str(tmp_path), stand_in=True)
     with pytest.raises(BadInputError, match=r"memory-mode: .* choose another optimizer"):
-        ran(library, Limit(1, 1), replace(small_step.machine(), slow_tier=folder))
+        ran(library, "memory-mode", replace(small_step.machine(), slow_tier=folder), small_step.links())
 
 
 def test_where_copies_were_measured_kernels_wait_for_the_cache_itself(library: KernelLibrary) -> None:
@@ -97,3 +109,45 @@ def test_kernels_wait_for_what_they_miss(library: KernelLibrary, *, is_real: boo
         assert waits == ([False] * len(misses) if is_real else misses)
         assert any(misses)
         assert not all(misses)
+
+
+@pytest.mark.parametrize("optimizer", POLICIES)
+def test_a_run_is_verified_and_says_that_pages_are_simulated(
+    library: KernelLibrary, optimizer: str, tmp_path: Path
+) -> None:
+    record, program = ran(library, optimizer, small_step.machine(), LINKS)
+    assert (record.verified_steps, record.tier_reality) == (2, "emulated")
+    assert record.pages is not None
+    assert record.pages.placed_by == "simulated"
+    assert 0 < record.pages.most_fast_bytes == record.dram_alloc_size <= record.dram_limit_bytes
+    assert record.pages.slow_read_bytes > 0
+    assert record.dram_alloc_size + record.pmem_alloc_size == program.slow_bytes
+    assert 0 < record.bytes_dram_input_tensors < record.bytes_input_tensors
+    assert_stored(record, tmp_path)
+
+
+def test_waits_are_those_of_slow_bytes_and_of_copies() -> None:
+    machine = small_step.machine()
+    with open_tiers(machine, LINKS, 4096, 4096, small_step.DEVICES) as tiers:
+        still = tiers.paged_delay_ns(OpClass.MATMUL, PagedTraffic(10**6, 10**6, 0, 0))
+        assert still == tiers.kernel_delay_ns(OpClass.MATMUL, (10**6,), (10**6,)) > 0
+        moving = tiers.paged_delay_ns(OpClass.MATMUL, PagedTraffic(10**6, 10**6, 10**6, 0))
+        back = tiers.paged_delay_ns(OpClass.MATMUL, PagedTraffic(10**6, 10**6, 0, 10**6))
+        assert still < moving < back, "slow memory is written at a lower rate than it is read"
+
+
+def test_real_memories_have_no_simulated_pages() -> None:
+    with (
+        open_tiers(small_step.machine(), LINKS, 4096, 4096, small_step.DEVICES) as tiers,
+        pytest.raises(BadInputError, match="simulated on emulated slow memory, and real on memory nodes"),
+    ):
+        Tiers.paged_delay_ns(tiers, OpClass.MATMUL, PagedTraffic(0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slow_bytes_are_those_of_the_simulation(seed: int) -> None:
+    offsets, size_bytes = first_fit(PAGED)
+    pages = PageMap.of(PAGED, offsets, size_bytes)
+    fast = np.random.default_rng(seed).random(pages.count) < 0.5
+    wanted = [tuple(touch.slow_bytes(fast, pages.page_bytes) for touch in touches) for touches in pages.kernels]
+    assert _slow_bytes(PAGED, dict(offsets), fast) == wanted
