@@ -4,6 +4,8 @@ import itertools
 import math
 import statistics
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -17,9 +19,10 @@ from autotm.memory.tiers import open_tiers
 from autotm.model.cores import Round, Watch
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Tier
-from autotm.model.program import Address, KernelStep, StartMoveStep, WaitMoveStep
+from autotm.model.links import Links
+from autotm.model.program import Address, KernelStep, Program, StartMoveStep, WaitMoveStep
 from autotm.runtime.arguments import Arguments
-from autotm.runtime.executor import prepare
+from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.step_times import RunOptions, time_parts, time_steps
 from autotm.runtime.verify import all_fast_program, plain_program
 
@@ -39,6 +42,20 @@ def numpy_step(values: dict[str, np.ndarray]) -> tuple[float, np.ndarray, np.nda
     return (error**2).sum(), values["w"] - rate * values["x"].T @ gact, values["v"] - rate * act.T @ error
 
 
+GRAPH, CPUS = small_step.graph(), small_step.machine().cpus
+STRETCHED = replace(small_step.links(), emulation_stretch=2000.0)
+
+
+@contextmanager
+def prepared(library: KernelLibrary, made: Program, links: Links | None = None) -> Iterator[Executor]:
+    """The program in memory of its own, its arguments filled."""
+    arguments = Arguments.allocate(GRAPH)
+    arguments.fill(1)
+    pools = made.fast_bytes, made.slow_bytes
+    with open_tiers(small_step.machine(), links or small_step.links(), *pools, small_step.DEVICES) as tiers:
+        yield prepare(GRAPH, library, made, arguments, tiers)
+
+
 @pytest.mark.parametrize("slow", [frozenset(), frozenset({"act", "vt", "error"})])
 @pytest.mark.parametrize(
     "trips",
@@ -46,14 +63,9 @@ def numpy_step(values: dict[str, np.ndarray]) -> tuple[float, np.ndarray, np.nda
     ids=["none", "blocking", "flying", "both"],
 )
 def test_a_step_computes_the_step(library: KernelLibrary, slow: frozenset[str], trips: dict[str, Trip]) -> None:
-    graph = small_step.graph()
-    made, arguments = program(graph, slow, trips), Arguments.allocate(graph)
-    arguments.fill(1)
-    values = {name: arguments.value(name).astype(np.float64) for name in ("x", "w", "v", "target")}
-    with open_tiers(
-        small_step.machine(), small_step.links(), made.fast_bytes, made.slow_bytes, small_step.DEVICES
-    ) as tiers:
-        executor = prepare(graph, library, made, arguments, tiers)
+    with prepared(library, program(GRAPH, slow, trips)) as executor:
+        arguments = executor.arguments
+        values = {name: arguments.value(name).astype(np.float64) for name in ("x", "w", "v", "target")}
         for _ in range(3):
             executor.step()
             loss, values["w"], values["v"] = numpy_step(values)
@@ -63,7 +75,6 @@ def test_a_step_computes_the_step(library: KernelLibrary, slow: frozenset[str], 
 
 
 CLOCKED = ("memory.emulation", "memory.copies", "memory.kinds.emulated", "runtime.executor")
-STRETCHED = replace(small_step.links(), emulation_stretch=2000.0)
 
 
 @pytest.fixture
@@ -73,10 +84,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInClock:
 
 
 def test_slow_operands_and_moves_take_their_emulated_time(library: KernelLibrary, stand_in: StandInClock) -> None:
-    graph = small_step.graph()
-    made = program(graph, frozenset({"act"}), {"act2": Trip(5, 6)})
-    with open_tiers(small_step.machine(), STRETCHED, made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
-        executor = prepare(graph, library, made, Arguments.allocate(graph), tiers)
+    made = program(GRAPH, frozenset({"act"}), {"act2": Trip(5, 6)})
+    with prepared(library, made, STRETCHED) as executor:
         times = dict(zip(made.steps, executor.instrumented_step(), strict=True))
     size_bytes, to_slow, to_fast = 32 * 64 * 4, 12e9, 29e9
     moves = {step.destination.tier: times[step] for step in made.steps if not isinstance(step, KernelStep)}
@@ -92,11 +101,9 @@ def test_slow_operands_and_moves_take_their_emulated_time(library: KernelLibrary
 def test_async_copies_spend_their_time_beside_kernels_or_in_the_wait(
     library: KernelLibrary, stand_in: StandInClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = small_step.graph()
-    made = program(graph, trips={"hidden": Trip(2, 5, 3, 4)})
+    made = program(GRAPH, trips={"hidden": Trip(2, 5, 3, 4)})
     stand_in.hold_sleeps_until_a_copy_is_waited_for(monkeypatch)
-    with open_tiers(small_step.machine(), STRETCHED, made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
-        executor = prepare(graph, library, made, Arguments.allocate(graph), tiers)
+    with prepared(library, made, STRETCHED) as executor:
         marks = executor.marked_step()
     began, ended = (
         {step: marks[span[at]] for step, span in zip(made.steps, executor.spans, strict=True)} for at in (0, 1)
@@ -112,25 +119,23 @@ def test_async_copies_spend_their_time_beside_kernels_or_in_the_wait(
 
 
 def test_a_step_that_fails_leaves_no_copy_behind(library: KernelLibrary) -> None:
-    graph = small_step.graph()
-    made = program(graph, trips=ASYNC_MOVES)
+    made = program(GRAPH, trips=ASYNC_MOVES)
     links = replace(small_step.links(), emulation_stretch=1e4)
     with open_tiers(small_step.machine(), links, made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
-        executor = prepare(graph, library, made, Arguments.allocate(graph), tiers)
+        executor = prepare(GRAPH, library, made, Arguments.allocate(GRAPH), tiers)
         start = next(i for i, step in enumerate(made.steps) if isinstance(step, StartMoveStep))
         executor.calls[executor.spans[start][0]]()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("autotm-to-")]
 
 
 def test_addresses_outside_the_pool_are_refused_before_anything_runs(library: KernelLibrary) -> None:
-    graph = small_step.graph()
-    made = program(graph)
+    made = program(GRAPH)
     wrong = with_address(made, 1, 1, Address(Tier.FAST, made.fast_bytes))
     with (
         open_tiers(small_step.machine(), small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers,
         pytest.raises(AutotmError, match="pool"),
     ):
-        prepare(graph, library, wrong, Arguments.allocate(graph), tiers)
+        prepare(GRAPH, library, wrong, Arguments.allocate(GRAPH), tiers)
 
 
 def test_steps_are_timed_until_both_minima_are_met(
@@ -138,17 +143,15 @@ def test_steps_are_timed_until_both_minima_are_met(
 ) -> None:
     """Steps of 4.4 ms, all of it emulated."""
     stand_in.put_into(monkeypatch, "model.cores")
-    graph, machine = small_step.graph(), small_step.machine()
-    made = program(graph, frozenset({"act"}), {"act2": Trip(5, 6)})
-    with open_tiers(machine, STRETCHED, made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
-        executor = prepare(graph, library, made, Arguments.allocate(graph), tiers)
-        by_count = time_steps(executor, None, machine.cpus, RunOptions(4, 0.0))
-        by_seconds = time_steps(executor, None, machine.cpus, RunOptions(1, 0.03))
-        parts = time_parts(graph, executor, 3)
+    made = program(GRAPH, frozenset({"act"}), {"act2": Trip(5, 6)})
+    with prepared(library, made, STRETCHED) as executor:
+        by_count = time_steps(executor, None, CPUS, RunOptions(4, 0.0))
+        by_seconds = time_steps(executor, None, CPUS, RunOptions(1, 0.03))
+        parts = time_parts(GRAPH, executor, 3)
     step_s = by_count.samples_s[0]
     assert by_count.samples_s == pytest.approx([step_s] * 4)
     assert by_seconds.samples_s == pytest.approx([step_s] * math.ceil(0.03 / step_s))
-    assert set(parts.kernels_us) == {kernel.name for kernel in graph.kernels}
+    assert set(parts.kernels_us) == {kernel.name for kernel in GRAPH.kernels}
     assert sum(parts.kernels_us.values()) + parts.moves_us == pytest.approx(step_s * 1e6, rel=1e-3)
 
 
@@ -163,18 +166,14 @@ def test_steps_are_timed_until_both_minima_are_met(
 def test_steps_that_scatter_are_timed_longer(
     library: KernelLibrary, monkeypatch: pytest.MonkeyPatch, slowdowns: list[float], rounds: int
 ) -> None:
-    graph, machine = small_step.graph(), small_step.machine()
-    made, arguments = all_fast_program(graph), Arguments.allocate(graph)
-    arguments.fill(1)
     # The machine's speed changes from round to round, which the step beside shares.
     speeds = itertools.cycle([1.0, 1.5, 0.8])
     walls = itertools.chain.from_iterable(
         (slowdown * speed, speed) for slowdown, speed in zip(itertools.cycle(slowdowns), speeds)
     )
     monkeypatch.setattr(Watch, "timed", lambda *_: Round(None, 0, round(next(walls) * 1e9)))
-    with open_tiers(machine, small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers:
-        executor = prepare(graph, library, made, arguments, tiers)
-        times = time_steps(executor, executor, machine.cpus, RunOptions(3, 4.5, precision=0.022))
+    with prepared(library, all_fast_program(GRAPH)) as executor:
+        times = time_steps(executor, executor, CPUS, RunOptions(3, 4.5, precision=0.022))
     assert len(times.samples_s) == len(times.all_fast_s) == rounds
 
 
@@ -182,9 +181,6 @@ def test_the_slow_down_is_as_precise_as_asked_where_some_steps_take_long(
     library: KernelLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As seen where cores are shared: steps scatter by 2 %, and one of ten takes a quarter longer."""
-    graph, machine = small_step.graph(), small_step.machine()
-    made, arguments = all_fast_program(graph), Arguments.allocate(graph)
-    arguments.fill(1)
     generator = np.random.default_rng(20)
     slow_down, asked = 1.3, 0.01
 
@@ -194,11 +190,10 @@ def test_the_slow_down_is_as_precise_as_asked_where_some_steps_take_long(
 
     monkeypatch.setattr(Watch, "timed", timed)
     errors, rounds = [], []
-    with open_tiers(machine, small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers:
-        executor = prepare(graph, library, made, arguments, tiers)
+    with prepared(library, all_fast_program(GRAPH)) as executor:
         for _ in range(100):
             walls = itertools.cycle([30.0 * slow_down, 30.0])
-            times = time_steps(executor, executor, machine.cpus, RunOptions(5, 0.5, precision=asked))
+            times = time_steps(executor, executor, CPUS, RunOptions(5, 0.5, precision=asked))
             found = statistics.median(times.samples_s) / statistics.median(times.all_fast_s)
             errors.append(found / slow_down - 1)
             rounds.append(len(times.samples_s))
@@ -210,14 +205,10 @@ def test_the_slow_down_is_as_precise_as_asked_where_some_steps_take_long(
 def test_rounds_that_others_disturb_are_counted_and_told(
     library: KernelLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph, machine = small_step.graph(), small_step.machine()
-    made, arguments = all_fast_program(graph), Arguments.allocate(graph)
-    assert graph.peak_live_bytes <= made.fast_bytes < plain_program(graph).fast_bytes
-    arguments.fill(1)
-    with open_tiers(machine, small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers:
-        executor = prepare(graph, library, made, arguments, tiers)
+    assert GRAPH.peak_live_bytes <= all_fast_program(GRAPH).fast_bytes < plain_program(GRAPH).fast_bytes
+    with prepared(library, all_fast_program(GRAPH)) as executor:
         monkeypatch.setattr(Watch, "timed", lambda *_: Round(None, 10**9, 10**9))
-        times = time_steps(executor, executor, machine.cpus, RunOptions(3, 0.0, patience_s=9.0))
+        times = time_steps(executor, executor, CPUS, RunOptions(3, 0.0, patience_s=9.0))
     assert len(times.samples_s) == len(times.all_fast_s) == times.disturbed == 5, "two seconds each, beyond nine"
     assert times.waited_s == times.all_fast_waited_s == (1.0,) * 5, "what each step lost, not each round"
     assert times.disturbed_count
@@ -227,18 +218,14 @@ def test_disturbed_rounds_are_repeated_until_enough_are_good(
     library: KernelLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by a neighbour who works half of the time, for longer than a run needs."""
-    graph, machine = small_step.graph(), small_step.machine()
-    made, arguments = all_fast_program(graph), Arguments.allocate(graph)
-    arguments.fill(1)
     disturbed = itertools.cycle([True] * 40 + [False] * 40)
 
     def timed(*_: object) -> Round[None]:
         return Round(None, 5 * 10**7, 3 * 10**8) if next(disturbed) else Round(None, 0, 10**8)
 
-    with open_tiers(machine, small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers:
-        executor = prepare(graph, library, made, arguments, tiers)
+    with prepared(library, all_fast_program(GRAPH)) as executor:
         monkeypatch.setattr(Watch, "timed", timed)
-        times = time_steps(executor, executor, machine.cpus, RunOptions(3, 1.0))
+        times = time_steps(executor, executor, CPUS, RunOptions(3, 1.0))
     assert times.samples_s == times.all_fast_s == (0.1,) * 10
     assert times.disturbed == 20
     assert not times.disturbed_count

@@ -7,23 +7,28 @@ import small_step
 from small_programs import Trip, plan, profile, program
 
 from autotm.model.limit import Limit
+from autotm.model.program import Program
 from autotm.model.record import Record
 from autotm.runtime.record import Measured, build_record
 from autotm.runtime.step_times import StepParts, StepTimes
 
+GRAPH = small_step.graph()
 MEASURED = Measured(
     StepTimes((0.5, 0.25, 1.0), (0.2, 0.3, 0.4), 2, waited_s=(0.0, 0.1, 0.2), all_fast_waited_s=(0.3, 0.0, 0.0)),
-    StepParts({kernel.name: 3.0 for kernel in small_step.graph().kernels}, 5.0, 8.0),
+    StepParts({kernel.name: 3.0 for kernel in GRAPH.kernels}, 5.0, 8.0),
     2,
     7,
 )
 ROWS, SQUARE = 32 * 64 * 4, 64 * 64 * 4
 
 
+def recorded(made: Program) -> Record:
+    machine, links = small_step.machine(), small_step.links()
+    return build_record(GRAPH, made, plan(GRAPH), machine, links, profile(GRAPH), MEASURED)
+
+
 def test_slots_and_bytes_are_counted_by_tier() -> None:
-    graph = small_step.graph()
-    made = program(graph, frozenset({"hidden", "vt"}), {"act2": Trip(5, 6)})
-    record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
+    record = recorded(program(GRAPH, frozenset({"hidden", "vt"}), {"act2": Trip(5, 6)}))
     assert (record.num_kernels, record.num_input_tensors, record.num_output_tensors) == (10, 19, 11)
     assert record.num_input_tensors - record.num_dram_input_tensors == 2, "two kernels read hidden"
     assert record.num_output_tensors - record.num_dram_output_tensors == 1, "a workspace is not an output"
@@ -34,18 +39,14 @@ def test_slots_and_bytes_are_counted_by_tier() -> None:
 
 
 def test_moves_are_counted_by_destination_and_priced_by_the_links() -> None:
-    graph = small_step.graph()
-    made = program(graph, trips={"act2": Trip(5, 6), "error": Trip(5, 6)})
-    record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
+    record = recorded(program(GRAPH, trips={"act2": Trip(5, 6), "error": Trip(5, 6)}))
     assert (record.num_move_nodes, record.num_async_move_nodes) == (4, 0)
     assert (record.bytes_moved, record.bytes_moved_dram, record.bytes_moved_pmem) == (4 * ROWS, 2 * ROWS, 2 * ROWS)
     assert record.move_time_us == pytest.approx(2 * (ROWS * 0.5e-3 + ROWS * 1e-3))
 
 
 def test_asynchronous_moves_are_counted_apart() -> None:
-    graph = small_step.graph()
-    made = program(graph, trips={"hidden": Trip(2, 5, 3, 4), "error": Trip(5, 6)})
-    record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
+    record = recorded(program(GRAPH, trips={"hidden": Trip(2, 5, 3, 4), "error": Trip(5, 6)}))
     assert (record.num_move_nodes, record.num_async_move_nodes) == (2, 2)
     assert (record.bytes_moved, record.bytes_async_moved) == (2 * ROWS, 2 * ROWS)
     assert (record.num_dram_async_move_nodes, record.num_pmem_async_move_nodes) == (1, 1)
@@ -54,16 +55,15 @@ def test_asynchronous_moves_are_counted_apart() -> None:
 
 
 def test_times_and_sizes_come_from_measurement_plan_and_program() -> None:
-    graph = small_step.graph()
-    made = program(graph, frozenset({"hidden"}))
-    record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
+    made = program(GRAPH, frozenset({"hidden"}))
+    record = recorded(made)
     assert (record.actual_runtime_s, record.actual_runtime_median_s) == (0.25, 0.5)
     assert (record.predicted_runtime_s, record.bound_s, record.gap) == (2.0, 1.5, 0.25)
     assert (record.waited_s, record.all_fast_waited_s) == ((0.0, 0.1, 0.2), (0.3, 0.0, 0.0))
     assert record.move_actual_us == 8.0
-    assert record.all_fast_predicted_s == pytest.approx(sum(profile(graph).base_us(k) for k in graph.kernels) / 1e6)
+    assert record.all_fast_predicted_s == pytest.approx(sum(profile(GRAPH).base_us(k) for k in GRAPH.kernels) / 1e6)
     assert (record.creation_times, record.optimization_times) == ((0.25,), (0.5,))
-    assert record.default_alloc_size == graph.peak_live_bytes
+    assert record.default_alloc_size == GRAPH.peak_live_bytes
     assert record.dram_alloc_size == made.fast_bytes
     assert record.pmem_alloc_size == made.slow_bytes == ROWS
     assert record.ratio_achieved == ROWS / made.fast_bytes
@@ -71,18 +71,15 @@ def test_times_and_sizes_come_from_measurement_plan_and_program() -> None:
 
 
 def test_what_the_all_fast_step_took_longer_than_profiled_is_drift() -> None:
-    graph = small_step.graph()
-    made = program(graph, frozenset({"hidden"}))
-    record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
+    record = recorded(program(GRAPH, frozenset({"hidden"})))
     assert replace(record, all_fast_predicted_s=0.5).drift_s == pytest.approx(0.3 - 0.5)
     assert replace(record, all_fast_samples_s=()).drift_s is None
     assert replace(record, all_fast_predicted_s=None).drift_s is None, "an older file"
 
 
 def test_without_fast_pool_there_is_no_ratio() -> None:
-    graph = small_step.graph()
-    made = program(graph, frozenset(t.name for t in graph.movable))
-    record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
+    made = program(GRAPH, frozenset(t.name for t in GRAPH.movable))
+    record = recorded(made)
     assert made.fast_bytes == 0
     assert record.ratio_achieved is None
     assert record.bytes_dram_input_tensors == record.bytes_dram_output_tensors == 0
@@ -118,16 +115,13 @@ def test_every_field_of_the_original_is_there_under_its_name() -> None:
 
 
 def test_sizes_configurations_and_both_ratios_are_recorded() -> None:
-    graph = small_step.graph()
-    made = program(graph, frozenset({"hidden"}), {"error": Trip(2, 5, 3, 4)})
-    record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
+    made = program(GRAPH, frozenset({"hidden"}), {"error": Trip(2, 5, 3, 4)})
+    record = recorded(made)
     assert record.tensor_size_map["hidden"] == ROWS
-    assert set(record.config_map) == {kernel.name for kernel in graph.kernels}
+    assert set(record.config_map) == {kernel.name for kernel in GRAPH.kernels}
     assert sum("P" in config for config in record.config_map.values()) > 0
     assert (record.ratio, record.ratio_achieved) == ("1:1", made.slow_bytes / made.fast_bytes)
     in_bytes = replace(made, limit=Limit.parse("4500MB"))
-    record = build_record(
-        graph, in_bytes, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED
-    )
+    record = recorded(in_bytes)
     assert record.ratio is None
     assert (record.gpu_managed_runtime_s, record.cache) == (None, None)

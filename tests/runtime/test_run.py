@@ -70,32 +70,12 @@ def test_asynchronous_moves_are_verified_and_their_stalls_recorded(
 
 
 def test_files_of_different_graphs_do_not_run_together(library: KernelLibrary) -> None:
-    other = small_step.graph(batch=16)
+    other, rest = small_step.graph(batch=16), (small_step.machine(), small_step.links())
     with pytest.raises(BadInputError, match="hash"):
-        run(
-            GRAPH,
-            library,
-            program(other),
-            plan(other),
-            small_step.machine(),
-            small_step.links(),
-            profile(other),
-            QUICK,
-            small_step.DEVICES,
-        )
+        run(GRAPH, library, program(other), plan(other), *rest, profile(other), QUICK, small_step.DEVICES)
     changed = replace(plan(GRAPH), limit=Limit.parse("2:1"))
     with pytest.raises(BadInputError, match="program's plan"):
-        run(
-            GRAPH,
-            library,
-            program(GRAPH),
-            changed,
-            small_step.machine(),
-            small_step.links(),
-            profile(GRAPH),
-            QUICK,
-            small_step.DEVICES,
-        )
+        run(GRAPH, library, program(GRAPH), changed, *rest, profile(GRAPH), QUICK, small_step.DEVICES)
 
 
 MEASURED = {
