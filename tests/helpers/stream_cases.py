@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import small_step
 from thread_device import Order, ThreadDevice
 
@@ -13,8 +14,9 @@ from autotm.kernels.library import KernelLibrary
 from autotm.model.graph import Graph, Role
 from autotm.model.limit import Counts, counting
 from autotm.model.program import Program
+from autotm.runtime.streams import executor as executor_module
 from autotm.runtime.streams.executor import prepare_streams
-from autotm.runtime.streams.schedule import DeviceArguments, Schedule, device_bytes
+from autotm.runtime.streams.schedule import DeviceArguments, Schedule, device_bytes, schedule
 from autotm.runtime.verify import plain_program
 
 Values = dict[str, np.ndarray]
@@ -42,7 +44,10 @@ def run_steps(
     ) as device:
         arguments = DeviceArguments.of(chosen, placed, program, device)
         arguments.fill(1)
-        executor = prepare_streams(placed, library, program, arguments, poison=dead, rescheduled=rescheduled)
+        with pytest.MonkeyPatch.context() as patched:
+            if rescheduled is not None:
+                patched.setattr(executor_module, "schedule", lambda listed: rescheduled(schedule(listed)))
+            executor = prepare_streams(placed, library, program, arguments, poison=dead)
         for _ in range(steps):
             executor.queue()
         device.synchronize()

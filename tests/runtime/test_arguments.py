@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +20,7 @@ from autotm.memory.tiers import open_tiers
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph, Initial, Role, Tensor, Tier
 from autotm.model.limit import Counts, Limit, counting
+from autotm.model.profile import Profile
 from autotm.profile.kernel_timing import ProfileOptions
 from autotm.profile.profiler import profile_kernels
 from autotm.profile.store import KernelStore
@@ -178,12 +178,17 @@ COUNTED = counting(GRAPH, Counts.ALL)
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)
 
 
+@pytest.fixture(scope="module")
+def profile(library: KernelLibrary, tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    machine, links = small_step.machine(), small_step.links()
+    with KernelStore(tmp_path_factory.mktemp("store") / "kernels.sqlite") as store:
+        return profile_kernels(COUNTED, library, machine, links, store, QUICK, small_step.DEVICES)
+
+
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
 @pytest.mark.parametrize("limit", [Limit(1, 0), Limit(2, 1), Limit(0, 1)], ids=str)
-def test_a_run_equals_the_plain_step(library: KernelLibrary, tmp_path: Path, optimizer: str, limit: Limit) -> None:
+def test_a_run_equals_the_plain_step(library: KernelLibrary, profile: Profile, optimizer: str, limit: Limit) -> None:
     machine, links = small_step.machine(), small_step.links()
-    with KernelStore(tmp_path / "kernels.sqlite") as store:
-        profile = profile_kernels(COUNTED, library, machine, links, store, QUICK, small_step.DEVICES)
     plan, layout = solve_and_pack(COUNTED, profile, links, optimizer, limit, SolveOptions())
     check_plan(COUNTED, profile, links, plan)
     program = compile_program(COUNTED, plan, layout)
@@ -197,10 +202,8 @@ def test_a_run_equals_the_plain_step(library: KernelLibrary, tmp_path: Path, opt
         assert record.dram_alloc_size == 0, "even the parameters are in slow memory"
 
 
-def test_arguments_lie_where_the_program_has_them(library: KernelLibrary, tmp_path: Path) -> None:
+def test_arguments_lie_where_the_program_has_them(profile: Profile) -> None:
     machine, links = small_step.machine(), small_step.links()
-    with KernelStore(tmp_path / "kernels.sqlite") as store:
-        profile = profile_kernels(COUNTED, library, machine, links, store, QUICK, small_step.DEVICES)
     fixed = replace(SolveOptions(), fixed={"w": Tier.SLOW, "v": Tier.FAST})
     plan, layout = solve_and_pack(COUNTED, profile, links, "static", Limit(1, 1), fixed)
     program = compile_program(COUNTED, plan, layout)

@@ -98,7 +98,7 @@ class Engines:
             if move.since is None:
                 continue
             tensor = chosen.by_name[move.tensor]
-            where = f"'{move.tensor}' to {move.destination} beside kernels [{move.since}, {move.before})"
+            where = f"'{move.tensor}' to {move.destination} during kernels [{move.since}, {move.before})"
             require((move.since, move.before) in self._allowed(tensor, move), Fault.WINDOW, where)
             span_ns = int(self.until_ns[move.since]), int(self.until_ns[move.before])
             work_ns = self.work_ns(tensor, move.destination, move.since, move.before)

@@ -35,7 +35,7 @@ class Fault(StrEnum):
     LIMIT = "the limit is exceeded"
     LIMIT_BYTES = "the limit in bytes is not the limit asked"
     MOVES_FORBIDDEN = "this optimizer does not move tensors"
-    WINDOW = "an asynchronous move is beside kernels that it may not have"
+    WINDOW = "an asynchronous move overlaps kernels that it may not"
     ENGINE = "a copying engine has more to do than it can"
     WRONG_TIER = "this optimizer allows one tier only"
     OBJECTIVE = "the objective is not what the profile says"
@@ -98,19 +98,19 @@ def check_calls(graph: Graph, plan: Plan) -> None:
     versions: Counter[str] = Counter()
     for number, index in enumerate(calls):
         where = f"call {number}, of kernel {index} '{graph.kernels[index].name}'"
-        found, left = _touched(graph, index, versions)
+        read, left = _touched(graph, index, versions)
         for name, version in once[index][0].items():
-            require(found[name] == version, Fault.CALLS, f"{where}: '{name}' was overwritten before")
+            require(read[name] == version, Fault.CALLS, f"{where}: '{name}' was overwritten before")
         for name, version in once[index][1].items():
             require(left[name] == version, Fault.CALLS, f"{where}: it writes '{name}', which it may do once")
 
 
 def _touched(graph: Graph, index: int, versions: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
     """Versions that a kernel finds of what it reads, and leaves of what it writes; `versions` are then those after."""
-    found = {name: versions[name] for name in _arguments(graph, index, written=False)}
+    read = {name: versions[name] for name in _arguments(graph, index, written=False)}
     written = _arguments(graph, index, written=True)
     versions.update(written)
-    return found, {name: versions[name] for name in written}
+    return read, {name: versions[name] for name in written}
 
 
 def _arguments(graph: Graph, index: int, *, written: bool) -> set[str]:

@@ -219,7 +219,7 @@ def check_plan(
     if rules.waits:
         for move in plan.moves:
             alone = move.since is None or move.before == move.since + 1
-            where = f"'{move.tensor}' beside kernels [{move.since}, {move.before}), of which the second waits for it"
+            where = f"'{move.tensor}' during kernels [{move.since}, {move.before}), of which the second waits for it"
             require(alone, Fault.WINDOW, where)
     else:
         Engines.of(graph, profile, links).check(chosen, plan.moves)

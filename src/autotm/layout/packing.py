@@ -160,11 +160,11 @@ class _Waiting:
         if first == last:
             return None
         ranks = np.where(self.ends[first:last] <= end, self.ranks[first:last], _PLACED)
-        found = first + int(ranks.argmin())
-        if ranks[found - first] == _PLACED:
+        best = first + int(ranks.argmin())
+        if ranks[best - first] == _PLACED:
             return None
-        self.ranks[found] = _PLACED
-        return int(self.blocks[found])
+        self.ranks[best] = _PLACED
+        return int(self.blocks[best])
 
     def rest(self) -> _Waiting:
         """Those that still wait."""
@@ -243,16 +243,16 @@ def packings(blocks: Blocks, bound_bytes: int, end_s: float = math.inf) -> Itera
             continue
         tried = len(large)
         for order in _ORDERS:
-            found = _search(blocks[large], bound_bytes, order, end_s)
-            if found is not None:
-                yield _filled(blocks, large, found)
+            placed = _search(blocks[large], bound_bytes, order, end_s)
+            if placed is not None:
+                yield _filled(blocks, large, placed)
     yield from _all_within(blocks, bound_bytes, _ORDERS[_FIRST if few else 0 :], end_s)
 
 
 def _all_within(blocks: Blocks, bound_bytes: int, orders: Sequence[str], end_s: float) -> Iterator[Ints]:
     if len(blocks) <= _MOST_LARGE:
-        found = (_search(blocks, bound_bytes, order, end_s) for order in orders)
-        yield from (offsets for offsets in found if offsets is not None)
+        searches = (_search(blocks, bound_bytes, order, end_s) for order in orders)
+        yield from (offsets for offsets in searches if offsets is not None)
 
 
 def _search(blocks: Blocks, bound_bytes: int, order: str, end_s: float) -> Ints | None:
@@ -263,7 +263,7 @@ def _search(blocks: Blocks, bound_bytes: int, order: str, end_s: float) -> Ints 
     partition = Partition.from_allocations(_allocations(blocks.by_events))
     if partition.lower_bound > bound:
         return None
-    found = try_solve_many(
+    solution = try_solve_many(
         [partition.reorder(order).with_bound(bound + 1)],
         bound + 1,
         _NODES + _NODES_PER_BLOCK * len(blocks),
@@ -275,7 +275,7 @@ def _search(blocks: Blocks, bound_bytes: int, order: str, end_s: float) -> Ints 
         timeout=min(_ORDER_S, left_s),
         num_threads=1,
     )
-    return None if found is None else _offsets(found.allocations)
+    return None if solution is None else _offsets(solution.allocations)
 
 
 def _filled(blocks: Blocks, large: Ints, offsets: Ints) -> Ints:

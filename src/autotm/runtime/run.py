@@ -55,30 +55,25 @@ def run(
         return runs.run(program, plan)
 
 
+@dataclass
 class Runs:
     """Programs of one step, verified and timed; a context manager.
 
     All share what does not depend on a program: the all-fast step that each is timed in turn with, its memory, and the
-    arguments that a plan does not place. The pools of a program are there only while it runs.
+    arguments that a plan does not place. The pools of a program are there only while it runs. `reference_file` keeps
+    the plain step's results for other programs of the graph.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        library: KernelLibrary,
-        machine: Machine,
-        links: Links,
-        profile: Profile,
-        options: RunOptions,
-        devices_dir: Path,
-        reference_file: Path | None = None,
-    ) -> None:
-        """`reference_file` keeps the plain step's results for other programs of the graph."""
-        self._graph, self._library, self._machine = graph, library, machine
-        self._links, self._profile, self._options = links, profile, options
-        self._devices_dir, self._reference_file = devices_dir, reference_file
-        self._all_fast: dict[Counts, Executor] = {}
-        self._references: dict[tuple[str, ...], Digests] = {}
+    graph: Graph
+    library: KernelLibrary
+    machine: Machine
+    links: Links
+    profile: Profile
+    options: RunOptions
+    devices_dir: Path
+    reference_file: Path | None = None
+    _all_fast: dict[Counts, Executor] = field(default_factory=dict, init=False)
+    _references: dict[tuple[str, ...], Digests] = field(default_factory=dict, init=False)
 
     def run(self, program: Program, plan: Plan) -> Record:
         """Verify and time `program`.
@@ -110,7 +105,7 @@ class Runs:
         """
         if len(programs) > 1 and not self._may_be_together(programs):
             return [record for one in programs for record in self.run_in_turn([one])]
-        machine, options = self._machine, self._options
+        machine, options = self.machine, self.options
         with pinned(machine), ExitStack() as stack:
             all_fast = self._shared_all_fast(*programs[0])
             is_warm = all_fast is not None or not options.side_by_side
@@ -124,7 +119,7 @@ class Runs:
                     outcomes.append(error)
             planned = [one for one in outcomes if isinstance(one, _HostStep)]
             if planned:  # All run their kernels on the same threads.
-                busy = self._library.busy_threads(machine.threads)
+                busy = self.library.busy_threads(machine.threads)
                 check_cores(machine, heaviest_call(planned[0].placed, planned[0].executor), busy=busy)
             if planned and not is_warm:
                 (alone,) = planned
@@ -154,25 +149,25 @@ class Runs:
 
     def _open(self, program: Program, plan: Plan, all_fast: Executor | None, stack: ExitStack) -> _HostStep:
         """Check where a program is from, and give it memory, until `stack` ends."""
-        machine, options, implementations = self._machine, self._options, program.implementations
-        counted, placed, chosen = steps_of(self._graph, program, plan, self._profile)
+        machine, options, implementations = self.machine, self.options, program.implementations
+        counted, placed, chosen = steps_of(self.graph, program, plan, self.profile)
         if options.verify_steps and implementations not in self._references:
             self._references[implementations] = reference(
                 chosen,
-                self._library,
+                self.library,
                 machine,
                 options.seed,
                 options.verify_steps,
-                self._devices_dir,
-                self._reference_file,
+                self.devices_dir,
+                self.reference_file,
             )
         expected = self._references.get(implementations)
-        tiers = stack.enter_context(open_for(program, machine, self._links, self._devices_dir))
+        tiers = stack.enter_context(open_for(program, machine, self.links, self.devices_dir))
         if all_fast is not None and plan.counts is Counts.INTERMEDIATES:
             arguments = replace(all_fast.arguments, graph=chosen)
         else:
             arguments = Arguments.in_pools(chosen, placed, program, tiers)
-        executor = prepare(placed, self._library, program, arguments, tiers)
+        executor = prepare(placed, self.library, program, arguments, tiers)
         against = PLAIN_STEP if expected else ""
         return _HostStep(plan, counted, placed, chosen, executor, options, machine.cpus, expected, against)
 
@@ -180,7 +175,7 @@ class Runs:
         if isinstance(times, AutotmError):
             return times
         try:
-            return one.record(times, self._machine, self._links, self._profile)
+            return one.record(times, self.machine, self.links, self.profile)
         except AutotmError as error:
             return error
 
@@ -189,21 +184,21 @@ class Runs:
 
         A device of slow memory holds one pool, and what a machine file allows is meant for one run.
         """
-        tier = self._machine.slow_tier
+        tier = self.machine.slow_tier
         has_room = isinstance(tier, EmulatedTier) or (isinstance(tier, NumaTier) and tier.capacity is None)
         by_linux = any(self._is_placed_by_linux(program) for program, _ in programs)
         is_one_step = len({plan.counts for _, plan in programs}) == 1
-        return has_room and self._options.side_by_side and not by_linux and is_one_step
+        return has_room and self.options.side_by_side and not by_linux and is_one_step
 
     def _is_placed_by_linux(self, program: Program) -> bool:
-        return bool(program.paged_traffic) and isinstance(self._machine.slow_tier, NumaTier)
+        return bool(program.paged_traffic) and isinstance(self.machine.slow_tier, NumaTier)
 
     def _shared_all_fast(self, program: Program, plan: Plan) -> Executor | None:
         """The step that all programs with such plans share; None where there is none.
 
         Where Linux places a program's pages, it gets memory before all others, and nothing is shared.
         """
-        if not self._options.side_by_side or self._is_placed_by_linux(program):
+        if not self.options.side_by_side or self._is_placed_by_linux(program):
             self.close()
             return None
         if plan.counts not in self._all_fast:
@@ -217,16 +212,16 @@ class Runs:
         Without, it is run once, so that its memory is warm.
         """
         is_alone = arguments is None
-        machine, graph = self._machine, self._graph.computed_by(())
+        machine, graph = self.machine, self.graph.computed_by(())
         program = all_fast_program(graph)
-        tiers = open_tiers(machine, None, program.fast_bytes, 0, self._devices_dir, stretch=1.0)
+        tiers = open_tiers(machine, None, program.fast_bytes, 0, self.devices_dir, stretch=1.0)
         with ExitStack() as stack:
             stack.callback(tiers.close)
             if arguments is None or counts is Counts.ALL:
                 arguments = Arguments.allocate(graph, tiers=tiers)
-            executor = prepare(graph, self._library, program, arguments, tiers)
+            executor = prepare(graph, self.library, program, arguments, tiers)
             if is_alone or counts is Counts.ALL:
-                arguments.fill(self._options.seed, machine.cpus)
+                arguments.fill(self.options.seed, machine.cpus)
             if is_alone:
                 executor = replace(executor, arguments=replace(arguments, initial=arguments.copied()))
                 executor.step()

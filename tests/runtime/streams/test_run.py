@@ -25,6 +25,7 @@ from autotm.memory.gpu.opening import GpuRefusedError
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
+from autotm.model.links import Links
 from autotm.model.machine import CudaTier
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile
@@ -59,9 +60,10 @@ def profiled(planned: Planned) -> Profile:
         return profile_on(device, kernels, planned.graph, 3, {"made": "by a test"})
 
 
-def solved(planned: Planned, profile: Profile) -> tuple[Plan, Program]:
+def solved(planned: Planned, profile: Profile, links: Links = LINKS) -> tuple[Plan, Program]:
+    """At the least device memory that plans need."""
     limit = Limit.parse(f"{planned.programs['synchronous'].fast_bytes}B")
-    plan, layout = solve_and_pack(planned.graph, profile, LINKS, "synchronous", limit, ONLY_FAST)
+    plan, layout = solve_and_pack(planned.graph, profile, links, "synchronous", limit, ONLY_FAST)
     return plan, compile_program(planned.graph, plan, layout)
 
 
@@ -107,9 +109,7 @@ def library(planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_run_on_a_gpu(planned: Planned, library: FatbinLibrary) -> None:
     profile = profile_on_gpu(planned.graph, library, GPU, 2, {})
-    limit = Limit.parse(f"{planned.programs['synchronous'].fast_bytes}B")
-    plan, layout = solve_and_pack(planned.graph, profile, LINKS, "synchronous", limit, ONLY_FAST)
-    program = compile_program(planned.graph, plan, layout)
+    plan, program = solved(planned, profile)
     record, timeline = run_on_gpu(planned.graph, library, program, plan, GPU, LINKS, profile, QUICK)
     assert record.verified_steps == 2
     assert record.num_move_nodes > 0
@@ -185,9 +185,7 @@ def test_a_run_on_a_gpu_says_what_it_was_compared_with(
     case = random_graphs.Case(
         graph, random_graphs.roofline_profile(graph, 0), random_graphs.make_links(29.0, 12.0, tiny=True)
     )
-    least = Limit.parse(f"{planned.programs['synchronous'].fast_bytes}B")
-    plan, layout = solve_and_pack(graph, case.profile, case.links, "synchronous", least, ONLY_FAST)
-    program = compile_program(graph, plan, layout)
+    plan, program = solved(planned, case.profile, case.links)
     enough = plain_bytes(graph)
     assert device_bytes(graph, graph, program) < enough
     runtime = PlayedRuntime(device_bytes=enough if is_large else enough - 64, order=Delays(2, 1e-5))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -193,7 +193,6 @@ def prepare_streams(
     arguments: DeviceArguments,
     *,
     poison: bool = False,
-    rescheduled: Callable[[Schedule], Schedule] | None = None,
 ) -> StreamExecutor:
     """Bind every operation of `program` to the device of its arguments.
 
@@ -203,7 +202,6 @@ def prepare_streams(
         program: of that graph.
         arguments: where those are that it does not place.
         poison: overwrite memory as soon as its tensor is dead.
-        rescheduled: changes the waits, to see whether a test misses one.
 
     Raises:
         AutotmError: an address leaves its pool or is not aligned.
@@ -211,8 +209,6 @@ def prepare_streams(
     """
     device = arguments.device
     order = schedule(operations(graph, program, arguments, poison=poison))
-    if rescheduled is not None:
-        order = rescheduled(order)
     queued = tuple(_queued(graph, library, device, operation) for operation in order.operations)
     return StreamExecutor(program, arguments, order, queued, {index: device.event() for index in order.awaited})
 
