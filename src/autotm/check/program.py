@@ -136,22 +136,18 @@ class _Simulation:
         self._memory = {tier: Memory() for tier in Tier}
         self._sizes = {tensor.name: tensor.allocated_bytes for tensor in graph.tensors}
         self._async_moves: dict[int, StartMoveStep] = {}
-        self._held = self._held_addresses(program)
+        self._held: dict[str, Address] = {}
+        """Where arguments lie in the pools: at one place, throughout."""
+        for step in program.steps:
+            if isinstance(step, KernelStep):
+                for operand, address in zip(self._kernels[step.kernel].operands, step.addresses, strict=False):
+                    if graph.by_name[operand.tensor].held:
+                        same = self._held.setdefault(operand.tensor, address) == address
+                        require(same, Fault.ADDRESS, f"kernel {step.kernel}: argument '{operand.tensor}' has moved")
         for tensor, address in self._held.items():
             if graph.by_name[tensor].producer is None:
                 self._check_address(tensor, address, f"argument '{tensor}'")
                 self._write(tensor, address)
-
-    def _held_addresses(self, program: Program) -> dict[str, Address]:
-        """Where arguments lie in the pools: at one place, throughout."""
-        held: dict[str, Address] = {}
-        for step in program.steps:
-            if isinstance(step, KernelStep):
-                for operand, address in zip(self._kernels[step.kernel].operands, step.addresses, strict=False):
-                    if self._graph.by_name[operand.tensor].held:
-                        same = held.setdefault(operand.tensor, address) == address
-                        require(same, Fault.ADDRESS, f"kernel {step.kernel}: argument '{operand.tensor}' has moved")
-        return held
 
     def finish(self) -> None:
         """Arguments are still whole for the next step."""

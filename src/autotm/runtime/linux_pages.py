@@ -54,13 +54,12 @@ class LinuxPages:
     """Where Linux had a program's pages while it was timed.
 
     Attributes:
-        before, after: pages by memory node, before and after timing.
+        before: pages by memory node before timing.
         pool: what each kernel found slow: the mean of both.
         promoted_bytes, demoted_bytes: that the whole system moved for each step.
     """
 
     before: dict[str, int]
-    after: dict[str, int]
     pool: PagedPool
     promoted_bytes: int
     demoted_bytes: int
@@ -162,7 +161,7 @@ def count_pages(settled: Settled | None, tiers: Tiers, graph: Graph, plan: Plan,
         placed_by="linux",
     )
     steps = max(timed_steps, 1)
-    return LinuxPages(settled.by_node, tiers.slow.pages_by_node(), pool, promoted // steps, demoted // steps)
+    return LinuxPages(settled.by_node, pool, promoted // steps, demoted // steps)
 
 
 def _slow_bytes(graph: Graph, offsets: dict[str, int], fast: Fast) -> list[tuple[int, ...]]:
