@@ -116,9 +116,9 @@ def cached_pool(
     size = block_bytes_for(pool_bytes)
     blocks = math.ceil(pool_bytes / size) if cache_bytes is None else cache_bytes // size
     cache = _Cache(blocks, size)
-    passes = [tuple(passes_of(graph, kernel, offsets)) for kernel in graph.kernels]
+    passes = [tuple(_passes(graph, kernel, offsets)) for kernel in graph.kernels]
     for _ in range(2):
-        counts = [cache.kernel(each) for each in passes]
+        counts = [sum(map(cache.touch, each), np.zeros(3, np.int64)).tolist() for each in passes]
     hits, clean, dirty = (tuple(column) for column in zip(*counts, strict=True)) if counts else ((), (), ())
     return CachedPool(tuple(offsets[name] for name in order), pool_bytes, size, blocks, hits, clean, dirty)
 
@@ -148,14 +148,11 @@ class Pass:
     is_write: bool
 
 
-def passes_of(graph: Graph, kernel: Kernel, offsets: Mapping[str, int]) -> Iterator[Pass]:
+def _passes(graph: Graph, kernel: Kernel, offsets: Mapping[str, int]) -> Iterator[Pass]:
     """One pass for each movable tensor of a kernel, by first slot; one that is read and written is a write."""
     for tensor in graph.slots_of(kernel):
         reads, writes = slow_traffic(graph, kernel, configuration(graph, kernel, {tensor}))
         yield Pass(offsets[tensor], graph.by_name[tensor].size_bytes, max(*reads, *writes, 0, 0), any(writes))
-
-
-_Places = slice | npt.NDArray[np.int64]
 
 
 class _Cache:
@@ -167,40 +164,24 @@ class _Cache:
         self._held = np.full(blocks, -1, np.int32)
         self._dirty = np.zeros(blocks, np.bool_)
 
-    def kernel(self, passes: tuple[Pass, ...]) -> tuple[int, int, int]:
-        """Hits, clean and dirty misses of one kernel."""
-        total = np.zeros(3, np.int64)
-        for each in passes:
-            total += self._pass(each)
-        hits, clean, dirty = total.tolist()
-        return hits, clean, dirty
-
-    def _pass(self, each: Pass) -> npt.NDArray[np.int64]:
+    def touch(self, each: Pass) -> npt.NDArray[np.int64]:
+        """Hits, clean and dirty misses of a pass."""
         first = each.start // self._block_bytes
         count = -(-(each.start + each.size_bytes) // self._block_bytes) - first
         is_spread = each.touched_bytes < each.size_bytes
         touched = min(count, -(-each.touched_bytes // self._block_bytes)) if is_spread else count
         if self._sets == 0:
             return np.array([0, 0, touched] if each.is_write else [0, touched, 0], np.int64)
-        if touched < count:
-            return self._spread(first + np.arange(touched) * count // touched, is_write=each.is_write)
+        spread = first + np.arange(touched) * count // touched if touched < count else None
         found = np.zeros(3, np.int64)
-        end, block = first + count, first
-        while block < end:
-            turn, place = divmod(block, self._sets)
-            stop = min(end, (turn + 1) * self._sets)
-            found += self._touch(slice(place, place + stop - block), turn, is_write=each.is_write)
-            block = stop
+        for turn in range(first // self._sets, -(-(first + count) // self._sets)):
+            start = turn * self._sets
+            begin, end = max(first, start), min(first + count, start + self._sets)
+            inside = None if spread is None else spread[(begin <= spread) & (spread < end)] - start
+            found += self._touch(slice(begin - start, end - start) if inside is None else inside, turn, each.is_write)
         return found
 
-    def _spread(self, blocks: npt.NDArray[np.int64], *, is_write: bool) -> npt.NDArray[np.int64]:
-        found = np.zeros(3, np.int64)
-        turns, places = np.divmod(blocks, self._sets)
-        for turn in np.unique(turns).tolist():
-            found += self._touch(places[turns == turn], turn, is_write=is_write)
-        return found
-
-    def _touch(self, places: _Places, turn: int, *, is_write: bool) -> npt.NDArray[np.int64]:
+    def _touch(self, places: slice | npt.NDArray[np.int64], turn: int, is_write: bool) -> npt.NDArray[np.int64]:
         """Touch distinct sets, all with blocks of one round."""
         missed = self._held[places] != turn
         was_dirty = self._dirty[places]

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
+from itertools import accumulate
 from pathlib import Path
 from sys import intern
 from typing import Any, Literal, NewType
@@ -359,11 +360,7 @@ class Graph:
         for tensor in self.movable:
             change[tensor.live.start] += tensor.allocated_bytes
             change[tensor.live.stop] -= tensor.allocated_bytes
-        totals, total = [], 0
-        for difference in change[:-1]:
-            total += difference
-            totals.append(total)
-        return tuple(totals)
+        return tuple(accumulate(change[:-1]))
 
     @property
     def peak_live_bytes(self) -> int:
@@ -385,7 +382,11 @@ class Graph:
         # Checks, prices and records of one plan ask for the same step in turn.
         computed = self._computed.get(names)
         if computed is None:
-            computed = ChosenGraph(self._with_implementations(names))
+            kernels = tuple(kernel.computed_by(name) for kernel, name in zip(self.kernels, names, strict=True))
+            kept = tuple(tensor for tensor in self.tensors if tensor.role is not Role.WORKSPACE)
+            spaces = [workspace(operand, index) for index, one in enumerate(kernels) for operand in one.workspaces]
+            same = kernels == self.kernels
+            computed = ChosenGraph(self if same else replace(self, kernels=kernels, tensors=(*kept, *spaces)))
             if len(self._computed) >= _COMPUTED:
                 self._computed.clear()
             self._computed[names] = computed
@@ -394,16 +395,6 @@ class Graph:
     @cached_property
     def _computed(self) -> dict[tuple[str, ...], ChosenGraph]:
         return {}
-
-    def _with_implementations(self, names: Sequence[str]) -> Graph:
-        kernels = tuple(kernel.computed_by(name) for kernel, name in zip(self.kernels, names, strict=True))
-        if kernels == self.kernels:
-            return self
-        kept = tuple(tensor for tensor in self.tensors if tensor.role is not Role.WORKSPACE)
-        workspaces = tuple(
-            workspace(operand, index) for index, kernel in enumerate(kernels) for operand in kernel.workspaces
-        )
-        return replace(self, kernels=kernels, tensors=kept + workspaces)
 
     def slots_of(self, kernel: Kernel) -> dict[str, tuple[int, ...]]:
         """Movable tensors of a kernel, by first appearance, each with the slots it fills (all share one tier)."""

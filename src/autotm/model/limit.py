@@ -13,7 +13,7 @@ from pydantic import GetCoreSchemaHandler, ValidatorFunctionWrapHandler
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
 from autotm.model.errors import BadInputError, InfeasibleLimitError
-from autotm.model.graph import CountedGraph, Graph, Kernel, Operand, Tensor
+from autotm.model.graph import CountedGraph, Graph, Operand
 
 _BYTES = re.compile(r"^(\d+(?:\.\d+)?)\s*(|[kMGT]|[KMGT]i)B$")
 _RATIO = re.compile(r"^(\d+)\s*(?::|to|//)\s*(\d+)$")
@@ -165,12 +165,19 @@ def counting(graph: Graph, counts: Counts) -> CountedGraph:
     users: dict[str, set[int]] = {name: set() for name in storage.values()}
     for tensor in graph.tensors:
         users[storage[tensor.name]].update(tensor.users)
+    whole = (0, max(len(graph.kernels), 1))
     tensors = tuple(
-        tensor if tensor.is_movable else _placed_for_good(tensor, users[tensor.name], len(graph.kernels))
+        tensor
+        if tensor.is_movable
+        else replace(tensor, readers=tuple(sorted(users[tensor.name] - {tensor.producer})), held=whole)
         for tensor in graph.tensors
         if tensor.alias_of is None
     )
-    kernels = tuple(_renamed(kernel, storage) for kernel in graph.kernels)
+
+    def renamed(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+        return tuple(replace(operand, tensor=storage.get(operand.tensor, operand.tensor)) for operand in operands)
+
+    kernels = tuple(replace(one, inputs=renamed(one.inputs), outputs=renamed(one.outputs)) for one in graph.kernels)
     return CountedGraph(replace(graph, kernels=kernels, tensors=tensors))
 
 
@@ -190,15 +197,3 @@ def storage_of(graph: Graph, tensor: str) -> str:
     while (alias := graph.by_name[tensor].alias_of) is not None:
         tensor = alias
     return tensor
-
-
-def _placed_for_good(tensor: Tensor, users: set[int], kernels: int) -> Tensor:
-    readers = tuple(sorted(users - {tensor.producer}))
-    return replace(tensor, readers=readers, held=(0, max(kernels, 1)))
-
-
-def _renamed(kernel: Kernel, storage: dict[str, str]) -> Kernel:
-    def renamed(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-        return tuple(replace(operand, tensor=storage.get(operand.tensor, operand.tensor)) for operand in operands)
-
-    return replace(kernel, inputs=renamed(kernel.inputs), outputs=renamed(kernel.outputs))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ COMPARED_WITH = "compared_with"
 
 @dataclass(frozen=True)
 class Profile:
-    """Times of every distinct kernel of a graph on one machine with one thread count.
+    """Times of every distinct kernel of a graph on one machine with one thread count; AutotmError where one is lacking.
 
     Predictions read all-fast medians, and what a configuration took beyond them in the same rounds, be it less than
     nothing: noise that counted only above zero would add up over a step. A configuration that was not measured is
@@ -95,27 +95,15 @@ class Profile:
         return self.timings.get((kernel.identity, kernel.implementation, config))
 
     def base_us(self, kernel: Kernel) -> float:
-        """Time with every operand fast.
-
-        Raises:
-            AutotmError: the profile lacks the kernel.
-        """
+        """Time with every operand fast."""
         return self._base_ns(kernel) / 1e3
 
     def least_us(self, kernel: Kernel) -> float:
-        """Time with every operand fast, by the fastest of the kernel's implementations.
-
-        Raises:
-            AutotmError: the profile lacks one of them.
-        """
+        """Time with every operand fast, by the fastest of the kernel's implementations."""
         return min(self.base_us(kernel.computed_by(name)) for name in kernel.implementations)
 
     def extra_us(self, graph: Graph, kernel: Kernel, tensor: str) -> float:
-        """What `tensor` alone in slow memory adds to the kernel; by noise it may be less than nothing.
-
-        Raises:
-            AutotmError: the profile lacks the configuration.
-        """
+        """What `tensor` alone in slow memory adds to the kernel; by noise it may be less than nothing."""
         extra_ns = self._beyond_ns(kernel, configuration(graph, kernel, {tensor}))
         if extra_ns is None:
             raise AutotmError(
@@ -125,8 +113,8 @@ class Profile:
 
     def additive_us(self, graph: Graph, kernel: Kernel, slow: frozenset[str]) -> float:
         """All-fast time plus the extra of each slow tensor of the kernel."""
-        tensors = [tensor for tensor in graph.slots_of(kernel) if tensor in slow]
-        return self.base_us(kernel) + sum(self.extra_us(graph, kernel, tensor) for tensor in tensors)
+        extras = (self.extra_us(graph, kernel, tensor) for tensor in graph.slots_of(kernel) if tensor in slow)
+        return self.base_us(kernel) + sum(extras)
 
     def time_us(self, graph: Graph, kernel: Kernel, slow: frozenset[str]) -> float:
         """The measured time with exactly the tensors in `slow` in slow memory; additive where it was not measured."""
@@ -196,35 +184,22 @@ def write_profile(path: Path, profile: Profile) -> None:
 
     A path that ends with .json gets the same as JSON, which needs no library: for computers that have a bundle only.
     """
+    rows = [[*key, *astuple(timing)] for key, timing in sorted(profile.timings.items(), key=lambda item: item[0])]
+    facts = {"graph_hash": profile.graph_hash, "provenance": dict(profile.provenance)}
     if path.suffix == ".json":
-        rows = [[*key, *astuple(timing)] for key, timing in sorted(profile.timings.items(), key=lambda item: item[0])]
-        columns = [*KEY_COLUMNS, *(field.name for field in fields(Timing))]
-        write_json(
-            path,
-            "profile",
-            {
-                "graph_hash": profile.graph_hash,
-                "provenance": dict(profile.provenance),
-                "columns": columns,
-                "timings": rows,
-            },
-        )
+        write_json(path, "profile", {**facts, "columns": list(_TYPES), "timings": rows})
         return
     import pyarrow as pa  # noqa: PLC0415 - who reads no profile need not wait for it
     import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 
-    rows_by_name = [
-        dict(zip(_TYPES, (*key, *astuple(timing)), strict=True))
-        for key, timing in sorted(profile.timings.items(), key=lambda item: item[0])
-    ]
     metadata = {
         "kind": "profile",
         "schema_version": str(SCHEMA_VERSION),
         "graph_hash": profile.graph_hash,
-        "provenance": json.dumps(dict(profile.provenance)),
+        "provenance": json.dumps(facts["provenance"]),
     }
     schema = pa.schema(list(_TYPES.items()), metadata=metadata)
-    table = pa.Table.from_pylist(rows_by_name, schema=schema)
+    table = pa.Table.from_pylist([dict(zip(_TYPES, row, strict=True)) for row in rows], schema=schema)
     write_atomically(path, lambda temporary: pq.write_table(table, temporary))
 
 

@@ -97,10 +97,6 @@ class Timeline:
         """What one stream did, in order."""
         return tuple(operation for operation in self.operations if operation.lane is lane)
 
-    def busy_ns(self, lane: Lane) -> int:
-        """How long a stream worked."""
-        return sum(operation.end_ns - operation.start_ns for operation in self.of(lane))
-
 
 # One step on a GPU as a simulation of its three engines has it (`modelled.json`): computed, never run.
 

@@ -91,7 +91,7 @@ def parts_of(executor: StreamExecutor, steps: int) -> tuple[StepParts, Timeline]
         sum(one.end_ns - one.start_ns for one in compress(timeline.operations, is_blocking)) for timeline in timelines
     ]
     moves_us = median(moves_ns) / 1e3
-    stalled_ns = typical.step_ns - typical.busy_ns(Lane.COMPUTE)
+    stalled_ns = typical.step_ns - sum(one.end_ns - one.start_ns for one in typical.of(Lane.COMPUTE))
     return StepParts(kernels_us, max(0.0, stalled_ns / 1e3 - moves_us), moves_us), typical
 
 
