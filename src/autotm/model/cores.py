@@ -254,7 +254,12 @@ def lost_ns(cpus: Sequence[int]) -> int:
     Meaningful as a difference over a stretch of time; the hypervisor's part comes in steps of `TICK_NS`. 0 where Linux
     does not count.
     """
-    return _waiting_ns() + _stolen_ns(cpus)
+    schedules = (read_text(file).split() for file in Path("/proc/self/task").glob("*/schedstat"))
+    waited_ns = sum(int(fields[1]) for fields in schedules if len(fields) > 1)
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    rows = (line.split() for line in read_text(Path("/proc/stat")).splitlines() if line.split(" ", 1)[0] in wanted)
+    ticks = sum(int(fields[_STEAL_FIELD]) for fields in rows if len(fields) > _STEAL_FIELD)
+    return waited_ns + ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,19 +329,6 @@ class Watch:
     def is_over(self) -> bool:
         """Whether disturbed rounds are no longer repeated."""
         return self._disturbed_ns >= max(self._patience_ns, _AS_LONG * self._good_ns)
-
-
-def _waiting_ns() -> int:
-    """Nanoseconds that this process's threads were ready to run but had no core."""
-    told = (read_text(file).split() for file in Path("/proc/self/task").glob("*/schedstat"))
-    return sum(int(fields[1]) for fields in told if len(fields) > 1)
-
-
-def _stolen_ns(cpus: Sequence[int]) -> int:
-    wanted = {f"cpu{cpu}" for cpu in cpus}
-    rows = (line.split() for line in read_text(Path("/proc/stat")).splitlines() if line.split(" ", 1)[0] in wanted)
-    ticks = sum(int(fields[_STEAL_FIELD]) for fields in rows if len(fields) > _STEAL_FIELD)
-    return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
 @contextmanager

@@ -379,8 +379,13 @@ class Machine:
                 "or is measured on it; ask for a machine with a GPU (kind: cuda), or for modelled.json"
             )
         given, file = allocation(), f"config/machines/{self.name}.yaml"
-        if given is not None and not (self.slurm and self.slurm.shared):
-            given.require_whole_node(file)
+        if given is not None and given.is_shared and not (self.slurm and self.slurm.shared):
+            raise BadInputError(
+                f"Slurm job {given.job} has {given.cpus} of the {given.node_cpus} CPUs of node {given.node}, and other "
+                "jobs may run beside it: their work would be timed as ours. Ask for a node of its own (slurm_extra: "
+                "--exclusive, as profiles/slurm does for all that measures; sbatch --exclusive without Snakemake), or "
+                f"allow it in {file}: slurm: {{shared: true}}"
+            )
         if self.cores is None:
             return self
         if given is None:

@@ -12,7 +12,6 @@ from functools import cache
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotm.model.cores import parse_cpu_list
-from autotm.model.errors import BadInputError
 
 _SCONTROL_S = 20.0
 """A busy controller answers within seconds."""
@@ -81,20 +80,6 @@ class Allocation:
         # NO: the job or its partition is exclusive. OK: CPUs are the job's alone, the node's others may be anyone's.
         has_all = max(cpus, len(numbers)) >= node_cpus and sharing != "YES"
         return cls(job, node, max(cpus, len(numbers)), node_cpus, numbers, not (sharing == "NO" or has_all))
-
-    def require_whole_node(self, machine_file: object) -> None:
-        """Refuse to measure beside others.
-
-        Raises:
-            BadInputError: other jobs may run on this node.
-        """
-        if self.is_shared:
-            raise BadInputError(
-                f"Slurm job {self.job} has {self.cpus} of the {self.node_cpus} CPUs of node {self.node}, and other "
-                "jobs may run beside it: their work would be timed as ours. Ask for a node of its own (slurm_extra: "
-                "--exclusive, as profiles/slurm does for all that measures; sbatch --exclusive without Snakemake), or "
-                f"allow it in {machine_file}: slurm: {{shared: true}}"
-            )
 
 
 @cache
