@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -120,6 +121,10 @@ def by_one_way(function: tirx.PrimFunc, way: Tiling) -> CudaKernel:
     products = way.tile.products if isinstance(way.tile, WarpTile) else "float32"
     facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.GENERATED, products=products)
     return kernel_of(stages, list(function.params), workspaces, facts, SMALL)
+
+
+def workspace_bytes(kernel: CudaKernel) -> int:
+    return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in kernel.workspaces)
 
 
 CASES: dict[str, Contraction] = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,24 @@ def cuda_step(
     Raises:
         AutotmError: an operator has no gradient or no kernel.
     """
-    maker = _Maker(device, products)
-    made = make_step(network, scale, tvm.target.Target("llvm"), maker.make, "default")
-    graph = made.graph
+    kernels: dict[str, CudaKernel] = {}
+
+    def make(requests: Sequence[Request]) -> list[KernelFacts]:
+        made = [cuda_kernel(one.func, device, one.implementation, products) for one in requests]
+        for kernel in made:
+            kernels.setdefault(kernel.symbol, kernel)
+        return [KernelFacts(**{one.name: getattr(kernel, one.name) for one in fields(KernelFacts)}) for kernel in made]
+
+    step = make_step(network, scale, tvm.target.Target("llvm"), make, "default")
+    graph = step.graph
     if implementations == "all":
-        graph = with_alternatives(graph, _alternatives(made.functions, made.kernels, maker))
-    return CudaStep(graph, maker.kernels, made.functions)
+        # Every other way: which one is fastest, and what that costs, only a profile can tell.
+        ways = {}
+        for item in step.kernels:
+            made = make([Request(step.functions[item.symbol], name) for name in item.others])
+            ways[item.symbol] = tuple(map(Alternative, item.others, made))
+        graph = with_alternatives(graph, ways)
+    return CudaStep(graph, kernels, step.functions)
 
 
 def lower_for_gpu(
@@ -106,38 +118,3 @@ def co_runners_for_gpu(
     image = fatbin(made.values()).image
     launches = {kernel.symbol: kernel.launches for kernel in made.values()}
     return FatbinLibrary.save(library_path, image, ARCHITECTURES, launches), made
-
-
-@dataclass
-class _Maker:
-    device: CudaDevice
-    products: Products
-    kernels: dict[str, CudaKernel] = field(default_factory=dict)
-
-    def make(self, requests: Sequence[Request]) -> list[KernelFacts]:
-        return [self._one(request) for request in requests]
-
-    def _one(self, request: Request) -> KernelFacts:
-        kernel = cuda_kernel(request.func, self.device, request.implementation, self.products)
-        self.kernels.setdefault(kernel.symbol, kernel)
-        return KernelFacts(
-            symbol=kernel.symbol,
-            identity=kernel.identity,
-            op=kernel.op,
-            op_class=kernel.op_class,
-            flops=kernel.flops,
-            workspaces=kernel.workspaces,
-            others=kernel.others,
-            kind=kernel.kind,
-        )
-
-
-def _alternatives(
-    functions: Mapping[str, tirx.PrimFunc], kernels: Iterable[KernelFacts], maker: _Maker
-) -> dict[str, tuple[Alternative, ...]]:
-    """Every other way to compute each kernel: which one is fastest, and what that costs, only a profile can tell."""
-    found = {}
-    for item in kernels:
-        made = maker.make([Request(functions[item.symbol], name) for name in item.others])
-        found[item.symbol] = tuple(map(Alternative, item.others, made))
-    return found

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from contraction_cases import WINDOWS
 from cuda_cases import SMALL
-from cuda_contractions import CASES, SETS, by_one_way, product
+from cuda_contractions import CASES, SETS, by_one_way, product, workspace_bytes
 from emulated_cuda import EmulatedDevice
 from tvm import te
 
 from autotm.kernels.cuda.contraction import TILES, Tiling
 from autotm.kernels.cuda.dispatch import cuda_kernel
-from autotm.kernels.cuda.source import CudaKernel, workspace_bytes
+from autotm.kernels.cuda.source import CudaKernel
 from autotm.model.graph import ScheduleKind
 
 

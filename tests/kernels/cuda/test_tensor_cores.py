@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 from cuda_cases import SMALL
-from cuda_contractions import CASES, SETS, Contraction, by_one_way, contraction, product
+from cuda_contractions import CASES, SETS, Contraction, by_one_way, contraction, product, workspace_bytes
 from emulated_cuda import EmulatedDevice
 from tvm import te
 
@@ -15,7 +15,7 @@ from autotm.kernels import contractions
 from autotm.kernels.cuda.contraction import Tiling, warp_tiles
 from autotm.kernels.cuda.dispatch import cuda_kernel
 from autotm.kernels.cuda.product import Operand
-from autotm.kernels.cuda.source import CudaKernel, workspace_bytes
+from autotm.kernels.cuda.source import CudaKernel
 from autotm.kernels.cuda.stage import device_memory
 from autotm.kernels.cuda.tiles import WordPanel
 from autotm.model.graph import ScheduleKind

@@ -30,14 +30,10 @@ TILES = (
     Tile(32, 32, 16, 2, 2),
 )
 _WARP_TILES = (
-    WarpTile(128, 128, 64, 32, 16, "tf32"),
-    WarpTile(128, 64, 32, 32, 16, "tf32"),
-    WarpTile(64, 128, 32, 32, 16, "tf32"),
-    WarpTile(64, 64, 32, 32, 16, "tf32"),
-    WarpTile(64, 32, 32, 16, 16, "tf32"),
-    WarpTile(32, 64, 16, 32, 16, "tf32"),
-    WarpTile(32, 32, 16, 16, 16, "tf32"),
-)
+    (128, 128, 64, 32), (128, 64, 32, 32), (64, 128, 32, 32), (64, 64, 32, 32), (64, 32, 32, 16), (32, 64, 16, 32),
+    (32, 32, 16, 16),
+)  # fmt: skip
+"""Results of a block, then of a warp."""
 PARTS = (1, 2, 4, 8, 16, 32, 64)
 _PANELS_OF_A_PART = 8
 """At least, where sums are split; of panels with two terms in a word half as many."""
@@ -60,7 +56,7 @@ class Tiling:
 
 def warp_tiles(products: Products) -> Sequence[WarpTile]:
     """Those of tensor cores."""
-    return [replace(tile, products=products) for tile in _WARP_TILES]
+    return [WarpTile(*results, 16, products) for results in _WARP_TILES]
 
 
 def fastest(

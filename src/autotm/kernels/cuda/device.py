@@ -42,18 +42,14 @@ class CudaDevice:
             {
                 "kind": "cuda",
                 "arch": self.arch,
-                "max_threads_per_block": MOST_THREADS,
-                "max_shared_memory_per_block": STATIC_SHARED_BYTES,
+                "max_threads_per_block": 1024,
+                "max_shared_memory_per_block": 48 << 10,  # What a block has without asking the driver for more.
                 "thread_warp_size": WARP,
             }
         )
 
 
 WARP = 32
-MOST_THREADS = 1024
-"""Of a block."""
-STATIC_SHARED_BYTES = 48 << 10
-"""Shared memory that a block has without asking the driver for more."""
 
 DEVICES = {
     "a100": CudaDevice("A100 SXM", "sm_80", 108, 2048, 65536, 19500, 156000, 2039, 19500),

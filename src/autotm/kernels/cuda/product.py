@@ -90,29 +90,18 @@ def _matrix(buffer: tirx.Buffer, *, transposed: bool) -> Operand:
     return Operand(buffer, at, not transposed, vector_of(width))
 
 
-@dataclass(frozen=True)
 class _Convolution:
-    """Extents of a convolution, whatever its pass."""
+    """Extents of a convolution, whatever its pass, from the shapes of its input, result and weights.
 
-    batch: int
-    height: int
-    width: int
-    channels: int
-    """Of one group."""
-    out_height: int
-    out_width: int
-    features: int
-    """Of one group."""
-    taps: tuple[int, int]
-    groups: int
-    stride: tuple[int, int]
-    padding: tuple[int, int, int, int]
+    Attributes:
+        channels, features: of one group.
+    """
 
-    @classmethod
-    def of(cls, problem: Problem, x: Sequence[int], y: Sequence[int], w: Sequence[int]) -> _Convolution:
-        groups = problem.groups
-        sizes = (*x[:3], w[2], *y[1:3], w[3] // groups, (w[0], w[1]))
-        return cls(*sizes, groups, problem.stride, problem.padding)
+    def __init__(self, problem: Problem, x: Sequence[int], y: Sequence[int], w: Sequence[int]) -> None:
+        self.batch, self.height, self.width = x[:3]
+        self.out_height, self.out_width = y[1:3]
+        self.taps, self.channels, self.features = (w[0], w[1]), w[2], w[3] // problem.groups
+        self.groups, self.stride, self.padding = problem.groups, problem.stride, problem.padding
 
     def pixel(self, image: Index, row: Index, column: Index, group: Index, channel: Index) -> Index:
         """Position in x."""
@@ -134,17 +123,17 @@ class _Convolution:
         row = out_row * self.stride[0] - self.padding[0] + tap // self.taps[1]
         column = out_column * self.stride[1] - self.padding[1] + tap % self.taps[1]
         inside = []
-        axes = ((row, self.out_height, self.height), (column, self.out_width, self.width))
-        for (at, results, extent), stride, before, window in zip(
-            axes, self.stride, self.padding, self.taps, strict=False
+        for axis, (at, results, extent) in enumerate(
+            ((row, self.out_height, self.height), (column, self.out_width, self.width))
         ):
-            inside += [at >= 0] if before else []
-            inside += [at < extent] if (results - 1) * stride - before + window > extent else []
+            inside += [at >= 0] if self.padding[axis] else []
+            last = (results - 1) * self.stride[axis] - self.padding[axis] + self.taps[axis]
+            inside += [at < extent] if last > extent else []
         return row, column, inside
 
 
 def _forward(problem: Problem) -> Product:
-    sizes = _Convolution.of(problem, extents(problem.left), problem.shape, extents(problem.right))
+    sizes = _Convolution(problem, extents(problem.left), problem.shape, extents(problem.right))
     pixels = (sizes.batch, sizes.out_height, sizes.out_width)
 
     def left(group: Index, m: Index, k: Index) -> tuple[Index, Conditions]:
@@ -167,7 +156,7 @@ def _forward(problem: Problem) -> Product:
 
 
 def _data_gradient(problem: Problem) -> Product:
-    sizes = _Convolution.of(problem, problem.shape, extents(problem.left), extents(problem.right))
+    sizes = _Convolution(problem, problem.shape, extents(problem.left), extents(problem.right))
     pixels = (sizes.batch, sizes.height, sizes.width)
     down, across = sizes.stride
 
@@ -195,7 +184,7 @@ def _data_gradient(problem: Problem) -> Product:
 
 
 def _weight_gradient(problem: Problem) -> Product:
-    sizes = _Convolution.of(problem, extents(problem.left), extents(problem.right), problem.shape)
+    sizes = _Convolution(problem, extents(problem.left), extents(problem.right), problem.shape)
     pixels = (sizes.batch, sizes.out_height, sizes.out_width)
 
     def left(group: Index, m: Index, k: Index) -> tuple[Index, Conditions]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -155,11 +155,6 @@ def _written(function: tirx.PrimFunc, name: str) -> str:
     return str(text[text.index(_FUNCTION) :])
 
 
-def workspace_bytes(kernel: CudaKernel) -> int:
-    """Bytes of all workspaces of a kernel."""
-    return sum(math.prod(shape) * tvm.DataType(dtype).itemsize for shape, dtype in kernel.workspaces)
-
-
 # CUDA C++ -> one fatbin for several architectures, kept by the hash of its source; and what ptxas says of it.
 
 ARCHITECTURES = ("sm_80", "sm_90")
@@ -238,11 +233,16 @@ def fatbin(
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
     described = "\n".join([version, *architectures, *_OPTIONS, source])
     key = hashlib.sha256(described.encode()).hexdigest()
-    if folder is not None and (held := _held(folder, key)) is not None:
-        return held
+    if folder is None:
+        return _compiled(compiler, source, architectures)
+    image, usage = folder / f"{key}.fatbin", folder / f"{key}.json"
+    with suppress(OSError, ValueError, TypeError):
+        kept = tuple(Usage(**item) for item in json.loads(usage.read_text()))
+        return Fatbin(image.read_bytes(), kept)
     compiled = _compiled(compiler, source, architectures)
-    if folder is not None:
-        _keep(folder, key, compiled)
+    write_atomically(image, partial(Path.write_bytes, data=compiled.image))
+    # The second file says that the first is there.
+    write_atomically(usage, partial(Path.write_text, data=json.dumps([asdict(item) for item in compiled.usage])))
     return compiled
 
 
@@ -279,18 +279,3 @@ def usage_in(output: str) -> list[Usage]:
         elif match := _USED.search(line):
             usages.append(Usage(function, arch, int(match[1]), spills, stack, int(match[2] or 0)))
     return sorted(usages, key=lambda usage: (usage.function, usage.arch))
-
-
-def _held(folder: Path, key: str) -> Fatbin | None:
-    try:
-        usage = json.loads((folder / f"{key}.json").read_text())
-        return Fatbin((folder / f"{key}.fatbin").read_bytes(), tuple(Usage(**item) for item in usage))
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def _keep(folder: Path, key: str, fatbin: Fatbin) -> None:
-    """Both files, each whole or not at all; the second says that the first is there."""
-    usage = json.dumps([asdict(item) for item in fatbin.usage]).encode()
-    for suffix, content in (("fatbin", fatbin.image), ("json", usage)):
-        write_atomically(folder / f"{key}.{suffix}", partial(Path.write_bytes, data=content))
