@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,19 @@ class EmulatedDevice:
             guard = _poisoned(GUARD, np.dtype(dtype)).tobytes()
             assert whole[:GUARD].tobytes() == guard == whole[-GUARD:].tobytes(), "written outside of an operand"
         return views
+
+
+def functions_of(kernels: Iterable[CudaKernel], folder: Path) -> dict[str, Callable[..., None]]:
+    """Device functions of kernels, run by this processor on addresses, as `PlayedDriver` takes them."""
+    kernels = list(kernels)
+    compiled = EmulatedDevice(kernels, folder)._library
+
+    def call(name: str, extents: list[int], addresses: tuple[int, ...]) -> None:
+        grid, block = ((ctypes.c_uint * 3)(*each) for each in (extents[:3], extents[3:]))
+        assert not compiled[f"run_{name}"]((ctypes.c_void_p * len(addresses))(*addresses), grid, block, 0)
+
+    names = [launch.function for kernel in kernels for launch in kernel.launches]
+    return {name: functools.partial(call, name) for name in names}
 
 
 def _called(assembly: re.Match[str]) -> str:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import small_step
-from emulated_cuda import EmulatedDevice
+from emulated_cuda import functions_of
 from played_cudart import PlayedRuntime
 from played_gpu import plug_in
 from thread_device import Delays
 
 import autotm.profile.copies
 from autotm.kernels.cuda.device import device_named
-from autotm.kernels.cuda.source import CudaKernel, Fatbin
+from autotm.kernels.cuda.source import Fatbin
 from autotm.lower.cuda import co_runners_for_gpu, cuda_step
 from autotm.model.config import ProfileConfig, RunConfig, SolveConfig
 from autotm.model.limit import Limit
@@ -48,7 +46,7 @@ def played_context(folder: Path, monkeypatch: pytest.MonkeyPatch, tier: CudaTier
         functools.partial(autotm.profile.copies.measure_gpu_links, sizes_bytes=(1 << 12, 1 << 16)),
     )
     step = cuda_step(build("mlp", SIZES), "tiny", device_named("h100"), "all", tier.products)
-    functions = _functions_of(list(step.kernels.values()), folder)
+    functions = functions_of(step.kernels.values(), folder)
     _, beside = co_runners_for_gpu(device_named("h100"), folder / "co_runners.zip", products=tier.products)
     for kernel in beside.values():
         functions |= {launch.function: lambda *_: None for launch in kernel.launches}
@@ -81,15 +79,3 @@ def ran(context: Context, paths: Paths, optimizer: str, limit: Limit) -> Path:
 def _no_image(*_: object, **__: object) -> Fatbin:
     """What nvcc would make; the played driver has the functions already."""
     return Fatbin(b"fatbin", ())
-
-
-def _functions_of(kernels: list[CudaKernel], folder: Path) -> dict[str, Callable[..., None]]:
-    """Device functions of a step, run by this processor on addresses."""
-    compiled = EmulatedDevice(kernels, folder)._library
-
-    def call(name: str, extents: list[int], addresses: tuple[int, ...]) -> None:
-        grid, block = ((ctypes.c_uint * 3)(*each) for each in (extents[:3], extents[3:]))
-        assert not compiled[f"run_{name}"]((ctypes.c_void_p * len(addresses))(*addresses), grid, block, 0)
-
-    names = [launch.function for kernel in kernels for launch in kernel.launches]
-    return {name: functools.partial(call, name) for name in names}

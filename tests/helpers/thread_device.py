@@ -290,7 +290,6 @@ class ThreadMemory:
         self.address = int(self._bytes.ctypes.data)
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """The array at `offset`."""
         return self._pool.view(offset, shape, dtype)
 
     def bytes_of(self, span: Span) -> npt.NDArray[np.uint8]:
@@ -306,7 +305,6 @@ class ThreadMemory:
         return self._bytes[span.start : _stop(span)]
 
     def close(self) -> None:
-        """Give the memory back; where views are still alive, with the last of them."""
         self._bytes = np.empty(0, np.uint8)
         self._pool.close()
 
@@ -361,7 +359,6 @@ class ThreadStream:
         self._thread.start()
 
     def launch(self, work: Callable[[], None], reads: Sequence[Span] = (), writes: Sequence[Span] = ()) -> None:
-        """Queue a call."""
         kept = {(id(span.memory), span.start) for span in reads}  # Updated in place: not to be poisoned before.
         fresh = tuple(span for span in writes if (id(span.memory), span.start) not in kept)
         if self._crew.races is not None:
@@ -370,7 +367,6 @@ class ThreadStream:
         self._numbered += 1
 
     def copy(self, destination: Span, source: Span) -> None:
-        """Queue a copy."""
         to, out_of = bytes_of(destination), bytes_of(source)
         if to.nbytes != out_of.nbytes:
             raise AutotmError(f"{self.name} stream: copy of {out_of.nbytes} bytes into {to.nbytes}")
@@ -381,19 +377,16 @@ class ThreadStream:
         self.launch(copy, (source,), (destination,))
 
     def fill(self, span: Span, byte: int) -> None:
-        """Queue the filling of a span."""
         array = bytes_of(span)
         self.launch(lambda: array.fill(byte), (), (span,))
 
     def record(self, event: ThreadEvent) -> None:
-        """Make `event` the point at which all work queued here so far is done."""
         races = self._crew.races
         point = Point(races.recorded(self.name) if races else {})
         event.point = point
         self._put(point)
 
     def wait(self, event: ThreadEvent) -> None:
-        """Hold back what is queued from now on until the point that `event` has now."""
         if event.point is None:
             return
         if self._crew.races is not None:
@@ -401,12 +394,10 @@ class ThreadStream:
         self._put(_Wait(event.point))
 
     def synchronize(self) -> None:
-        """Hold the calling thread until all work queued here is done."""
         self._crew.host_waits(lambda: not self.is_running())
         self._crew.require_whole()
 
     def is_running(self) -> bool:
-        """Whether there is work left."""
         return bool(self._queue) or self._is_busy
 
     def is_stuck(self) -> bool:
@@ -418,7 +409,6 @@ class ThreadStream:
         return not self.is_running()
 
     def close(self) -> None:
-        """Do what is queued, and end the thread."""
         with self._crew.changed:
             self._is_closed = True
             self._crew.changed.notify_all()
@@ -522,35 +512,29 @@ class ThreadDevice:
             self.synchronize()
 
     def event(self, *, timed: bool = False) -> ThreadEvent:
-        """A new event; all are timed."""
         del timed
         return ThreadEvent(self._crew)
 
     def elapsed_ns(self, start: ThreadEvent, end: ThreadEvent) -> int:
-        """Nanoseconds from one event to another."""
         if not (start.point and end.point and start.point.reached_ns and end.point.reached_ns):
             raise AutotmError("device of threads: the time was asked of an event that is not recorded, or not reached")
         return end.point.reached_ns - start.point.reached_ns
 
     def read(self, span: Span) -> npt.NDArray[Any]:
-        """A copy of the bytes of a span."""
         return bytes_of(span).copy()
 
     def write(self, span: Span, array: npt.NDArray[Any]) -> None:
-        """Overwrite a span."""
         if array.nbytes != span.size_bytes:
             raise AutotmError(f"{span.memory.name} pool: {array.nbytes} bytes for a span of {span.size_bytes}")
         bytes_of(span)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
     def synchronize(self) -> None:
-        """Hold the calling thread until all streams stand still."""
         self._crew.host_waits(lambda: all(not stream.is_running() for stream in self._streams))
         if self._races is not None:
             self._races.still()
         self._crew.require_whole()
 
     def close(self) -> None:
-        """End the threads and give the memory back."""
         self.compute.launch(self._cores.close)
         for stream in self._streams:
             stream.close()
