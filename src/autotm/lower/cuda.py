@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import tirx
 
 from autotm.kernels.compiler import KernelFacts, Request
 from autotm.kernels.cuda.device import CudaDevice
@@ -30,12 +29,10 @@ class CudaStep:
     Attributes:
         graph: the step as data; workspaces of kernels are those of their GPU implementations.
         kernels: by symbol, those of the graph's kernels and of their alternatives.
-        functions: the unscheduled function of each kernel symbol, without alternatives.
     """
 
     graph: Graph
     kernels: Mapping[str, CudaKernel]
-    functions: Mapping[str, tirx.PrimFunc]
 
     @property
     def launches(self) -> Launches:
@@ -74,7 +71,7 @@ def cuda_step(
             made = make([Request(step.functions[item.symbol], name) for name in item.others])
             ways[item.symbol] = tuple(map(Alternative, item.others, made))
         graph = with_alternatives(graph, ways)
-    return CudaStep(graph, kernels, step.functions)
+    return CudaStep(graph, kernels)
 
 
 def lower_for_gpu(

@@ -156,10 +156,8 @@ class Cuda(Device):
         return found, torch.cuda.max_memory_allocated(self.torch) - before
 
 
-@dataclass(frozen=True)
-class _QueuedCopy:
-    begun: torch.cuda.Event
-    ended: torch.cuda.Event
+_Events = tuple[torch.cuda.Event, torch.cuda.Event]
+"""Around a copy."""
 
 
 class CudaCopies(Copies):
@@ -173,30 +171,31 @@ class CudaCopies(Copies):
         self._device = device
         self._streams = {tier: torch.cuda.Stream(device) for tier in Tier}
 
-    def start(self, tier: Tier, destination: torch.Tensor, source: torch.Tensor) -> _QueuedCopy:
+    def start(self, tier: Tier, destination: torch.Tensor, source: torch.Tensor) -> _Events:
         """Queue the copy on the stream of its direction."""
         stream = self._streams[tier]
-        copy = _QueuedCopy(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
-            copy.begun.record(stream)
+            begun.record(stream)
             destination.copy_(source, non_blocking=True)
-            copy.ended.record(stream)
-        return copy
+            ended.record(stream)
+        return begun, ended
 
-    def wait(self, copy: _QueuedCopy) -> None:
+    def wait(self, copy: _Events) -> None:
         """Make the operators' stream wait."""
-        torch.cuda.current_stream(self._device).wait_event(copy.ended)
+        torch.cuda.current_stream(self._device).wait_event(copy[1])
 
     def drain(self) -> None:
         """Hold the calling thread until both streams stand still."""
         for stream in self._streams.values():
             stream.synchronize()
 
-    def seconds(self, copy: _QueuedCopy) -> float:
+    def seconds(self, copy: _Events) -> float:
         """By the device's clock."""
-        copy.ended.synchronize()
-        return float(copy.begun.elapsed_time(copy.ended)) / 1e3
+        begun, ended = copy
+        ended.synchronize()
+        return float(begun.elapsed_time(ended)) / 1e3
 
 
 class Cpu(Device):

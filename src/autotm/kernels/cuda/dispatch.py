@@ -211,34 +211,30 @@ def cuda_kernel(
         )
     sch = Schedule(tvm.IRModule({"main": func}))
     op, op_class, flops = described(sch)
-    parameters = list(func.params)
-    if implementation != DEFAULT_IMPLEMENTATION:
-        if op_class not in CONTRACTIONS:
-            raise ValueError(f"'{op}' has no implementation '{implementation}'")
-        problem = problem_of(sch, sch.get_sblock(op))
-        (stages, workspaces), done = contraction_stages(problem, device, implementation, products)
-        facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.GENERATED, products=done)
-        return kernel_of(stages, parameters, workspaces, facts, device)
+    if implementation != DEFAULT_IMPLEMENTATION and op_class not in CONTRACTIONS:
+        raise ValueError(f"'{op}' has no implementation '{implementation}'")
     facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.AS_WRITTEN)
     try:
-        stages, workspaces, facts = _scheduled(sch, facts, device, products)
-    except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
+        stages, workspaces, facts = _scheduled(sch, facts, device, implementation, products)
+    except Exception as error:  # TVM's checks raise anything; a slow kernel is better than none.
+        if implementation != DEFAULT_IMPLEMENTATION:
+            raise
         _LOG.warning("no GPU schedule for '%s', on one thread: %s", op, str(error).strip().splitlines()[-1])
         stages, workspaces = single_thread(func)
-    return kernel_of(stages, parameters, workspaces, facts, device)
+    return kernel_of(stages, list(func.params), workspaces, facts, device)
 
 
 def _scheduled(
-    sch: Schedule, facts: Facts, device: CudaDevice, products: Products
+    sch: Schedule, facts: Facts, device: CudaDevice, implementation: str, products: Products
 ) -> tuple[list[Stage], list[tirx.Buffer], Facts]:
     op = facts.op
     if op in _WRITTEN:
         return _WRITTEN[op](sch, sch.get_sblock(op), device), [], replace(facts, kind=ScheduleKind.GENERATED)
     if facts.op_class in CONTRACTIONS:
         problem = problem_of(sch, sch.get_sblock(op))
-        (stages, workspaces), done = contraction_stages(problem, device, DEFAULT_IMPLEMENTATION, products)
-        others, kind = implementations(problem, device, products), ScheduleKind.GENERATED
-        return stages, workspaces, replace(facts, others=others, kind=kind, products=done)
+        (stages, workspaces), done = contraction_stages(problem, device, implementation, products)
+        others = implementations(problem, device, products) if implementation == DEFAULT_IMPLEMENTATION else ()
+        return stages, workspaces, replace(facts, others=others, kind=ScheduleKind.GENERATED, products=done)
     stages, workspaces = _general(sch, device)
     return stages, workspaces, replace(facts, kind=ScheduleKind.GENERAL)
 

@@ -105,18 +105,18 @@ class _Convolution:
 
     def pixel(self, image: Index, row: Index, column: Index, group: Index, channel: Index) -> Index:
         """Position in x."""
-        at = ((image * self.height + row) * self.width + column) * (self.groups * self.channels)
-        return at + group * self.channels + channel
+        return self._of_group((image * self.height + row) * self.width + column, group, channel, self.channels)
 
-    def result(self, image: Index, row: Index, column: Index, group: Index, feature: Index) -> Index:
-        """Position in y."""
-        at = ((image * self.out_height + row) * self.out_width + column) * (self.groups * self.features)
-        return at + group * self.features + feature
+    def result(self, pixel: Index, group: Index, feature: Index) -> Index:
+        """Position in y; pixels are numbered row by row."""
+        return self._of_group(pixel, group, feature, self.features)
 
     def weight(self, tap: Index, channel: Index, group: Index, feature: Index) -> Index:
         """Position in w; taps are numbered row by row."""
-        at = (tap * self.channels + channel) * (self.groups * self.features)
-        return at + group * self.features + feature
+        return self._of_group(tap * self.channels + channel, group, feature, self.features)
+
+    def _of_group(self, at: Index, group: Index, own: Index, count: int) -> Index:
+        return at * (self.groups * count) + group * count + own
 
     def met(self, out_row: Index, out_column: Index, tap: Index) -> tuple[Index, Index, Conditions]:
         """The pixel of x that a tap meets, and when it is none of the padding."""
@@ -167,7 +167,8 @@ def _data_gradient(problem: Problem) -> Product:
         inside = [row >= 0, row < sizes.out_height * down, column >= 0, column < sizes.out_width * across]
         inside += [row % down == 0] if down > 1 else []
         inside += [column % across == 0] if across > 1 else []
-        return sizes.result(image, row // down, column // across, group, k % sizes.features), inside
+        pixel = (image * sizes.out_height + row // down) * sizes.out_width + column // across
+        return sizes.result(pixel, group, k % sizes.features), inside
 
     def right(group: Index, n: Index, k: Index) -> tuple[Index, Conditions]:
         return sizes.weight(k // sizes.features, n, group, k % sizes.features), []
@@ -193,7 +194,7 @@ def _weight_gradient(problem: Problem) -> Product:
         return sizes.pixel(image, row, column, group, m % sizes.channels), inside
 
     def right(group: Index, n: Index, k: Index) -> tuple[Index, Conditions]:
-        return k * (sizes.groups * sizes.features) + group * sizes.features + n, []
+        return sizes.result(k, group, n), []
 
     def coordinates(group: Index, m: Index, n: Index) -> Sequence[Index]:
         tap = m // sizes.channels

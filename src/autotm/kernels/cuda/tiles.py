@@ -108,11 +108,8 @@ class Tile:
     steps: int
     own_rows: int
     own_columns: int
-
-    @property
-    def packed(self) -> int:
-        """Neighbouring terms that a thread fetches together at least."""
-        return 1
+    packed: ClassVar[int] = 1
+    """Neighbouring terms that a thread fetches together at least."""
 
     @property
     def threads(self) -> int:
