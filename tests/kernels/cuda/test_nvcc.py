@@ -15,11 +15,10 @@ from autotm.kernels.cuda import source as compiling
 from autotm.kernels.cuda.contraction import Tiling, warp_tiles
 from autotm.kernels.cuda.device import DEVICES
 from autotm.kernels.cuda.source import ARCHITECTURES, Usage, fatbin, find_nvcc, translation_unit, usage_in
-from autotm.kernels.library import FatbinLibrary
-from autotm.lower.cuda import cuda_step, lower_for_gpu
+from autotm.lower.cuda import cuda_step
 from autotm.model.errors import AutotmError
-from autotm.model.files import hash_of, load
-from autotm.model.graph import Graph, ScheduleKind
+from autotm.model.files import hash_of
+from autotm.model.graph import ScheduleKind
 
 NETWORKS = {"mnist": {"batch": 16, "image": 28}, "dlrm": {"batch": 16, "rows": 1000}}
 MORE = {"transformer": {"batch": 1, "sequence": 8, "vocabulary": 500}}
@@ -107,19 +106,6 @@ def test_same_code_every_time(steps):
     assert {name: one.identity for name, one in again.kernels.items()} == {
         name: one.identity for name, one in steps["mnist"].kernels.items()
     }
-
-
-@pytest.mark.usefixtures("nvcc")
-def test_a_lowered_step_is_a_graph_and_a_library_that_has_its_launches(tmp_path):
-    network, files = zoo.build("mlp", {"batch": 16, "width": 64}), (tmp_path / "graph.json", tmp_path / "kernels.zip")
-    graph, library = lower_for_gpu(network, "tiny", DEVICES["h100"], *files, {}), FatbinLibrary.load(files[1])
-    assert load(files[0], "graph", Graph) == graph
-    assert library.architectures == ARCHITECTURES
-    assert library.image[:4] == b"\x50\xed\x55\xba", "a fatbin's first bytes"
-    for kernel in graph.kernels:
-        for launch in library.launches[kernel.function]:
-            assert launch.function.encode() in library.image
-            assert max(launch.arguments) < len(kernel.operands)
 
 
 def within_limits(kernels, made, spilled=MOST_SPILLED_BYTES):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from played_cudart import Codes, PlayedRuntime
-from thread_device import Starving
+from thread_device import Starving, ThreadDevice
 
 from autotm.memory.gpu.cuda_device import CudaDevice
 from autotm.memory.gpu.cuda_memory import Runtime, Span, load_runtime
@@ -21,9 +21,11 @@ def played() -> PlayedRuntime:
     return PlayedRuntime()
 
 
-@pytest.fixture
-def device(played: PlayedRuntime) -> Iterator[CudaDevice]:
-    with opened(played, 4 * BYTES, 2 * BYTES) as device:
+@pytest.fixture(params=["cuda", "threads"])
+def device(request: pytest.FixtureRequest) -> Iterator[CudaDevice | ThreadDevice]:
+    """Either: what one promises, the other keeps."""
+    size = 4 * BYTES, 2 * BYTES
+    with opened(PlayedRuntime(), *size) if request.param == "cuda" else ThreadDevice(*size, races=True) as device:
         yield device
 
 
@@ -44,7 +46,7 @@ def test_two_allocations_three_streams_and_all_given_back(played: PlayedRuntime)
     assert not played.memory
 
 
-def test_values_go_there_and_come_back_by_copies_on_streams(device: CudaDevice) -> None:
+def test_values_go_there_and_come_back_by_copies_on_streams(device: CudaDevice | ThreadDevice) -> None:
     fast, slow = Span(device.device_pool, BYTES, BYTES), Span(device.host_pool, BYTES, BYTES)
     device.write(fast, np.arange(BYTES // 4, dtype=np.int32))
     done = device.event()
@@ -72,20 +74,24 @@ def test_an_event_holds_a_stream_back() -> None:
         assert set(device.read(slow)) == {1}
 
 
-def test_time_between_timed_events_only(device: CudaDevice) -> None:
-    start, end, other = device.event(timed=True), device.event(timed=True), device.event()
-    for event in (start, end, other):
-        device.compute.record(event)
-    device.synchronize()
-    assert device.elapsed_ns(start, end) >= 0
-    with pytest.raises(AutotmError, match="cudaEventElapsedTime"):
-        device.elapsed_ns(start, other)
+def test_time_between_timed_events_only(played: PlayedRuntime) -> None:
+    with opened(played) as device:
+        start, end, other = device.event(timed=True), device.event(timed=True), device.event()
+        for event in (start, end, other):
+            device.compute.record(event)
+        device.synchronize()
+        assert device.elapsed_ns(start, end) >= 0
+        with pytest.raises(AutotmError, match="cudaEventElapsedTime"):
+            device.elapsed_ns(start, other)
 
 
-def test_views_are_addresses_in_the_pool(device: CudaDevice) -> None:
-    assert device.device_pool.view(64, (3, 4), "float32") == device.device_pool.address + 64
-    with pytest.raises(AutotmError, match=r"bytes \[4032, 4112\) leave its 4096 bytes"):
-        device.device_pool.view(4032, (5, 4), "float32")
+def test_views_are_addresses_in_the_pool(played: PlayedRuntime) -> None:
+    with opened(played, 4 * BYTES) as device:
+        assert device.device_pool.view(64, (3, 4), "float32") == device.device_pool.address + 64
+        with pytest.raises(AutotmError, match=r"bytes \[4032, 4112\) leave its 4096 bytes"):
+            device.device_pool.view(4032, (5, 4), "float32")
+        with pytest.raises(AutotmError, match="multiple of 64"):
+            device.device_pool.view(32, (1,), "float32")
 
 
 def test_too_little_device_memory() -> None:
@@ -107,7 +113,7 @@ def test_no_such_gpu(played: PlayedRuntime) -> None:
         CudaDevice(1, BYTES, BYTES, runtime=Runtime(played))
 
 
-def test_spans_that_leave_their_pool_are_refused(device: CudaDevice) -> None:
+def test_spans_that_leave_their_pool_are_refused(device: CudaDevice | ThreadDevice) -> None:
     fast, slow = Span(device.device_pool, 4 * BYTES, 1), Span(device.host_pool, 0, 1)
     for call in (
         lambda: device.inward.copy(fast, slow),
@@ -116,8 +122,8 @@ def test_spans_that_leave_their_pool_are_refused(device: CudaDevice) -> None:
     ):
         with pytest.raises(AutotmError, match="leave its 4096 bytes"):
             call()
-    with pytest.raises(AutotmError, match="multiple of 64"):
-        device.device_pool.view(32, (1,), "float32")
+    with pytest.raises(AutotmError, match="1 bytes for a span of 4"):
+        device.write(Span(device.device_pool, 0, 4), np.zeros(1, np.uint8))
     with pytest.raises(AutotmError, match="copy of 1 bytes into 2"):
         device.inward.copy(Span(device.device_pool, 0, 2), slow)
 

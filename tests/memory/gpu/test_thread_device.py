@@ -41,17 +41,6 @@ def test_work_returns_before_it_is_done_and_events_hold_back_other_streams(devic
     assert seen == ["other", "kernel", "copy"]
 
 
-def test_copies_and_fills_move_bytes(device: ThreadDevice) -> None:
-    fast, slow = spans(device)
-    device.write(fast, np.arange(BYTES // 4, dtype=np.int32))
-    device.outward.copy(slow, fast)
-    device.outward.fill(fast, 7)
-    device.synchronize()
-    np.testing.assert_array_equal(device.read(slow).view(np.int32), np.arange(BYTES // 4))
-    assert set(device.read(fast)) == {7}
-    np.testing.assert_array_equal(device.host_pool.view(BYTES, (2,), "int32"), [0, 1])
-
-
 def test_memory_that_nobody_wrote_is_nan(device: ThreadDevice) -> None:
     assert np.isnan(device.device_pool.view(0, (4,), "float32")).all()
 
@@ -178,16 +167,6 @@ def test_a_failure_reaches_the_host_and_ends_what_follows(device: ThreadDevice) 
     with pytest.raises(AutotmError, match="no such kernel"):
         device.synchronize()
     assert not seen
-
-
-def test_copies_of_unequal_size_and_outside_of_pools_are_refused(device: ThreadDevice) -> None:
-    fast, slow = spans(device)
-    with pytest.raises(AutotmError, match="256 bytes into 1"):
-        device.inward.copy(Span(fast.memory, 0, 1), slow)
-    with pytest.raises(AutotmError, match="leave its 1024 bytes"):
-        device.inward.copy(Span(fast.memory, 1000, BYTES), slow)
-    with pytest.raises(AutotmError, match="1 bytes for a span of 256"):
-        device.write(fast, np.zeros(1, np.uint8))
 
 
 # Links of a device are measured on its streams; where threads play it, only their shape means anything.
