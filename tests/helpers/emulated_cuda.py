@@ -93,7 +93,7 @@ class EmulatedDevice:
         return views
 
 
-def functions_of(kernels: Iterable[CudaKernel], folder: Path) -> dict[str, Callable[..., None]]:
+def emulated_functions(kernels: Iterable[CudaKernel], folder: Path) -> dict[str, Callable[..., None]]:
     """Device functions of kernels, run by this processor on addresses, as `PlayedDriver` takes them."""
     kernels = list(kernels)
     compiled = EmulatedDevice(kernels, folder)._library

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import small_step
-from emulated_cuda import functions_of
+from emulated_cuda import emulated_functions
 from played_cudart import PlayedRuntime
 from played_gpu import plug_in
 from thread_device import Delays
@@ -46,7 +46,7 @@ def played_context(folder: Path, monkeypatch: pytest.MonkeyPatch, tier: CudaTier
         functools.partial(autotm.profile.copies.measure_gpu_links, sizes_bytes=(1 << 12, 1 << 16)),
     )
     step = cuda_step(build("mlp", SIZES), "tiny", device_named("h100"), "all", tier.products)
-    functions = functions_of(step.kernels.values(), folder)
+    functions = emulated_functions(step.kernels.values(), folder)
     _, beside = co_runners_for_gpu(device_named("h100"), folder / "co_runners.zip", products=tier.products)
     for kernel in beside.values():
         functions |= {launch.function: lambda *_: None for launch in kernel.launches}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import random_graphs
-from emulated_cuda import EmulatedDevice
+from emulated_cuda import emulated_functions
 from planned_streams import STEPS, Planned, functions_of, launches_of, program_at_least_memory
 from played_cudart import PlayedDriver, PlayedRuntime
 from stream_cases import Values, results, same
@@ -84,21 +82,6 @@ def test_the_played_driver_has_nvidias_names() -> None:
     assert [name for name in vars(PlayedDriver) if name.startswith(("cu", "CU")) and not hasattr(driver, name)] == []
 
 
-def emulated_functions(step: CudaStep, folder: Path) -> dict[str, Callable[..., None]]:
-    """Every device function of the step, run by this processor on addresses."""
-    compiled = EmulatedDevice(step.kernels.values(), folder)._library
-
-    def call(name: str, extents: list[int], addresses: tuple[int, ...]) -> None:
-        grid, block = ((ctypes.c_uint * 3)(*each) for each in (extents[:3], extents[3:]))
-        assert not compiled[f"run_{name}"]((ctypes.c_void_p * len(addresses))(*addresses), grid, block, 0)
-
-    return {
-        launch.function: functools.partial(call, launch.function)
-        for kernel in step.kernels.values()
-        for launch in kernel.launches
-    }
-
-
 @pytest.fixture(scope="module")
 def step() -> CudaStep:
     return cuda_step(build("mlp", {"batch": 16, "width": 64}), "tiny", device_named("h100"))
@@ -119,12 +102,12 @@ def run(step: CudaStep, functions: dict[str, Callable[..., None]], program: Prog
 
 
 def test_planned_equals_plain(step: CudaStep, tmp_path: Path) -> None:
-    functions = emulated_functions(step, tmp_path)
+    functions = emulated_functions(step.kernels.values(), tmp_path)
     case = random_graphs.Case(
         step.graph, random_graphs.roofline_profile(step.graph, 0), random_graphs.make_links(29.0, 12.0, tiny=True)
     )
     case = random_graphs.with_engines(case, slower=1.5)
-    step = CudaStep(case.graph, step.kernels, step.functions)
+    step = CudaStep(case.graph, step.kernels)
     expected = run(step, functions, plain_program(case.graph), Order())
     for optimizer in ("synchronous", "asynchronous"):
         program = program_at_least_memory(case, optimizer)
