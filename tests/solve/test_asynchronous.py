@@ -96,7 +96,6 @@ def test_larger_steps_beat_blocking_moves_with_a_bound_that_prices_prove() -> No
     plan = solved(case, "asynchronous", Limit(4, 1), options)
     blocking = solved(case, "synchronous", Limit(4, 1), options)
     assert plan.bound_us < plan.objective_us < blocking.objective_us
-    assert plan.certificate is not None
     assert plan.certificate.out.starts or plan.certificate.back.starts
 
 

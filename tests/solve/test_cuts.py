@@ -43,7 +43,6 @@ FIRST = SolveOptions(gap=0.99, additive_tolerance=0.0)
 
 def priced(plan: Plan) -> tuple[Cut, ...]:
     """Weights with prices."""
-    assert plan.certificate is not None
     return plan.certificate.cuts
 
 
@@ -172,7 +171,6 @@ def test_a_plan_keeps_every_cut_of_its_certificate(seed: int) -> None:
     """What the weights of its fast tensors add up to fits, as found by trying all sets."""
     case = random_case(seed, kernels=6)
     plan = solve(*case, "synchronous", Limit(3, 1), EXACT)
-    assert plan.certificate is not None
     for cut in plan.certificate.cuts:
         sizes = [case.graph.by_name[name].allocated_bytes for name in cut.tensors]
         most = max(

@@ -328,7 +328,6 @@ def _links(links: Links, bytes_factor: int, time_factor: int) -> Links:
         return Link(link.destination, tuple((size * bytes_factor, ns * time_factor) for size, ns in link.points))
 
     beside = links.asynchronous
-    assert beside is not None
     beside = replace(
         beside, to_fast=scaled(beside.to_fast), to_slow=scaled(beside.to_slow), call_us=beside.call_us * time_factor
     )
