@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import zipfile
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,7 +16,7 @@ import pytest
 from pydantic import TypeAdapter
 from random_graphs import random_case
 
-from autotm.model import files
+from autotm.model import files, provenance
 from autotm.model.errors import DamagedFileError, FileVersionError
 from autotm.model.files import content_hash, hash_of, read_json, read_results, schema_version, write_json, write_results
 from autotm.model.graph import Graph
@@ -155,9 +154,6 @@ def test_a_hash_is_worked_out_once_and_not_handed_on(monkeypatch: pytest.MonkeyP
     assert hashed == [graph]
     assert hash_of(replace(graph, batch=graph.batch + 1)) != hash_of(graph)
     assert len(hashed) == 2
-
-
-provenance = import_module("autotm.model.provenance")  # The room's face has a function of that name.
 
 
 def test_asking_for_the_commit_leaves_the_checkout_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
