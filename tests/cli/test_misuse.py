@@ -156,7 +156,10 @@ def test_output_on_a_full_disk_is_one_message(server: CommandServer, study: Path
     ended = server.call([*command.arguments, *wanted], study, output="/dev/full")
     assert ended.status == FAULT, ended
     *before, last = ended.errors.splitlines()
-    assert last.startswith("autotm: No space left on device, for a file or standard output; ")
+    assert last == (
+        "autotm: No space left on device, for a file or standard output; no file is half written. Free some space, "
+        "then give the same command again"
+    )
     assert all(line.startswith("autotm: ") for line in before), ended.errors
     prepared_study.require_whole(study)
 

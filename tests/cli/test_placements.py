@@ -12,13 +12,12 @@ import pandas as pd
 import pytest
 import small_step
 from random_graphs import Case, training_step_case
+from tiny_study import network_in, run, save_profiled
 
-from autotm.cli.main import main
 from autotm.model.files import load, save
 from autotm.model.limit import Limit
 from autotm.model.links import MachineRates
 from autotm.model.plan import Plan, Status
-from autotm.model.profile import write_profile
 from autotm.model.program import Program
 from autotm.model.record import Record
 from autotm.solve import highs
@@ -26,9 +25,6 @@ from autotm.solve.highs import Outcome, Session, Solved
 from autotm.stages.solve import SERIES
 
 # `autotm solve` and `autotm potential`: every outcome of a solve reaches the user as an exit status and a message.
-
-CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
-FOLDER = "laptop-1t"
 
 
 @pytest.fixture(scope="module")
@@ -38,22 +34,12 @@ def case() -> Case:
 
 @pytest.fixture
 def results(case: Case, tmp_path: Path) -> Path:
-    """What profiling and calibration would have left behind for a network called mlp."""
-    network = tmp_path / FOLDER / "tiny" / "mlp"
-    save(network / "graph.json", "graph", case.graph, {})
-    save(tmp_path / FOLDER / "links.json", "links", case.links, {})
-    write_profile(network / "profile.parquet", case.profile)
+    save_profiled(tmp_path, case)
     return tmp_path
 
 
-def run(results: Path, *arguments: str) -> int:
-    config = ("--config", str(CONFIG), "--results", str(results))
-    return main([*arguments, *config, "--scale", "tiny", "--threads", "1"])
-
-
 def plan_at(results: Path, optimizer: str, limit: str) -> Plan:
-    path = results / FOLDER / "tiny" / "mlp" / optimizer / Limit.parse(limit).slug / "plan.json"
-    return load(path, "plan", Plan)
+    return load(network_in(results) / optimizer / Limit.parse(limit).slug / "plan.json", "plan", Plan)
 
 
 def test_a_plan_within_the_gap(results: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -134,23 +120,6 @@ def test_an_interrupt_is_one_message(
     assert not list(results.rglob("plan.json"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("solve", "mlp", "statik", "4:1"), "unknown optimizer 'statik'; did you mean 'static'?"),
-        (("solve", "mlp", "static", "four"), "'four' is not a limit"),
-        (("solve", "mlp", "all-slow", "1:0", "--write-mps", "x.mps"), "needs no integer program"),
-        (("sweep", "mlp", "statik"), "unknown optimizer 'statik'; did you mean 'static'?"),
-        (("sweep", "mlp", "static", "--limits", "0:0"), "0:0 is not a limit"),
-    ],
-)
-def test_a_fault_is_one_message(
-    arguments: tuple[str, ...], message: str, results: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert run(results, *arguments) == 1
-    assert message in caplog.text
-
-
 def test_what_lies_beyond_placement_is_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(results, "solve", "mlp", "synchronous", "4:1") == 0
     assert run(results, "potential", "mlp", "4:1") == 0
@@ -161,10 +130,6 @@ def test_what_lies_beyond_placement_is_told(results: Path, capsys: pytest.Captur
 
 
 # `autotm sweep`: a table, an answer, files; what cannot be kept is a row, and what is missing is made.
-
-
-def network_in(results: Path) -> Path:
-    return results / "laptop-1t" / "tiny" / "mlp"
 
 
 def test_a_sweep_writes_the_files_of_the_pipeline(results: Path) -> None:
@@ -252,8 +217,3 @@ def test_a_profile_ends_with_where_the_time_goes(tmp_path: Path, capsys: pytest.
     assert {one["name"] for one in report["kernel_report"]["by_schedule"]} == {"generated", "general"}
     assert report["provenance"]["threads"] == 1
     assert len(pd.read_csv(csv)) == len(report["kernel_report"]["kernels"])
-
-
-def test_fewer_than_no_kernels_cannot_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, "profile", "mlp", "--worst", "-1") == 2
-    assert "'--worst': -1 is not in the range x>=0" in capsys.readouterr().err

@@ -14,8 +14,8 @@ from omnimalloc.io import load_allocation
 from synthetic_figures import QUICK, SOURCE
 from synthetic_plans import solved
 from synthetic_records import record
+from tiny_study import network_in, run
 
-from autotm.cli.main import main
 from autotm.layout.compile import compile_program
 from autotm.model.files import hash_of, load, save
 from autotm.model.graph import Tier
@@ -25,24 +25,19 @@ from autotm.model.profile import Profile, write_profile
 from autotm.model.program import MoveStep, Program
 from autotm.solve.placing import solve_and_pack
 
-CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 KERNELS = [kernel.name for kernel in small_step.graph().kernels]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """What the pipeline would have left behind for a network called mlp; returns the folder of its plan."""
-    placed, network = solved("synchronous", layers=3), tmp_path / "laptop-1t" / "tiny" / "mlp"
+    placed, network = solved("synchronous", layers=3), network_in(tmp_path)
     save(network / "graph.json", "graph", placed.graph, SOURCE)
     write_profile(network / "profile.parquet", placed.profile)
     save(tmp_path / "laptop-1t" / "links.json", "links", placed.links, SOURCE)
     save(network / "synchronous" / "3to1" / "plan.json", "plan", placed.plan, SOURCE)
     save(network / "synchronous" / "3to1" / "program.json", "program", placed.program, SOURCE)
     return network / "synchronous" / "3to1"
-
-
-def run(results: Path, *words: str) -> int:
-    return main([*words, "--config", str(CONFIG), "--results", str(results), "--scale", "tiny", "--threads", "1"])
 
 
 def page_data(path: Path) -> dict[str, list[dict[str, str]]]:
@@ -89,27 +84,6 @@ def test_stays_open_in_omnimalloc(folder: Path, tmp_path: Path) -> None:
     assert total == len(placed.stays)
 
 
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("command", ["view", "stays", "trace"])
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("mlp", "synchronuos", "3:1"), "did you mean 'synchronous'?"),
-        (("mlpp", "synchronous", "3:1"), "did you mean 'mlp'?"),
-        (("mlp", "synchronous", "3-1"), "3-1"),
-        (("mlp", "synchronous", "7:1"), "no such plan file"),
-    ],
-)
-def test_a_fault_is_one_message_and_no_file(
-    tmp_path: Path, command: str, words: tuple[str, ...], message: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    assert run(tmp_path, command, *words) == 1
-    assert message in caplog.text
-    assert len(caplog.records) == 1
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_files_that_do_not_belong_together_are_refused(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,12 +97,6 @@ def test_files_that_do_not_belong_together_are_refused(
         assert run(tmp_path, command, "mlp", "synchronous", "3:1") == 1
         assert "was made from another plan; make it again: autotm compile" in caplog.text
     assert not list(folder.glob("view.html")) + list(folder.glob("*.csv"))
-
-
-def test_a_damaged_file_is_named(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (folder / "program.json").write_text((folder / "program.json").read_text()[:100])
-    assert run(tmp_path, "view", "mlp", "synchronous", "3:1") == 1
-    assert "program.json: damaged program file" in caplog.text
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(
@@ -148,7 +116,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(
 @pytest.fixture
 def compiled(library_path: Path, tmp_path: Path) -> Path:
     """A step with kernels that run, as the network mlp, with a plan and a program; returns the folder of its plan."""
-    network = tmp_path / "laptop-1t" / "tiny" / "mlp"
+    network = network_in(tmp_path)
     graph, links = small_step.graph(), small_step.links()
     profile = random_graphs.random_profile(graph, 0)
     plan, layout = solve_and_pack(graph, profile, links, "synchronous", Limit.parse("1:1"), QUICK)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from random_graphs import Case, training_step_case
+from tiny_study import run, save_profiled
 
 from autotm.cli.main import main
-from autotm.model.files import save
-from autotm.model.profile import write_profile
-
-CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
-STUDY = ("--config", str(CONFIG), "--scale", "tiny", "--threads", "1")
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +25,16 @@ def case() -> Case:
 def results(case: Case, tmp_path: Path) -> Path:
     """A network called mlp, profiled, with one plan that has a program."""
     results = tmp_path / "here"
-    network = results / "laptop-1t" / "tiny" / "mlp"
-    save(network / "graph.json", "graph", case.graph, {})
-    save(results / "laptop-1t" / "links.json", "links", case.links, {})
-    write_profile(network / "profile.parquet", case.profile)
+    save_profiled(results, case)
     for command in ("solve", "compile"):
-        assert main([command, "mlp", "static", "2:1", *STUDY, "--results", str(results)]) == 0
+        assert run(results, command, "mlp", "static", "2:1") == 0
     return results
 
 
 @pytest.fixture
 def exported(results: Path, tmp_path: Path) -> Path:
     file = tmp_path / "mlp.zip"
-    assert main(["export", "mlp", str(file), *STUDY, "--results", str(results)]) == 0
+    assert run(results, "export", "mlp", str(file)) == 0
     return file
 
 
@@ -54,7 +49,7 @@ def test_what_goes_out_comes_in(
     assert main(["import", str(exported), "--results", str(there)]) == 0
     assert capsys.readouterr().out == "mlp static 2:1\n"
     assert files_below(there) == files_below(results)
-    assert main(["check", "mlp", "static", "2:1", *STUDY, "--results", str(there)]) == 0
+    assert run(there, "check", "mlp", "static", "2:1") == 0
     assert main(["import", str(exported), "--results", str(there), "--json"]) == 0
     found = json.loads(capsys.readouterr().out.partition("\n{")[2].join(("{", "")))
     assert (len(found["added"]), len(found["replaced"]), len(found["kept"])) == (0, 0, 5)
@@ -95,8 +90,6 @@ def _swapped(contents: dict[str, bytes]) -> None:
 
 
 def _unreadable(contents: dict[str, bytes]) -> None:
-    import hashlib
-
     manifest = json.loads(contents["manifest.json"])
     name = next(name for name in contents if name.endswith("plan.json"))
     contents[name] = b"{}"
@@ -130,15 +123,11 @@ def test_damage_is_one_message_and_nothing_is_written(
     assert not (tmp_path / "there").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("import", "away.zip"), "away.zip: no such file"),
-        (("import", str(CONFIG)), "it cannot be read"),
-        (("export", "mlp", "mlp.zip", *STUDY, "--results", "nowhere"), "measure first: autotm profile mlp"),
-        (("export", "mpl", "mlp.zip", *STUDY), "unknown network 'mpl'; did you mean 'mlp'?"),
-    ],
-)
-def test_a_fault_is_one_message(arguments: tuple[str, ...], message: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert main(arguments) == 1
-    assert message in caplog.text
+def test_a_store_goes_out_and_comes_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "kernels.zip"
+    with caplog.at_level(logging.INFO):
+        assert run(tmp_path / "here", "kernels", "export", str(file)) == 0
+        assert run(tmp_path / "there", "kernels", "import", str(file)) == 0
+    assert "0 timings written" in caplog.text
+    assert "0 timings added, 0 known before, 0 skipped" in caplog.text
+    assert [path.parent.name for path in (tmp_path / "there").rglob("kernels.sqlite")] == ["laptop-1t"]

@@ -142,20 +142,25 @@ def prepare(
         AutotmError: no C compiler, or kernels run on fewer threads than the machine asks for.
     """
     require_compiler()
-    folder = _config_folder(config)
-    on = machine if isinstance(machine, Machine) else load_machine(_machine_file(machine, folder), threads)
+    in_checkout = (_CONFIG / "machines").is_dir()
+    folder = Path(config or (_CONFIG if in_checkout else _CHECKOUT / _CONFIG))
+    results = Path(results or (Path("results") if in_checkout else cache_folder() / "results"))
+    if not isinstance(machine, Machine):
+        file = Path(machine)
+        machine = load_machine(file if file.suffix == ".yaml" else folder / "machines" / f"{file}.yaml", threads)
     if counts not in list(Counts):
         raise unknown_name("value of counts", counts, list(Counts))
-    context = Context(on, folder / "devices", seed, Counts(counts)).to_measure()
-    on = context.machine
+    context = Context(machine, folder / "devices", seed, Counts(counts)).to_measure()
     options = {"loss": loss, "targets": targets, "training": training, "mode": mode, "kernels": kernels}
     built = _built(network, inputs, sizes or {}, options)
+    if scheduled and built.training is None:
+        raise BadInputError(f"network {built.name}: scheduled=True, but it is not trained: there is no learning rate")
     if scheduled:
-        built = _with_scheduled_rates(built)
-    paths = MachinePaths(_results_folder(results), on)
+        built = replace(built, training=replace(built.training, scheduled=True))
+    paths = MachinePaths(results, context.machine)
     timing = validated(ProfileConfig, dict(profile or {}), "profile option")
     links = _links(context, paths.links, timing.patience_s)
-    came_from = provenance(on, seed, sizes=dict(sizes or {}))
+    came_from = provenance(context.machine, seed, sizes=dict(sizes or {}))
     with tempfile.TemporaryDirectory(prefix="autotm-") as made:
         files = {"graph": Path(made) / "graph.json", "library": Path(made) / "kernels.so"}
         step, timed = compile_and_profile(context, built, SCALE, timing, links, came_from, paths, **files)
@@ -166,51 +171,11 @@ def prepare(
 
 def _built(network: NetworkLike, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
     """The network, from wherever it comes."""
-    if _is_module(network):
+    # A module of PyTorch, which is not imported to find out.
+    if any(kind.__module__.startswith("torch.nn.") for kind in type(network).__mro__):
         return _module(network, inputs, options)
     if isinstance(network, str | Path) and Path(network).suffix.lower() == _ONNX:
         return _file(network, inputs, sizes, options)
-    return _network(network, inputs, sizes)
-
-
-def _with_scheduled_rates(network: zoo.Network) -> zoo.Network:
-    if network.training is None:
-        raise BadInputError(f"network {network.name}: scheduled=True, but it is not trained: there is no learning rate")
-    return replace(network, training=replace(network.training, scheduled=True))
-
-
-def _file(path: str | Path, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
-    from autotm.zoo import from_onnx  # noqa: PLC0415 - only where such a file is given
-
-    given = {name: value for name, value in options.items() if name != "kernels" or value is not None}
-    if len(given.pop("targets")):
-        raise BadInputError(f"{path}: targets go with a module of PyTorch; a file's are inputs like others")
-    if callable(given["loss"]):
-        raise BadInputError(f"{path}: a file takes the name of a loss, such as loss='cross_entropy', not a function")
-    return from_onnx(path, inputs=inputs, sizes=sizes, **given)
-
-
-def _is_module(network: object) -> bool:
-    """Whether it is a module of PyTorch, which is not imported to find out."""
-    return any(kind.__module__.startswith("torch.nn.") for kind in type(network).__mro__)
-
-
-def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network:
-    from autotm.zoo import from_torch  # noqa: PLC0415 - only for those who have PyTorch
-
-    if inputs is None:
-        raise BadInputError(
-            f"{type(module).__name__}: a module of PyTorch has no shapes without inputs; give some: "
-            "autotm.plan(module, inputs)"
-        )
-    if isinstance(options["loss"], str):
-        raise BadInputError(f"loss: {options['loss']!r}: a module takes a function, such as torch's cross_entropy")
-    defaults = {"mode": "train", "kernels": "auto"}
-    given = {name: options[name] or default for name, default in defaults.items()}
-    return from_torch(module, inputs, **{**options, **given})
-
-
-def _network(network: NetworkLike, inputs: object, sizes: Mapping[str, Any]) -> zoo.Network:
     if inputs is not None:
         raise BadInputError(
             f"inputs: {inputs!r} go with a module of PyTorch or an ONNX file, not with a {type(network).__name__}; a "
@@ -229,21 +194,30 @@ def _network(network: NetworkLike, inputs: object, sizes: Mapping[str, Any]) -> 
     )
 
 
-def _config_folder(config: Path | str | None) -> Path:
-    if config is not None:
-        return Path(config)
-    return _CONFIG if (_CONFIG / "machines").is_dir() else _CHECKOUT / _CONFIG
+def _file(path: str | Path, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
+    from autotm.zoo import from_onnx  # noqa: PLC0415 - only where such a file is given
+
+    given = {name: value for name, value in options.items() if name != "kernels" or value is not None}
+    if len(given.pop("targets")):
+        raise BadInputError(f"{path}: targets go with a module of PyTorch; a file's are inputs like others")
+    if callable(given["loss"]):
+        raise BadInputError(f"{path}: a file takes the name of a loss, such as loss='cross_entropy', not a function")
+    return from_onnx(path, inputs=inputs, sizes=sizes, **given)
 
 
-def _results_folder(results: Path | str | None) -> Path:
-    if results is not None:
-        return Path(results)
-    return Path("results") if (_CONFIG / "machines").is_dir() else cache_folder() / "results"
+def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network:
+    from autotm.zoo import from_torch  # noqa: PLC0415 - only for those who have PyTorch
 
-
-def _machine_file(machine: str | Path, folder: Path) -> Path:
-    path = Path(machine)
-    return path if path.suffix == ".yaml" else folder / "machines" / f"{machine}.yaml"
+    if inputs is None:
+        raise BadInputError(
+            f"{type(module).__name__}: a module of PyTorch has no shapes without inputs; give some: "
+            "autotm.plan(module, inputs)"
+        )
+    if isinstance(options["loss"], str):
+        raise BadInputError(f"loss: {options['loss']!r}: a module takes a function, such as torch's cross_entropy")
+    defaults = {"mode": "train", "kernels": "auto"}
+    given = {name: options[name] or default for name, default in defaults.items()}
+    return from_torch(module, inputs, **{**options, **given})
 
 
 def _links(context: Context, file: Path, patience_s: float) -> Links:

@@ -12,23 +12,15 @@ from typing import Any
 import click
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A command: its function as `module:function`, and what it does in one line."""
-
-    home: str
-    does: str
-
-
 class LazyGroup(click.Group):
     """A group of commands in sections, each imported when it is called: help and completion import none of them.
 
     Args:
-        sections: entries by the commands' names, by the sections' titles.
+        sections: as `main.SECTIONS`.
         named: as in `click.Group`: its own name, help and so on.
     """
 
-    def __init__(self, *, sections: Mapping[str, Mapping[str, Entry]], **named: object) -> None:
+    def __init__(self, *, sections: Mapping[str, Mapping[str, tuple[str, str]]], **named: object) -> None:
         super().__init__(**named)  # type: ignore[arg-type]
         self._sections = sections
         self._entries = {name: entry for section in sections.values() for name, entry in section.items()}
@@ -38,14 +30,15 @@ class LazyGroup(click.Group):
         return [*self._entries]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command, whose help then begins with its entry's line; return None where there is none."""
+        """Import a command, whose help then begins with what it does; return None where there is none."""
         entry = self._entries.get(cmd_name)
         if entry is None:
             return super().get_command(ctx, cmd_name)
         if cmd_name not in self.commands:
-            module, _, function = entry.home.partition(":")
-            command: click.Command = getattr(import_module(module), function)
-            command.help = "\n\n".join(filter(None, (f"{entry.does[0].upper()}{entry.does[1:]}.", command.help)))
+            home, does = entry
+            module, _, function = home.partition(":")
+            command: click.Command = getattr(import_module(f"autotm.cli.{module}"), function)
+            command.help = "\n\n".join(filter(None, (f"{does[0].upper()}{does[1:]}.", command.help)))
             self.add_command(command, cmd_name)
         return self.commands[cmd_name]
 
@@ -62,7 +55,7 @@ class LazyGroup(click.Group):
         width = max(map(len, self._entries))
         for title, section in self._sections.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), entry.does) for name, entry in section.items()])
+                formatter.write_dl([(name.ljust(width), does) for name, (_, does) in section.items()])
 
 
 @dataclass(frozen=True)

@@ -113,8 +113,7 @@ def import_(file: Path, results: Path, replaces: bool) -> Answer:
     """For looking, checking and comparing: a machine's own pipeline uses what it measured itself."""
     found = import_results_stage(file=file, results=results, replaces=replaces)
     log.info("%d files added, %d replaced, %d were the same", *map(len, (found.added, found.replaced, found.kept)))
-    plans = [f"{network} {optimizer} {limit}" for _, network, optimizer, limit in imported_plans(found)]
-    return Answer(asdict(found), "\n".join(plans))
+    return Answer(asdict(found), "\n".join(imported_plans(found)))
 
 
 @click.command()
@@ -131,20 +130,10 @@ def bundle(placement: Placement, file: Path | None, python: str | None, gpu: str
     There: tar xf FILE && python3 NETWORK-OPTIMIZER-LIMIT check; then run, or profile. What these write,
     `autotm import` takes in.
     """
-    study, network, optimizer = placement.study, placement.network, placement.optimizer
-    made = bundle_stage(
-        context_of(study),
-        study.scale.of_run(study.config.run),
-        study.scale.of_profile(study.config.profile),
-        paths=placement.paths,
-        optimizer=optimizer,
-        limit=placement.limit,
-        network=study.network(network),
-        machine_file=study.config_dir / "machines" / f"{study.machine.name}.yaml",
-        gpu=gpu,
-        python=python,
-        file=file or Path(f"{network}-{optimizer}-{placement.limit.slug}.tar.xz"),
-    )
+    study, optimizer, limit = placement.study, placement.optimizer, placement.limit
+    file = file or Path(f"{placement.network}-{optimizer}-{limit.slug}.tar.xz")
+    how = {"gpu": gpu, "python": python, "file": file}
+    made = bundle_stage(study, context_of(study), placement.paths, optimizer, limit, **how)
     log.info("%s: %.1f MB, for CPython %s on %s", made.file, made.size_bytes / 1e6, made.python, made.machine)
     return Answer(made, f"tar xf {made.file.name} && python{made.python} {made.folder} check")
 

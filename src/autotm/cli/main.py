@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from click.shell_completion import shell_complete
 
-from autotm.cli.command import AnsweredError, Entry, LazyGroup
+from autotm.cli.command import AnsweredError, LazyGroup
 from autotm.cli.process import INTERRUPTED, INTERRUPTED_TEXT, TerminalHandler, interrupts
 
 log = logging.getLogger("autotm")
@@ -25,48 +25,43 @@ DONE, FAULT, MISUSE, CLOSED = 0, 1, 2, 141
 _COMPLETE = "_AUTOTM_COMPLETE"
 """The variable by which a shell asks for completions."""
 
-SECTIONS = {
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Stages of the pipeline": {
-        "calibrate": Entry("autotm.cli.pipeline:calibrate", "measure the copies between the machine's memories"),
-        "profile": Entry(
-            "autotm.cli.pipeline:profile", "compile a step, time its kernels, and tell where the time goes"
-        ),
-        "solve": Entry("autotm.cli.pipeline:solve", "place a step's tensors within a limit"),
-        "compile": Entry("autotm.cli.pipeline:compile_", "give the tensors of a plan their addresses"),
-        "run": Entry("autotm.cli.pipeline:run", "verify and time a program"),
-        "check": Entry("autotm.cli.pipeline:check", "tell whether plan and program are legal"),
+        "calibrate": ("pipeline:calibrate", "measure the copies between the machine's memories"),
+        "profile": ("pipeline:profile", "compile a step, time its kernels, and tell where the time goes"),
+        "solve": ("pipeline:solve", "place a step's tensors within a limit"),
+        "compile": ("pipeline:compile_", "give the tensors of a plan their addresses"),
+        "run": ("pipeline:run", "verify and time a program"),
+        "check": ("pipeline:check", "tell whether plan and program are legal"),
     },
     "Questions": {
-        "sweep": Entry("autotm.cli.questions:sweep", "tell how little fast memory a step needs"),
-        "explain": Entry(
-            "autotm.cli.questions:explain", "tell what binds a limit, or why a tensor lives where it does"
-        ),
-        "compare": Entry("autotm.cli.questions:compare", "tell how two plans, or two records, differ"),
-        "potential": Entry(
-            "autotm.cli.questions:potential", "bound what lies beyond placement: recomputing, another order"
-        ),
-        "sensitivity": Entry("autotm.cli.questions:sensitivity", "tell whether optimizers differ by more than noise"),
+        "sweep": ("questions:sweep", "tell how little fast memory a step needs"),
+        "explain": ("questions:explain", "tell what binds a limit, or why a tensor lives where it does"),
+        "compare": ("questions:compare", "tell how two plans, or two records, differ"),
+        "potential": ("questions:potential", "bound what lies beyond placement: recomputing, another order"),
+        "sensitivity": ("questions:sensitivity", "tell whether optimizers differ by more than noise"),
     },
     "Pictures of a plan": {
-        "view": Entry("autotm.cli.pipeline:view", "write a page that shows where each tensor is when"),
-        "stays": Entry("autotm.cli.pipeline:stays", "write its buffers as MiniMalloc and OmniMalloc read them"),
-        "trace": Entry("autotm.cli.pipeline:trace", "run it, and write one measured step as a trace"),
+        "view": ("pipeline:view", "write a page that shows where each tensor is when"),
+        "stays": ("pipeline:stays", "write its buffers as MiniMalloc and OmniMalloc read them"),
+        "trace": ("pipeline:trace", "run it, and write one measured step as a trace"),
     },
     "Records of the study": {
-        "records": Entry("autotm.cli.questions:records", "put the study's records into one table, a row a run"),
-        "describe": Entry("autotm.cli.questions:describe", "tell the paper's headline numbers for the study"),
-        "remeasure": Entry("autotm.cli.questions:remeasure", "rerun measurements that never got an undisturbed round"),
-        "costs": Entry("autotm.cli.questions:costs", "tell what each figure's jobs took, time and memory"),
+        "records": ("questions:records", "put the study's records into one table, a row a run"),
+        "describe": ("questions:describe", "tell the paper's headline numbers for the study"),
+        "remeasure": ("questions:remeasure", "rerun measurements that never got an undisturbed round"),
+        "costs": ("questions:costs", "tell what each figure's jobs took, time and memory"),
     },
     "Machine, files and kernels": {
-        "doctor": Entry("autotm.cli.machine:doctor", "tell what this machine has, and what of it is usable"),
-        "kernels": Entry("autotm.cli.machine:kernels", "export and import what was measured of kernels"),
-        "export": Entry("autotm.cli.machine:export", "write a network's measurements and plans to one file"),
-        "import": Entry("autotm.cli.machine:import_", "take such a file's measurements and plans in"),
-        "bundle": Entry("autotm.cli.machine:bundle", "pack a program for a host without a compiler"),
-        "schema": Entry("autotm.cli.machine:schema", "print the JSON schema of the study (config/schema.json)"),
+        "doctor": ("machine:doctor", "tell what this machine has, and what of it is usable"),
+        "kernels": ("machine:kernels", "export and import what was measured of kernels"),
+        "export": ("machine:export", "write a network's measurements and plans to one file"),
+        "import": ("machine:import_", "take such a file's measurements and plans in"),
+        "bundle": ("machine:bundle", "pack a program for a host without a compiler"),
+        "schema": ("machine:schema", "print the JSON schema of the study (config/schema.json)"),
     },
 }
+"""Commands by their names, by the titles of sections: `module:function` in this package, and what each does."""
 
 _HELP = """How little fast memory a training step needs, where each tensor lives, when it moves, and what that costs.
 

@@ -124,15 +124,6 @@ class Waiting:
         """Where the output of a job waits, if it was made from what is there now."""
         return self._path(_WAITING, job)
 
-    def take(self, job: Job) -> bool:
-        """Make the output that waits, if one does, that of its job; what else waits there is then removed."""
-        waiting = self.file(job)
-        if not waiting.exists():
-            return False
-        waiting.replace(job.output)
-        self.forget(job)
-        return True
-
     def forget(self, job: Job) -> None:
         """Remove what waits for a job, and what was noted of it."""
         output = Path(job.output)
@@ -166,11 +157,6 @@ class Waiting:
             return self._path(_TRIED, job).read_text(encoding="utf-8") == str(call.since_s)
         return False
 
-    def lacks(self, job: Job, call: Call) -> bool:
-        """Whether the output of a job that is ready is still to be made ahead, and was not tried by this call."""
-        is_made = not job.is_ready(call.since_s) or self.file(job).exists()
-        return not is_made and not self.was_tried(job, call)
-
     def _path(self, name: str, job: Job) -> Path:
         known, output = self._known.copy(), Path(job.output)
         known.update(_digest(job.inputs))
@@ -179,8 +165,11 @@ class Waiting:
 
 def take(job: Job, waiting: Waiting) -> bool:
     """Make what was made ahead the output of its job, with the log of that; False where nothing waits."""
-    if not waiting.take(job):
+    made = waiting.file(job)
+    if not made.exists():
         return False
+    made.replace(job.output)
+    waiting.forget(job)
     own, ahead = Path(job.log), _log_ahead(job)
     text = ahead.read_text(encoding="utf-8") if ahead.exists() else ""
     own.parent.mkdir(parents=True, exist_ok=True)
@@ -228,15 +217,16 @@ def work(
         seen |= {one.output for one in some}
         with contextlib.ExitStack() as stack:
             mine = [one for one in some if stack.enter_context(_alone(one, waits=False))]
-            _make_ahead([one for one in mine if waiting.lacks(one, call)], waiting, make, call, begin)
+            # What another job has made meanwhile is not ready any more, or waits.
+            ready = [one for one in mine if one.is_ready(call.since_s) and not waiting.file(one).exists()]
+            if due := [one for one in ready if not waiting.was_tried(one, call)]:
+                _make_ahead(due, waiting, make, call, begin)
     waiting.forget(job)
 
 
 def _make_ahead(
     jobs: Sequence[Job], waiting: Waiting, make: Make, call: Call, begin: Callable[[Sequence[Job]], None]
 ) -> None:
-    if not jobs:
-        return
     for job in jobs:
         _log_ahead(job).unlink(missing_ok=True)
         log.info("with it, for a job that comes later: %s", "/".join(job.placement))
@@ -248,21 +238,16 @@ def _make_ahead(
             except Exception as error:  # noqa: BLE001 - each of them meets it too
                 log.warning("%s (they are made one by one)", error)
         for job in jobs:
-            with _logged([job]), _left_to_its_own_job(job):
-                make(job, waiting.file(job))
-                notes[job].unlink(missing_ok=True)
+            with _logged([job]):
+                try:
+                    make(job, waiting.file(job))
+                    notes[job].unlink(missing_ok=True)
+                except Exception as error:  # noqa: BLE001 - its own job meets it too, and tells
+                    log.warning("%s: %s (left to its own job)", "/".join(job.placement), error)
     except KeyboardInterrupt:
         for note in notes.values():
             note.unlink(missing_ok=True)
         raise
-
-
-@contextlib.contextmanager
-def _left_to_its_own_job(job: Job) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - its own job meets it too, and tells
-        log.warning("%s: %s (left to its own job)", "/".join(job.placement), error)
 
 
 @contextlib.contextmanager

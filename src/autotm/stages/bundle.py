@@ -13,17 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import autotm
-from autotm.model.config import ProfileConfig, RunConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of, load, require_writable, save
 from autotm.model.graph import Graph, InitialValue
 from autotm.model.limit import Counts, Limit
 from autotm.model.links import Links
-from autotm.model.machine import CudaTier, Machine
-from autotm.model.network_source import NetworkSource
+from autotm.model.machine import CudaTier
 from autotm.model.paths import Paths
 from autotm.model.plan import Plan
 from autotm.model.profile import read_profile, write_profile
@@ -41,6 +38,7 @@ from autotm.stages.bundle_files import (
     write_bundle,
 )
 from autotm.stages.context import Context
+from autotm.study.setup import Study
 
 log = logging.getLogger(__name__)
 
@@ -72,15 +70,8 @@ class StepFiles:
         return "plan.json" in self.files
 
 
-def gpu_step(
-    context: Context,
-    network: NetworkSource,
-    timing: ProfileConfig,
-    paths: Paths,
-    optimizer: str,
-    limit: Limit,
-    gpu: str,
-    folder: Path,
+def _gpu_step(
+    study: Study, context: Context, paths: Paths, optimizer: str, limit: Limit, gpu: str, folder: Path
 ) -> StepFiles:
     """Compile the step; take the plan and program of it that are there, or else everything in device memory.
 
@@ -98,36 +89,31 @@ def gpu_step(
     from autotm.profile.host_commands import CUDA
     from autotm.runtime.verify import all_fast_program
 
-    device = device_named(gpu)
-    built = zoo.with_values_stored(zoo.build_from(network, context.seed), paths.values)
-    step = cuda_step(built, paths.scale, device, timing.implementations, context.machine.products)
+    device, source = device_named(gpu), study.network(paths.network)
+    built = zoo.with_values_stored(zoo.build_from(source, context.seed), paths.values)
+    implementations = study.config.profile.implementations
+    step = cuda_step(built, paths.scale, device, implementations, context.machine.products)
     made = fatbin(step.kernels.values(), ARCHITECTURES, paths.objects)
-    came_from = provenance(context.machine, context.seed, **network.provenance)
+    came_from = provenance(context.machine, context.seed, **source.provenance)
     save(paths.graph, "graph", step.graph, came_from)
     FatbinLibrary.save(folder / "kernels.fatbin.zip", made.image, ARCHITECTURES, step.launches)
     files = {"graph.json": paths.graph, "kernels.fatbin.zip": folder / "kernels.fatbin.zip"}
     words = f"GPUs of {', '.join(ARCHITECTURES)}"
-    if (planned := _planned(paths, step.graph, optimizer, limit)) is not None:
+    plan, program = paths.plan(optimizer, limit), paths.program(optimizer, limit)
+    planned = load(plan, "plan", Plan) if plan.exists() and program.exists() else None
+    if planned is not None and planned.graph_hash == hash_of(step.graph):
         write_profile(folder / "profile.json", read_profile(paths.profile))
         files |= {"profile.json": folder / "profile.json", "links.json": paths.links}
-        files |= {"plan.json": paths.plan(optimizer, limit), "program.json": paths.program(optimizer, limit)}
+        files |= {"plan.json": plan, "program.json": program}
         return StepFiles(CUDA, optimizer, str(limit), planned.counts, files, words)
     log.warning(
         "%s: no program of this step yet: the bundle's has everything in device memory. Profile with it, import that, "
         "solve, compile, and make the bundle again",
-        paths.program(optimizer, limit),
+        program,
     )
     save(folder / "program.json", "program", all_fast_program(step.graph.computed_by(())), came_from)
     files["program.json"] = folder / "program.json"
     return StepFiles(CUDA, "all-fast", "none", context.counts, files, words)
-
-
-def _planned(paths: Paths, graph: Graph, optimizer: str, limit: Limit) -> Plan | None:
-    """The plan of this very step, if it has a program."""
-    if not all(path.exists() for path in (paths.plan(optimizer, limit), paths.program(optimizer, limit))):
-        return None
-    plan = load(paths.plan(optimizer, limit), "plan", Plan)
-    return plan if plan.graph_hash == hash_of(graph) else None
 
 
 MOST_BYTES = 30_000_000
@@ -159,15 +145,12 @@ class Bundled:
 
 
 def bundle_stage(
+    study: Study,
     context: Context,
-    run: RunConfig,
-    timing: ProfileConfig,
-    *,
     paths: Paths,
     optimizer: str,
     limit: Limit,
-    network: NetworkSource,
-    machine_file: Path,
+    *,
     gpu: str,
     python: str | None,
     file: Path,
@@ -175,14 +158,11 @@ def bundle_stage(
     """Write the bundle of a program that is there.
 
     Args:
-        context: machine that the program is for, and seed.
-        run: how the host is to verify and time it.
-        timing: how the host is to time kernels.
+        study: says how the host is to verify and time the program, and to time kernels.
+        context: machine that the program is for, and seed; one of kind cuda gets kernels for GPUs.
         paths: of the network.
         optimizer: that made the plan.
         limit: of the plan.
-        network: what it is built from.
-        machine_file: of the machine; one of kind cuda gets kernels for GPUs.
         gpu: whose facts decide how these are tiled.
         python: version of CPython on the host, such as 3.12; None for this one's.
         file: where the archive goes.
@@ -205,20 +185,29 @@ def bundle_stage(
     with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
         folder = Path(temporary)
         if is_cuda:
-            made = gpu_step(context, network, timing, paths, optimizer, limit, gpu, folder)
+            made = _gpu_step(study, context, paths, optimizer, limit, gpu, folder)
         else:
             made = _cpu_step(context, paths, optimizer, limit, folder)
-        files = _step_files(context, run, timing, paths, made, machine_file, folder)
-        brought = (
-            installed_files(libraries)
-            if python == this_python()
-            else downloaded_files(libraries, python, folder / "wheels")
-        )
+        files = _step_files(study, context, paths, made, folder)
+        is_here = python == this_python()
+        brought = installed_files(libraries) if is_here else downloaded_files(libraries, python, folder / "wheels")
         files |= {f"site/{name}": content for name, content in brought}
     files |= _own_files(modules)
     name = f"{paths.network}-{made.optimizer}-{Limit.parse(made.limit).slug if made.is_planned else 'plain'}"
     found = {library: metadata.version(library) for library in libraries}
-    write_bundle(file, name, files, _facts(context.machine, made, python, found))
+    facts = {
+        "target": made.target,
+        "python": python,
+        "machine": platform.machine(),
+        "machine_file": context.machine.name,
+        "compiled_for": made.compiled_for,
+        "cpu_flags": list(made.cpu_flags),
+        "autotm": metadata.version("autotm"),
+        "autotm_commit": commit(),
+        "made_with": versions(),
+        "libraries": found,
+    }
+    write_bundle(file, name, files, facts)
     size = file.stat().st_size
     if size > MOST_BYTES:
         log.warning("%s is %.1f MB: more than the %.0f MB that bundles stay below", file, size / 1e6, MOST_BYTES / 1e6)
@@ -269,20 +258,12 @@ def _cpu_step(context: Context, paths: Paths, optimizer: str, limit: Limit, fold
     return StepFiles(CPU, optimizer, str(limit), plan.counts, files, compiled_for, tuple(cpu_flags(target)))
 
 
-def _step_files(
-    context: Context,
-    run: RunConfig,
-    timing: ProfileConfig,
-    paths: Paths,
-    made: StepFiles,
-    machine_file: Path,
-    folder: Path,
-) -> dict[str, bytes]:
+def _step_files(study: Study, context: Context, paths: Paths, made: StepFiles, folder: Path) -> dict[str, bytes]:
     """What is of the step, by path in the bundle; `folder` is for what is made on the way."""
     from autotm.memory.copies import compile_library, copy_source
     from autotm.profile.host_commands import Settings
 
-    machine = context.machine
+    machine, timing = context.machine, study.scale.of_profile(study.config.profile)
     graph = load(made.files["graph.json"], "graph", Graph)
     plan = paths.plan(made.optimizer, Limit.parse(made.limit)) if made.is_planned else paths.graph
     settings = Settings(
@@ -296,7 +277,7 @@ def _step_files(
         machine.threads,
         made.counts,
         context.seed,
-        run.model_dump(),
+        study.scale.of_run(study.config.run).model_dump(),
         timing.timing,
         timing.step_tolerance,
         timing.patience_s,
@@ -306,7 +287,7 @@ def _step_files(
     sources = {
         **{f"step/{name}": source for name, source in made.files.items()},
         "step/bundle.json": folder / "bundle.json",
-        f"step/{machine.name}.yaml": machine_file,
+        f"step/{machine.name}.yaml": study.config_dir / "machines" / f"{machine.name}.yaml",
         **{f"step/devices/{device.name}": device for device in sorted(context.devices_dir.glob("*.yaml"))},
         **{f"step/{value}": Path(value) for value in _values(graph)},
         f"site/{copy_source().relative_to(_PACKAGE.parent).with_suffix('.so').as_posix()}": folder / "copy.so",
@@ -330,29 +311,10 @@ def _own_files(modules: list[Path]) -> dict[str, bytes]:
     below = {f"site/{path.relative_to(_PACKAGE.parent).as_posix()}": path.read_bytes() for path in modules}
     named = f"site/autotm-{metadata.version('autotm')}.dist-info"
     about = {f"{named}/METADATA": (metadata.distribution("autotm").read_text("METADATA") or "").encode()}
-    return below | about | {f"{named}/licenses/LICENSE": _licence()}
-
-
-def _licence() -> bytes:
-    """Of autotm: installed with it, or at the root of its checkout."""
+    # Installed with it, or at the root of its checkout.
     installed_with = [file for file in metadata.files("autotm") or [] if file.name == "LICENSE"]
     places = [*(Path(str(file.locate())) for file in installed_with), _PACKAGE.parents[1] / "LICENSE"]
-    for place in places:
-        if place.exists():
-            return place.read_bytes()
-    raise BadInputError(f"{places[-1]}: autotm's licence is not there; install autotm anew")
-
-
-def _facts(machine: Machine, made: StepFiles, python: str, libraries: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "target": made.target,
-        "python": python,
-        "machine": platform.machine(),
-        "machine_file": machine.name,
-        "compiled_for": made.compiled_for,
-        "cpu_flags": list(made.cpu_flags),
-        "autotm": metadata.version("autotm"),
-        "autotm_commit": commit(),
-        "made_with": versions(),
-        "libraries": dict(libraries),
-    }
+    licence = next((place for place in places if place.exists()), None)
+    if licence is None:
+        raise BadInputError(f"{places[-1]}: autotm's licence is not there; install autotm anew")
+    return below | about | {f"{named}/licenses/LICENSE": licence.read_bytes()}

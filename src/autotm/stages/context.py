@@ -10,7 +10,7 @@ from autotm.model.files import load
 from autotm.model.graph import CountedGraph, Graph
 from autotm.model.limit import Counts, counting
 from autotm.model.links import Links
-from autotm.model.machine import Machine
+from autotm.model.machine import CudaTier, Machine
 from autotm.model.paths import Paths
 from autotm.model.profile import Profile, read_profile
 
@@ -24,8 +24,11 @@ class Context:
     seed: int
     counts: Counts = Counts.INTERMEDIATES
 
-    def to_measure(self) -> Context:
+    def to_measure(self, *, on_gpu: bool = False) -> Context:
         """With a machine that this process may take times on, and whose memories it can have.
+
+        Args:
+            on_gpu: whether the stage measures on a GPU where the machine has one; it opens that GPU's memory itself.
 
         Raises:
             BadInputError: as `Machine.to_measure_on` and `open_tiers`.
@@ -33,7 +36,8 @@ class Context:
         from autotm.memory.tiers import open_tiers
 
         machine = self.machine.to_measure_on()
-        open_tiers(machine, None, 0, 0, self.devices_dir, stretch=1.0).close()
+        if not (on_gpu and isinstance(machine.slow_tier, CudaTier)):
+            open_tiers(machine, None, 0, 0, self.devices_dir, stretch=1.0).close()
         return replace(self, machine=machine)
 
 

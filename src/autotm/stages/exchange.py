@@ -84,7 +84,6 @@ def import_results_stage(*, file: Path, results: Path, replaces: bool) -> Import
         BadInputError: a file is there, and another one.
     """
     contents = _read(file)
-    _require_readable(file, contents)
     found: dict[str, list[Path]] = {"added": [], "replaced": [], "kept": []}
     for name, content in contents.items():
         path = results / name
@@ -102,48 +101,28 @@ def import_results_stage(*, file: Path, results: Path, replaces: bool) -> Import
 
 
 def _read(file: Path) -> dict[str, bytes]:
-    """Each file by its place below the results; a profile from a host without pyarrow as others are."""
-    contents = read_results(file)
-    for name in contents:
-        if not _is_below(name):
-            raise damaged_results(file, f"{name} is no place below the results")
-    return {
-        name.removesuffix(".json") + ".parquet" if _is_text_profile(name) else name: _as_table(file, name, content)
-        for name, content in contents.items()
-    }
-
-
-def _is_text_profile(name: str) -> bool:
-    return PurePosixPath(name).name == _TEXT_PROFILE
-
-
-def _as_table(file: Path, name: str, content: bytes) -> bytes:
-    if not _is_text_profile(name):
-        return content
+    """Each file by its place below the results, if all can be read; a profile from a host without pyarrow as others."""
+    contents = {}
     with tempfile.TemporaryDirectory(prefix="autotm-import-") as folder:
-        text, table = Path(folder, _TEXT_PROFILE), Path(folder, _PROFILE)
-        text.write_bytes(content)
-        try:
-            write_profile(table, read_profile(text))
-        except DamagedFileError as error:
-            raise _unreadable(file, name, error) from None
-        return table.read_bytes()
-
-
-def _is_below(name: str) -> bool:
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and path.name in {*_TYPES, _PROFILE, _TEXT_PROFILE}
-
-
-def _require_readable(file: Path, contents: Mapping[str, bytes]) -> None:
-    with tempfile.TemporaryDirectory(prefix="autotm-import-") as folder:
-        for number, (name, content) in enumerate(contents.items()):
-            path = Path(folder, str(number), PurePosixPath(name).name)
-            write_atomically(path, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
+        for number, (name, content) in enumerate(read_results(file).items()):
+            place = PurePosixPath(name)
+            if place.is_absolute() or ".." in place.parts or place.name not in {*_TYPES, _PROFILE, _TEXT_PROFILE}:
+                raise damaged_results(file, f"{name} is no place below the results")
+            copy = Path(folder, str(number), place.name)
+            copy.parent.mkdir()
+            copy.write_bytes(content)
             try:
-                _load(path)
+                if place.name in _TYPES:
+                    load(copy, *_TYPES[place.name])
+                else:
+                    profile = read_profile(copy)
             except DamagedFileError as error:
                 raise _unreadable(file, name, error) from None
+            if place.name == _TEXT_PROFILE:
+                place, copy = place.with_name(_PROFILE), copy.with_name(_PROFILE)
+                write_profile(copy, profile)
+            contents[place.as_posix()] = copy.read_bytes()
+    return contents
 
 
 def _unreadable(file: Path, name: str, error: DamagedFileError) -> DamagedFileError:
@@ -153,20 +132,12 @@ def _unreadable(file: Path, name: str, error: DamagedFileError) -> DamagedFileEr
     return damaged_results(file, f"{name}: {str(error).split('; remove it')[0]}")
 
 
-def _load(path: Path) -> None:
-    if path.name == _PROFILE:
-        read_profile(path)
-        return
-    kind, value_type = _TYPES[path.name]
-    load(path, kind, value_type)
-
-
-def imported_plans(found: Imported) -> Iterator[tuple[Path, str, str, str]]:
-    """Each plan that is there now: its path, and network, optimizer and limit as commands take them."""
+def imported_plans(found: Imported) -> Iterator[str]:
+    """Network, optimizer and limit, as commands take them, of each plan that is there now."""
     for path in sorted({*found.added, *found.replaced, *found.kept}):
         if path.name == "plan.json":
             plan = read_json(path, "plan")["plan"]
-            yield path, path.parents[2].name, plan["optimizer"], plan["limit"]
+            yield f"{path.parents[2].name} {plan['optimizer']} {plan['limit']}"
 
 
 # The kernel store as one file, for other machines.

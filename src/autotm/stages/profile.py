@@ -37,25 +37,23 @@ def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None
         from autotm.profile.modelled_gpu import modelled_links
 
         require_writable(links)
-        modelled = modelled_links(load_gpu(context.devices_dir, tier.device))
-        save(links, "links", modelled, provenance(context.machine, context.seed))
-        return
-    if has_gpu(context.machine):
-        machine = context.machine.to_measure_on()
+        measured = modelled_links(load_gpu(context.devices_dir, tier.device))
+    else:
+        context = context.to_measure(on_gpu=True)
         require_writable(links)
-        save(links, "links", gpu_links(machine), provenance(machine, context.seed))
-        return
+        measured = gpu_links(context.machine) if has_gpu(context.machine) else _cpu_links(context, patience_s)
+    save(links, "links", measured, provenance(context.machine, context.seed))
+
+
+def _cpu_links(context: Context, patience_s: float) -> Links:
+    """Copies between memories of processors, alone and beside kernels, and what emulated memory is balanced against."""
     from autotm.kernels.library import KernelLibrary
     from autotm.kernels.target import machine_target
     from autotm.kernels.yardstick_kernels import make_co_runners, make_yardsticks
     from autotm.kernels.yardsticks import Yardstick
     from autotm.profile.copies import measure_links
 
-    context = context.to_measure()
-    require_writable(links)
-    machine = context.machine
-    came_from = provenance(machine, context.seed)
-    target = machine_target(machine)
+    machine, target = context.machine, machine_target(context.machine)
     with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
         path, other = Path(folder) / "yardsticks.so", Path(folder) / "co_runners.so"
         known = make_yardsticks(target, machine.threads, path)
@@ -64,24 +62,22 @@ def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None
             made = make_co_runners(target, machine.threads, other, flop_per_s)
             return KernelLibrary.load(other), made
 
-        measured = measure_links(machine, context.devices_dir, KernelLibrary.load(path), known, beside, patience_s)
-    save(links, "links", measured, came_from)
+        return measure_links(machine, context.devices_dir, KernelLibrary.load(path), known, beside, patience_s)
 
 
 def kernel_profile_stage(context: Context, source: NetworkSource, config: ProfileConfig, paths: Paths) -> None:
     """Compile the training step of a network, then time its kernels; what the caches hold is not done again."""
     from autotm import zoo
 
-    on_gpu = has_gpu(context.machine)
-    machine = context.machine.to_measure_on() if on_gpu else context.to_measure().machine
-    copies = None if on_gpu else load(paths.links, "links", Links)
+    context = context.to_measure(on_gpu=True)
+    copies = None if has_gpu(context.machine) else load(paths.links, "links", Links)
     require_writable(paths.store, paths.graph, paths.library, paths.profile)
     network = zoo.build_from(source, context.seed)
-    came_from = provenance(machine, context.seed, **source.provenance)
+    came_from = provenance(context.machine, context.seed, **source.provenance)
     if copies is None:
-        timed = compile_and_profile_on_gpu(machine, network, config, came_from, paths)
+        timed = compile_and_profile_on_gpu(context.machine, network, config, came_from, paths)
     else:
-        context, files = replace(context, machine=machine), {"graph": paths.graph, "library": paths.library}
+        files = {"graph": paths.graph, "library": paths.library}
         _, timed = compile_and_profile(context, network, paths.scale, config, copies, came_from, paths, **files)
     write_profile(paths.profile, timed)
 

@@ -54,9 +54,8 @@ class RunsStage:
     IN_TURN: ClassVar[int] = 2
 
     def __init__(self, context: Context, config: RunConfig, paths: Paths) -> None:
-        on_gpu = has_gpu(context.machine)
-        self._context = replace(context, machine=context.machine.to_measure_on()) if on_gpu else context.to_measure()
-        self._config, self._paths, self._given = config, paths, PlacementInputs(paths)
+        self._context, self._config = context.to_measure(on_gpu=True), config
+        self._paths, self._given = paths, PlacementInputs(paths)
         self._opened: Runs | None = None
         self._measured: dict[tuple[str, Limit], tuple[Program, Plan, Record]] = {}
 

@@ -11,12 +11,11 @@ from torch import nn
 from autotm.api.offload.execute import Executor, schedule
 from autotm.api.offload.joint_graph import Slots, Step, capture, step_of
 from autotm.api.offload.measuring import Measured, measure
-from autotm.api.offload.planning import least_bytes as least_of
-from autotm.api.offload.planning import model_of, place
+from autotm.api.offload.planning import model_of, place, require_budget
 from autotm.api.offload.step import OffloadedStep, arguments
 from autotm.memory.torch_device import Device, device_of, measured_links
 from autotm.model.config import SolveConfig
-from autotm.model.errors import BadInputError, InfeasibleLimitError
+from autotm.model.errors import BadInputError
 from autotm.model.profile import Timing
 
 
@@ -35,13 +34,15 @@ def build(
     captured = capture(module, inputs, loss, targets, device.torch)
     step = step_of(captured)
     slots = Slots(list(captured.graph.graph.nodes))
-    _require_possible(step, device, budget)
+    share, size_bytes = budget
+    if share is None:
+        _require_possible(step, device, size_bytes)
     values = arguments(captured, step, slots, (*inputs, *targets))
     measured = measure(step, slots, values, device, kernel_s)
     graph, profile = model_of(step, measured, device)
-    share, size_bytes = budget
-    links = measured_links(device, size_bytes if share is None else int(share * graph.peak_live_bytes))
-    planned = place(graph, profile, links, optimizer, budget, config)
+    size_bytes = size_bytes if share is None else int(share * graph.peak_live_bytes)
+    links = measured_links(device, size_bytes)
+    planned = place(graph, profile, links, optimizer, size_bytes, config)
     places = {
         tensor.name: number
         for number, (tensor, storage) in enumerate(zip(graph.tensors, step.storages, strict=False))
@@ -53,11 +54,13 @@ def build(
     return OffloadedStep(module, step, slots, planned, executor, device)
 
 
-def _require_possible(step: Step, device: Device, budget: tuple[float | None, int]) -> None:
-    """Refuse bytes that no plan can keep before anything is timed; workspaces are not known yet, and only add to it."""
-    share, size_bytes = budget
-    if share is not None:
-        return
+def _require_possible(step: Step, device: Device, size_bytes: int) -> None:
+    """Refuse a budget that no plan can keep before anything is timed; workspaces are not known yet, and only add to it.
+
+    Raises:
+        InfeasibleLimitError: names the least, without workspaces.
+        BadInputError: the device has less memory.
+    """
     count = len(step.operators)
     unknown = Measured(
         (Timing(1, 1, 1, 1, 0),) * count,
@@ -65,14 +68,7 @@ def _require_possible(step: Step, device: Device, budget: tuple[float | None, in
         (0,) * count,
         tuple(storage.size_bytes for storage in step.storages),
     )
-    least, where = least_of(model_of(step, unknown, device)[0])
-    if size_bytes < least:
-        raise InfeasibleLimitError(
-            f"offload: a budget of {size_bytes} bytes is too small: operator {where} with its operands, and what is "
-            f"never moved (parameters, buffers, the batch), needs at least {least} bytes, and its workspace; give more "
-            "than that, or a smaller batch",
-            least,
-        )
+    require_budget(model_of(step, unknown, device)[0], size_bytes, " and its workspace")
     if device.torch.type == "cuda":
         total = torch.cuda.get_device_properties(device.torch).total_memory
         if size_bytes > total:

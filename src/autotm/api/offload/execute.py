@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
 
 import torch
 
-from autotm.api.offload.joint_graph import Operator, Slots, Step, Values, keep
+from autotm.api.offload.joint_graph import Slots, Step, Values, keep
 from autotm.memory.torch_device import Copies
 from autotm.model.graph import Tier
-from autotm.model.plan import Move, Plan
+from autotm.model.plan import Plan
 from autotm.model.program import Layout
 
 
-@dataclass
-class Before:
-    """Before one operator, in this order.
+class Kind(IntEnum):
+    """What can be done before an operator; it is done in this order."""
 
-    Attributes:
-        waits: numbers of copies that must be complete.
-        emptied: (storage, offset) on the host that are read no more.
-        written: (copy, storage, offset on the host) to the host, which the step waits for.
-        freed: storages whose device memory is given back.
-        read: (copy, storage, offset) from the host, which the step waits for.
-        starts_out, starts_in: (copy, storage, offset), to run beside operators.
-    """
-
-    waits: list[int] = field(default_factory=list)
-    emptied: list[tuple[int, int]] = field(default_factory=list)
-    written: list[tuple[int, int, int]] = field(default_factory=list)
-    freed: list[int] = field(default_factory=list)
-    read: list[tuple[int, int, int]] = field(default_factory=list)
-    starts_out: list[tuple[int, int, int]] = field(default_factory=list)
-    starts_in: list[tuple[int, int, int]] = field(default_factory=list)
+    WAIT = 0
+    """For a copy that runs beside operators."""
+    EMPTY = 1
+    """Bytes on the host that are read no more."""
+    WRITE = 2
+    """A copy to the host, which the step waits for."""
+    FREE = 3
+    """Device memory of a storage."""
+    READ = 4
+    """A copy from the host, which the step waits for."""
+    START_OUT = 5
+    """A copy to the host, beside operators."""
+    START_IN = 6
+    """A copy from the host, beside operators."""
 
 
-def schedule(plan: Plan, layout: Layout, places: dict[str, int], kernels: int) -> list[Before]:
+class Action(NamedTuple):
+    """Something done before an operator, with the number of its copy, its storage, and the offset on the host."""
+
+    kind: Kind
+    copy: int = -1
+    place: int = -1
+    offset: int = -1
+
+
+def schedule(plan: Plan, layout: Layout, places: dict[str, int], kernels: int) -> list[list[Action]]:
     """What is done before each kernel, and at the end.
 
     Args:
@@ -46,31 +53,25 @@ def schedule(plan: Plan, layout: Layout, places: dict[str, int], kernels: int) -
         places: the storage of each tensor that moves or is freed; workspaces and arguments have none.
         kernels: of the plan's graph.
     """
-    found = [Before() for _ in range(kernels + 1)]
+    found: list[list[Action]] = [[] for _ in range(kernels + 1)]
     slow: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for stay, offset in zip(layout.stays, layout.offsets, strict=True):
         if stay.tensor not in places:
             continue
         if stay.tier is Tier.FAST:
-            found[stay.end].freed.append(places[stay.tensor])
+            found[stay.end].append(Action(Kind.FREE, place=places[stay.tensor]))
         else:
             slow[stay.tensor].append((stay.start, stay.end, offset))
-            found[stay.end].emptied.append((places[stay.tensor], offset))
+            found[stay.end].append(Action(Kind.EMPTY, place=places[stay.tensor], offset=offset))
     for number, move in enumerate(plan.moves):
-        copy = number, places[move.tensor], _offset(slow[move.tensor], move)
-        is_out = move.destination is Tier.SLOW
+        (offset,) = [offset for start, end, offset in slow[move.tensor] if start <= move.start < end]
+        copy, is_out = (number, places[move.tensor], offset), move.destination is Tier.SLOW
         if move.since is None:
-            (found[move.before].written if is_out else found[move.before].read).append(copy)
-            continue
-        found[move.before].waits.append(number)
-        (found[move.since].starts_out if is_out else found[move.since].starts_in).append(copy)
-    return found
-
-
-def _offset(stays: list[tuple[int, int, int]], move: Move) -> int:
-    """Where on the host the copy goes to, or comes from."""
-    (offset,) = [offset for start, end, offset in stays if start <= move.start < end]
-    return offset
+            found[move.before].append(Action(Kind.WRITE if is_out else Kind.READ, *copy))
+        else:
+            found[move.since].append(Action(Kind.START_OUT if is_out else Kind.START_IN, *copy))
+            found[move.before].append(Action(Kind.WAIT, number))
+    return [sorted(actions, key=lambda action: action.kind) for actions in found]
 
 
 _POISON_BYTE = 0xFF
@@ -94,7 +95,7 @@ class Executor:
 
     step: Step
     slots: Slots
-    before: list[Before]
+    before: list[list[Action]]
     pool: torch.Tensor
     copies: Copies
     sizes: tuple[int, ...]
@@ -109,64 +110,42 @@ class Executor:
         Raises:
             AutotmError: a copy failed.
         """
-        run = _Run(self, values)
         for view in self.step.argument_views:
             values[self.slots[view]] = self.slots.call(view)(values)
+        made: dict[int, torch.Tensor] = {}
+        flying: dict[int, object] = {}
         try:
-            for before, operator, call in zip(self.before, self.step.operators, self._calls, strict=False):
-                run.prepare(before)
-                run.call(operator, call)
-            run.prepare(self.before[len(self.step.operators)])
+            for actions, operator, call in zip(self.before, self.step.operators, self._calls, strict=False):
+                self._prepare(actions, made, flying)
+                made.update(keep(self.step, self.slots, values, operator, call(values)))
+            self._prepare(self.before[len(self.step.operators)], made, flying)
         except BaseException:
             self.copies.drain()  # Memory of a copy that is under way must not go.
             raise
 
+    def _prepare(self, actions: list[Action], made: dict[int, torch.Tensor], flying: dict[int, object]) -> None:
+        """Do what comes before an operator.
 
-class _Run:
-    """One step under way."""
-
-    def __init__(self, executor: Executor, values: Values) -> None:
-        self._executor, self._values = executor, values
-        self._bytes: dict[int, torch.Tensor] = {}
-        self._flying: dict[int, object] = {}
-
-    def prepare(self, before: Before) -> None:
-        copies = self._executor.copies
-        for number in before.waits:
-            copies.wait(self._flying.pop(number))
-        if self._executor.poison:
-            for place, offset in before.emptied:
-                self._host(place, offset).fill_(_POISON_BYTE)
-        for number, place, offset in before.written:
-            self._out(number, place, offset)
-            copies.wait(self._flying.pop(number))
-        for place in before.freed:
-            self._free(place)
-        for number, place, offset in before.read:
-            self._in(number, place, offset)
-            copies.wait(self._flying.pop(number))
-        for number, place, offset in before.starts_out:
-            self._out(number, place, offset)
-        for number, place, offset in before.starts_in:
-            self._in(number, place, offset)
-
-    def call(self, operator: Operator, call: Callable[[Values], object]) -> None:
-        executor = self._executor
-        self._bytes.update(keep(executor.step, executor.slots, self._values, operator, call(self._values)))
-
-    def _out(self, number: int, place: int, offset: int) -> None:
-        self._flying[number] = self._executor.copies.start(Tier.SLOW, self._host(place, offset), self._bytes[place])
-
-    def _in(self, number: int, place: int, offset: int) -> None:
-        self._bytes[place].untyped_storage().resize_(self._executor.sizes[place])
-        if self._executor.poison:
-            self._bytes[place].fill_(_POISON_BYTE)
-        self._flying[number] = self._executor.copies.start(Tier.FAST, self._bytes[place], self._host(place, offset))
-
-    def _host(self, place: int, offset: int) -> torch.Tensor:
-        return self._executor.pool[offset : offset + self._executor.sizes[place]]
-
-    def _free(self, place: int) -> None:
-        if self._executor.poison:
-            self._bytes[place].fill_(_POISON_BYTE)
-        self._bytes[place].untyped_storage().resize_(0)
+        Args:
+            actions: to be done.
+            made: bytes of the storages that operators made.
+            flying: copies under way, by their numbers.
+        """
+        for kind, copy, place, offset in actions:
+            host = slice(offset, offset + self.sizes[place])
+            match kind:
+                case Kind.EMPTY if self.poison:
+                    self.pool[host].fill_(_POISON_BYTE)
+                case Kind.WRITE | Kind.START_OUT:
+                    flying[copy] = self.copies.start(Tier.SLOW, self.pool[host], made[place])
+                case Kind.FREE:
+                    if self.poison:
+                        made[place].fill_(_POISON_BYTE)
+                    made[place].untyped_storage().resize_(0)
+                case Kind.READ | Kind.START_IN:
+                    made[place].untyped_storage().resize_(self.sizes[place])
+                    if self.poison:
+                        made[place].fill_(_POISON_BYTE)
+                    flying[copy] = self.copies.start(Tier.FAST, made[place], self.pool[host])
+            if kind in {Kind.WAIT, Kind.WRITE, Kind.READ}:
+                self.copies.wait(flying.pop(copy))

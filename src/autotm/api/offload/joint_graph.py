@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import getitem
 from typing import Any
 
@@ -40,11 +41,6 @@ class Captured:
     gradients: Mapping[str, Node]
     updates: Mapping[str, Node]
     tensors: dict[str, torch.Tensor]
-
-    @property
-    def results(self) -> tuple[Node, ...]:
-        """Nodes that outlive the step's operators."""
-        return (self.loss, *self.gradients.values(), *self.updates.values())
 
 
 def named_batch(batch: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -90,7 +86,8 @@ def capture(
         raise BadInputError(
             f"offload: {_where(error)}: PyTorch cannot capture the step: {type(error).__name__}: {error}"
         ) from error
-    own = _Own(found.graph, set(found.arguments))
+    taken = {storage_of(node.meta["val"]) for node in found.arguments}
+    own = partial(_with_own_memory, found.graph, taken)
     (loss_node,) = found.outputs
     return Captured(
         found.graph.owning_module,
@@ -111,25 +108,18 @@ def _checked(loss: Any) -> torch.Tensor:
     return loss
 
 
-class _Own:
-    """Gives a result memory of its own where it shares some, as autograd does."""
-
-    def __init__(self, graph: fx.Graph, arguments: set[Node]) -> None:
-        self._graph = graph
-        (self._output,) = graph.find_nodes(op="output")
-        self._taken = {storage_of(node.meta["val"]) for node in arguments}
-
-    def __call__(self, node: Node) -> Node:
-        value = node.meta["val"]
-        storage = storage_of(value)
-        whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
-        if storage not in self._taken and whole:
-            self._taken.add(storage)
-            return node
-        with self._graph.inserting_before(self._output), value.fake_mode:
-            copied = self._graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
-            copied.meta["val"] = value.clone(memory_format=torch.contiguous_format)
-        return copied
+def _with_own_memory(graph: fx.Graph, taken: set[int], node: Node) -> Node:
+    """Return a result, or a copy of it where it shares memory with what has `taken` that, as autograd does."""
+    value = node.meta["val"]
+    storage = storage_of(value)
+    if storage not in taken and value.untyped_storage().nbytes() == value.numel() * value.element_size():
+        taken.add(storage)
+        return node
+    (output,) = graph.find_nodes(op="output")
+    with graph.inserting_before(output), value.fake_mode:
+        copied = graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+        copied.meta["val"] = value.clone(memory_format=torch.contiguous_format)
+    return copied
 
 
 def storage_of(value: torch.Tensor) -> int:
@@ -258,7 +248,8 @@ def step_of(captured: Captured) -> Step:
     made = _Reader(captured)
     for node in captured.graph.graph.nodes:
         made.read(node)
-    results = tuple(dict.fromkeys(made.places[storage_of(node.meta["val"])] for node in captured.results))
+    last = (captured.loss, *captured.gradients.values(), *captured.updates.values())
+    results = tuple(dict.fromkeys(made.places[storage_of(node.meta["val"])] for node in last))
     return Step(
         captured, tuple(made.operators), tuple(made.storages), tuple(made.argument_views), made.constants, results
     )
@@ -404,12 +395,3 @@ def keep(step: Step, slots: Slots, values: Values, operator: Operator, found: An
     if not isinstance(found, torch.Tensor):
         values[slots[operator.node]] = None  # Its tensors have nodes of their own, and are given up one by one.
     return {place: bytes_of(tensors[step.storages[place].element]) for place in operator.outputs}
-
-
-def argument_bytes(step: Step, slots: Slots, values: Values) -> dict[int, torch.Tensor]:
-    """The storages of arguments, to be told apart from others; they are never moved."""
-    return {
-        place: values[slots[storage.nodes[0]]]
-        for place, storage in enumerate(step.storages)
-        if storage.argument is not None
-    }

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from autotm.api.offload.joint_graph import Operator, Slots, Step, Values, argument_bytes, keep, storage_of, tensors_of
+from autotm.api.offload.joint_graph import Operator, Slots, Step, Values, keep, storage_of, tensors_of
 from autotm.memory.torch_device import Device
 from autotm.model.errors import AutotmError
 from autotm.model.profile import Timing
@@ -70,7 +70,9 @@ class _Measuring:
         self._device, self._kernel_s = device, kernel_s
         self._known: dict[str, tuple[Timing, int]] = {}
         self._away: dict[int, torch.Tensor] = {}
-        self._bytes = argument_bytes(step, slots, values)
+        # The storages of arguments, to be told apart from others; they are never moved.
+        arguments = [place for place, storage in enumerate(step.storages) if storage.argument is not None]
+        self._bytes = {place: values[slots[step.storages[place].nodes[0]]] for place in arguments}
         self.sizes = [storage.size_bytes for storage in step.storages]
         self.timings: list[Timing] = []
         self.identities: list[str] = []
@@ -83,10 +85,10 @@ class _Measuring:
         identity = _identity(operator)
         call = partial(self._slots.call(operator.node), self._values)
         found, peak_bytes = self._with_enough_memory(operator, lambda: self._called(operator, call))
-        made = self._made(operator, found)
+        self._require_as_traced(operator, found)
         if identity not in self._known:
             grain = self._device.granularity_bytes
-            own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in made)
+            own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in operator.outputs)
             timing = Timing(*self._with_enough_memory(operator, lambda: self._device.median_ns(call, self._kernel_s)))
             self._known[identity] = timing, max(0, peak_bytes - own_bytes)
         timing, workspace = self._known[identity]
@@ -95,7 +97,11 @@ class _Measuring:
         self.workspaces.append(workspace)
         self._bytes.update(keep(self._step, self._slots, self._values, operator, found))
         for place in (*operator.inputs, *operator.outputs):
-            self._give_up(place, index)
+            storage = self._step.storages[place]
+            if storage.argument is None and index >= storage.last:
+                for node in storage.nodes:
+                    self._values[self._slots[node]] = None
+                self._bytes.pop(place).untyped_storage().resize_(0)
 
     def _with_enough_memory(self, operator: Operator, work: Callable[[], T]) -> T:
         """Return what the work gives; repeat it with all other tensors in host memory where it ran out."""
@@ -103,17 +109,25 @@ class _Measuring:
             return work()
         except torch.OutOfMemoryError:
             pass  # What the failed call had allocated is held by the error, and goes with it.
-        for place in self._bytes.keys() - {*operator.inputs}:
-            self._send(place)
+        for place in self._bytes.keys() - self._away.keys() - {*operator.inputs}:
+            if self._step.storages[place].argument is None:
+                self._away[place] = self._bytes[place].to("cpu", copy=True)
+                self._bytes[place].untyped_storage().resize_(0)
         return work()
 
     def _called(self, operator: Operator, call: Callable[[], object]) -> tuple[Any, int]:
-        for place in operator.inputs:
-            self._bring(place)
+        for place in self._away.keys() & {*operator.inputs}:
+            on_device, on_host = self._bytes[place], self._away.pop(place)
+            on_device.untyped_storage().resize_(on_host.numel())
+            on_device.copy_(on_host)
         return self._device.peak(call)
 
-    def _made(self, operator: Operator, found: object) -> list[int]:
-        """The storages that it made, after a look whether they are as traced."""
+    def _require_as_traced(self, operator: Operator, found: object) -> None:
+        """Note the sizes of the storages that an operator made.
+
+        Raises:
+            AutotmError: it shares memory otherwise than traced.
+        """
         tensors = list(tensors_of(found))
         traced = list(tensors_of(operator.node.meta.get("val")))
         of_traced, of_found = ([storage_of(value) for value in values] for values in (traced, tensors))
@@ -128,26 +142,6 @@ class _Measuring:
             )
         for place in operator.outputs:
             self.sizes[place] = tensors[self._step.storages[place].element].untyped_storage().nbytes()
-        return list(operator.outputs)
-
-    def _bring(self, place: int) -> None:
-        if place in self._away:
-            on_device, on_host = self._bytes[place], self._away[place]
-            on_device.untyped_storage().resize_(on_host.numel())
-            on_device.copy_(on_host)
-            del self._away[place]
-
-    def _send(self, place: int) -> None:
-        if self._step.storages[place].argument is None and place not in self._away:
-            self._away[place] = self._bytes[place].to("cpu", copy=True)
-            self._bytes[place].untyped_storage().resize_(0)
-
-    def _give_up(self, place: int, index: int) -> None:
-        storage = self._step.storages[place]
-        if storage.argument is None and index >= storage.last:
-            for node in storage.nodes:
-                self._values[self._slots[node]] = None
-            self._bytes.pop(place).untyped_storage().resize_(0)
 
 
 def _identity(operator: Operator) -> str:

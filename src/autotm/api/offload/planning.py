@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 
 from autotm.api.offload.joint_graph import Step, Storage
 from autotm.api.offload.measuring import Measured
@@ -21,6 +22,7 @@ from autotm.model.graph import (
     Operand,
     Role,
     Tensor,
+    Tier,
     all_fast,
     workspace,
 )
@@ -70,7 +72,12 @@ class Planned:
     @property
     def peak_bytes(self) -> int:
         """The most bytes of fast stays at once."""
-        return max(used_bytes(self.graph, self.plan), default=0)
+        change = [0] * (len(self.graph.kernels) + 1)
+        for stay in self.plan.stays:
+            if stay.tier is Tier.FAST:
+                change[stay.start] += self.graph.by_name[stay.tensor].allocated_bytes
+                change[stay.end] -= self.graph.by_name[stay.tensor].allocated_bytes
+        return max(accumulate(change))
 
 
 def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Profile]:
@@ -106,33 +113,27 @@ def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Pro
 
 
 def place(
-    graph: Graph, profile: Profile, links: Links, optimizer: str, budget: tuple[float | None, int], config: SolveConfig
+    graph: Graph, profile: Profile, links: Links, optimizer: str, size_bytes: int, config: SolveConfig
 ) -> Planned:
     """The best plan for a budget, after the independent checker's look at it.
 
     Raises:
         InfeasibleLimitError: no plan keeps the budget; names the least.
     """
-    share, size_bytes = budget
-    size_bytes = size_bytes if share is None else int(share * graph.peak_live_bytes)
-    least, where = least_bytes(graph)
-    if size_bytes < least:
-        raise InfeasibleLimitError(
-            f"offload: a budget of {size_bytes} bytes is too small: operator {where} with its operands, and what is "
-            f"never moved (parameters, buffers, the batch), needs {least} bytes; give at least that, or a "
-            "smaller batch",
-            least,
-        )
-    limit = Limit(size_bytes=size_bytes)
+    least = require_budget(graph, size_bytes)
     options = SolveOptions(**config.model_dump(), fast_operands_only=True)
-    plan = solve(graph, profile, links, optimizer, limit, options)
+    plan = solve(graph, profile, links, optimizer, Limit(size_bytes=size_bytes), options)
     check_plan(graph, profile, links, plan, fast_operands_only=True)
     plain_us = sum(profile.base_us(kernel) for kernel in graph.kernels)
     return Planned(graph, plan, pack(graph, plan), plain_us, least)
 
 
-def least_bytes(graph: Graph) -> tuple[int, str]:
-    """What the largest kernel and the tensors that never move need together, and that kernel."""
+def require_budget(graph: Graph, size_bytes: int, besides: str = "") -> int:
+    """Return the bytes that the largest kernel and the tensors that never move need together.
+
+    Raises:
+        InfeasibleLimitError: the budget is smaller; `besides` says what the kernel needs that is not counted.
+    """
     held = {tensor.name: tensor.allocated_bytes for tensor in graph.tensors if tensor.held}
     always = sum(held.values())
     most, where = always, RESULTS
@@ -141,33 +142,23 @@ def least_bytes(graph: Graph) -> tuple[int, str]:
         needed = always + sum(graph.by_name[name].allocated_bytes for name in names)
         if needed > most:
             most, where = needed, f"'{kernel.name}' ({kernel.op})"
-    return most, where
-
-
-def used_bytes(graph: Graph, plan: Plan) -> list[int]:
-    """Bytes of fast stays during each kernel."""
-    change = [0] * (len(graph.kernels) + 1)
-    for stay in plan.stays:
-        if stay.tier.letter == "D":
-            change[stay.start] += graph.by_name[stay.tensor].allocated_bytes
-            change[stay.end] -= graph.by_name[stay.tensor].allocated_bytes
-    used, total = [], 0
-    for difference in change[:-1]:
-        total += difference
-        used.append(total)
-    return used
+    if size_bytes < most:
+        raise InfeasibleLimitError(
+            f"offload: a budget of {size_bytes} bytes is too small: operator {where} with its operands, and what is "
+            f"never moved (parameters, buffers, the batch), needs {most} bytes{besides}; give at least that, or a "
+            "smaller batch",
+            most,
+        )
+    return most
 
 
 def _tensor(storage: Storage, slot: Operand, readers: tuple[int, ...], kernels: int) -> Tensor:
-    role, held = Role.INTERMEDIATE, None
-    if storage.argument is not None:
-        role, held = storage.argument, (0, kernels)
+    role = storage.argument or Role.INTERMEDIATE
+    held = None if storage.argument is None else (0, kernels)
     readers = tuple(sorted(set(readers)))
     return Tensor(slot.tensor, role, slot.shape, slot.dtype, slot.size_bytes, storage.producer, readers, held=held)
 
 
 def _class_of(operator: str) -> OpClass:
-    for op_class, parts in _CLASSES:
-        if any(part in operator for part in parts):
-            return op_class
-    return OpClass.ELEMENTWISE
+    found = (op_class for op_class, parts in _CLASSES if any(part in operator for part in parts))
+    return next(found, OpClass.ELEMENTWISE)

@@ -1,7 +1,7 @@
-"""A bundle unpacked: a bare Python without a compiler, a path or a home runs and profiles what is in it.
+"""A bundle: which modules and libraries it holds, what its launcher refuses, and what it does once unpacked.
 
-A start of it takes seconds, since it keeps no bytecode. So what its commands answer is asked of them in this process,
-which has imported the same modules.
+A bare Python without a compiler, a path or a home runs and profiles what is in it. A start of it takes seconds, since
+it keeps no bytecode. So what its commands answer is asked of them in this process, which has imported the same modules.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -24,19 +25,153 @@ import yaml
 import autotm.profile.host_commands
 from autotm.cli.main import main
 from autotm.memory.calibration import Effort, calibrate_links
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import load, save
 from autotm.model.profile import read_profile
 from autotm.model.record import Record
 from autotm.profile import copies
+from autotm.stages.bundle_files import downloaded_files, is_needed, modules_of, newest_glibc, require_installed
+from autotm.stages.bundle_launcher import (
+    UnfitError,
+    is_standard,
+    own_modules_only,
+    require_computer,
+    require_driver,
+    require_python,
+)
 
-CONFIG = Path(__file__).parents[3] / "config"
+# Imports are followed wherever they stand, but for those that only type checkers read.
+
+FILES = {
+    "__init__.py": "from importlib import import_module\n",
+    "entry.py": "from own.near import thing\ndef f():\n    from own.far.late import x\n",
+    "near/__init__.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from own.never import y\n",
+    "far/__init__.py": "",
+    "far/late.py": "import importlib\nfrom own.far import kinds\nimportlib.import_module('own.far.kinds.one')\n",
+    "far/kinds/__init__.py": "",
+    "far/kinds/one.py": "import own.far.other\n",
+    "far/other.py": "",
+    "never.py": "",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / "own" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "own"
+
+
+def test_imports_are_followed(package: Path) -> None:
+    found = {path.relative_to(package).as_posix() for path in modules_of(package, "own.entry")}
+    assert found == FILES.keys() - {"never.py"}
+
+
+def test_a_module_that_is_gone_is_told(package: Path) -> None:
+    (package / "far" / "other.py").unlink()
+    with pytest.raises(AutotmError, match=r"own\.far\.other is imported and not there"):
+        modules_of(package, "own.entry")
+
+
+def test_running_needs_every_kind_of_memory_and_nothing_that_plans() -> None:
+    package = Path(autotm.__file__).parent
+    found = {path.relative_to(package).as_posix() for path in modules_of(package, "autotm.runtime.run")}
+    assert {f"memory/kinds/{path.name}" for path in (package / "memory" / "kinds").glob("*.py")} <= found
+    assert {name.partition("/")[0] for name in found} <= {
+        "__init__.py", "kernels", "layout", "memory", "model", "runtime"
+    }  # fmt: skip
+    kernels = {name.removeprefix("kernels/") for name in found if name.startswith("kernels/")}
+    assert kernels <= {"__init__.py", "library.py", "yardsticks.py"}
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("numpy/linalg/_umath.so", True),
+        ("numpy/tests/test_all.py", False),
+        ("tvm/lib/libtvm_compiler.so", False),
+        ("tvm/lib/libtvm_runtime.so", True),
+        ("tvm/3rdparty/x/LICENSE", True),
+        ("numpy-2.0.dist-info/METADATA", True),
+        ("numpy-2.0.dist-info/licenses/LICENSE.txt", True),
+        ("numpy-2.0.dist-info/RECORD", False),
+        ("../../bin/f2py", False),
+    ],
+)
+def test_what_runs_nothing_is_left_out(name: str, needed: bool) -> None:
+    assert is_needed(name) == needed
+
+
+def test_the_newest_version_of_the_c_library_counts() -> None:
+    files = {"a.so": b"\x7fELF GLIBC_2.9 GLIBC_2.34", "b.so": b"\x7fELF GLIBC_2.17", "text": b"GLIBC_9.9"}
+    assert newest_glibc(files) == (2, 34)
+
+
+def test_libraries_that_are_not_to_be_had_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(BadInputError, match=r"--python 3\.12: pip could not download numpy==.* for CPython 3\.12"):
+        list(downloaded_files(["numpy"], "3.12", tmp_path))
+
+
+def test_a_library_that_is_missing_is_told_before_anything_is_made() -> None:
+    with pytest.raises(AutotmError, match="bundle: autotm-of-no-one is not installed here: pip install"):
+        require_installed(["numpy", "autotm-of-no-one"])
+
+
+# What the launcher refuses before anything of a bundle is loaded: each with what is wrong and the remedy.
+
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+FITS = {
+    "python": HERE, "machine": platform.machine(), "glibc": "2.17", "cpu_flags": [], "compiled_for": "znver9",
+    "target": "cpu",
+}  # fmt: skip
+
+
+def test_this_computer_fits() -> None:
+    for require in (require_python, require_computer, require_driver):
+        require(FITS)
+
+
+@pytest.mark.parametrize(
+    ("require", "change", "message"),
+    [
+        (require_python, {"python": "3.8"}, "for CPython 3.8, this is CPython"),
+        (require_python, {"python": "3.8"}, f"autotm bundle ... --python {HERE}"),
+        (require_computer, {"machine": "riscv64"}, "for Linux on riscv64, this is Linux on"),
+        (require_computer, {"glibc": "9.1"}, "needs glibc 9.1 or newer, this computer has glibc 2."),
+        (require_computer, {"cpu_flags": ["avx99"]}, "compiled for znver9; this processor lacks avx99: name it as"),
+        (require_driver, {"target": "cuda"}, "no driver of NVIDIA's is here (libcuda.so.1): install it"),
+    ],
+)
+def test_what_does_not_fit_is_refused(require: Callable[..., None], change: dict[str, object], message: str) -> None:
+    given = {"library": "libcuda_of_no_one.so.1"} if require is require_driver else {}
+    with pytest.raises(UnfitError) as refused:
+        require({**FITS, **change}, **given)
+    assert message in str(refused.value)
+
+
+def test_modules_come_from_the_bundle_and_from_python_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = next(path for path in sys.path if path.endswith(f"python{HERE}"))
+    others = ["", str(tmp_path), f"{library}/site-packages", "/usr/lib/python3/dist-packages"]
+    monkeypatch.setattr(sys, "path", [*others, library, f"{library}/lib-dynload"])
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    own_modules_only(tmp_path)
+    assert sys.path == [str(tmp_path / "site"), library, f"{library}/lib-dynload"]
+    assert not is_standard("", set())
+
+
+# A bundle unpacked.
+
+CONFIG = Path(__file__).parents[2] / "config"
 STUDY = ("--config", "config/config.yaml", "--scale", "tiny", "--threads", "1", "--results", "results")
 PLANNED = ("mlp", "synchronous", "4:1")
 NETWORK = Path("laptop-1t", "tiny", "mlp")
 MOST_BYTES = 30_000_000
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A study that does not wait for its neighbours on this machine to leave."""
     home = tmp_path_factory.mktemp("home")
@@ -219,11 +354,3 @@ def test_what_cannot_be_is_one_message(
     assert hosted(*arguments) == 1
     (said,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert message in said.getMessage()
-
-
-def test_a_python_that_is_none_is_refused(results: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = tmp_path / "mlp.tar.xz"
-    assert results.exists()
-    assert main(["bundle", *PLANNED, "--to", str(file), "--python", "three", *STUDY]) == 1
-    assert "--python three: give the version of CPython on the host" in caplog.text
-    assert not file.exists()
