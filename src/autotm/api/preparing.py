@@ -142,9 +142,9 @@ def prepare(
         AutotmError: no C compiler, or kernels run on fewer threads than the machine asks for.
     """
     require_compiler()
-    in_checkout = (_CONFIG / "machines").is_dir()
-    folder = Path(config or (_CONFIG if in_checkout else _CHECKOUT / _CONFIG))
-    results = Path(results or (Path("results") if in_checkout else cache_folder() / "results"))
+    has_config = (_CONFIG / "machines").is_dir()
+    folder = Path(config or (_CONFIG if has_config else _CHECKOUT / _CONFIG))
+    results = Path(results or (Path("results") if has_config else cache_folder() / "results"))
     if not isinstance(machine, Machine):
         file = Path(machine)
         machine = load_machine(file if file.suffix == ".yaml" else folder / "machines" / f"{file}.yaml", threads)
