@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from autotm.kernels.calibration_kernels import register_loop
 from autotm.kernels.library import aligned_empty
 from autotm.kernels.target import host_target
-from autotm.kernels.yardstick_kernels import register_loop
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 200
 _COPIED_BYTES = 256 << 20

@@ -13,4 +13,4 @@ def calibrate_quickly(patch: pytest.MonkeyPatch) -> None:
     """From now on, in this process."""
     once = partial(calibrate_links, sizes_bytes=(4096, 65536), effort=Effort(1, 1))
     patch.setattr("autotm.profile.copies.calibrate_links", once)
-    patch.setattr("autotm.kernels.yardsticks._SECONDS_EACH", 0.01)
+    patch.setattr("autotm.kernels.compute_rates._SECONDS_EACH", 0.01)

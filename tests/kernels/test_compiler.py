@@ -14,11 +14,11 @@ from compiled_kernels import TARGET
 from tvm import te
 
 from autotm.kernels import compiler, contractions
+from autotm.kernels.calibration_kernels import make_rate_kernels, register_loop
 from autotm.kernels.compiler import KernelCompiler, KernelFacts, Request, function_hash, in_processes
+from autotm.kernels.compute_rates import multiply_add_flop_per_s
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.target import host_target
-from autotm.kernels.yardstick_kernels import make_yardsticks, register_loop
-from autotm.kernels.yardsticks import multiply_add_flop_per_s
 from autotm.model.cores import Watch
 from autotm.model.errors import AutotmError
 
@@ -181,7 +181,7 @@ def test_the_loop_counts_what_it_does() -> None:
 
 
 def test_a_rate_is_measured(tmp_path: Path) -> None:
-    machine, path = small_step.machine(), tmp_path / "yardsticks.so"
-    known = make_yardsticks(host_target(machine.threads), machine.threads, path)
+    machine, path = small_step.machine(), tmp_path / "rates.so"
+    known = make_rate_kernels(host_target(machine.threads), machine.threads, path)
     rate = multiply_add_flop_per_s(KernelLibrary.load(path), known, machine, Watch(machine.cpus, 0.0))
     assert 0 < rate < math.inf

@@ -9,12 +9,12 @@ from typing import Any
 
 import tvm
 
+from autotm.kernels.calibration_kernels import co_runner_functions
 from autotm.kernels.compiler import KernelFacts, Request
 from autotm.kernels.cuda.device import CudaDevice
 from autotm.kernels.cuda.dispatch import cuda_kernel
 from autotm.kernels.cuda.source import ARCHITECTURES, CudaKernel, fatbin
 from autotm.kernels.library import FatbinLibrary, Launches
-from autotm.kernels.yardstick_kernels import co_runner_functions
 from autotm.lower.lowering import Alternative, Implementations, make_step, with_alternatives
 from autotm.model.files import save
 from autotm.model.graph import SCHEDULES_KEY, Graph, OpClass

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotm.kernels.compute_rates import (
+    CalibrationKernels,
+    co_runners,
+    contraction_flop_per_s,
+    multiply_add_flop_per_s,
+)
 from autotm.kernels.library import FatbinLibrary, KernelLibrary
-from autotm.kernels.yardsticks import Yardstick, Yardsticks, co_runners, contraction_flop_per_s, multiply_add_flop_per_s
 from autotm.memory.calibration import calibrate_links, copy_bytes_per_s
 from autotm.memory.gpu.cuda_device import CudaDevice
 from autotm.memory.gpu.links import DEVICE_LINK_BYTES, REPEATS, StreamTimer, links_of
@@ -30,12 +35,17 @@ if TYPE_CHECKING:
 
 # What a machine can do: copies between its memories, its cores at best, what copies and kernels cost each other.
 
-Beside = Callable[[float], tuple[KernelLibrary, Mapping[OpClass, Yardstick]]]
+Beside = Callable[[float], tuple[KernelLibrary, CalibrationKernels]]
 """A kernel of each op class for cores whose convolutions reach a rate, in floating-point operations a second."""
 
 
 def measure_links(
-    machine: Machine, devices_dir: Path, library: KernelLibrary, known: Yardsticks, beside: Beside, patience_s: float
+    machine: Machine,
+    devices_dir: Path,
+    library: KernelLibrary,
+    known: CalibrationKernels,
+    beside: Beside,
+    patience_s: float,
 ) -> Links:
     """Copies between the tiers, the convolutions that emulated memory is balanced against, and the cores' best.
 

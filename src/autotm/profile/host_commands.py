@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
+from autotm.kernels.compute_rates import CalibrationKernels
 from autotm.kernels.library import FatbinLibrary, KernelLibrary
-from autotm.kernels.yardsticks import Yardstick, Yardsticks
 from autotm.model.errors import AutotmError
 from autotm.model.files import load, require_writable, save, write_results
-from autotm.model.graph import Graph, OpClass
+from autotm.model.graph import Graph
 from autotm.model.limit import Counts
 from autotm.model.links import Links
-from autotm.model.machine import Machine, load_machine
+from autotm.model.machine import load_machine
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile, read_profile, write_profile
 from autotm.model.program import Program
@@ -34,7 +34,7 @@ from autotm.profile.step_profile import profile_step
 from autotm.profile.store import KernelStore
 from autotm.runtime.run import run
 from autotm.runtime.step_times import RunOptions
-from autotm.runtime.streams.executor import open_machines_gpu
+from autotm.runtime.streams.executor import OpenDevice, open_machines_gpu
 from autotm.runtime.streams.run import run_on_gpu
 from autotm.runtime.verify import verified
 
@@ -77,56 +77,34 @@ class Settings:
     patience_s: float
 
 
-@dataclass(frozen=True)
-class CoRunners:
-    """What `co_runners.so` holds.
-
-    Attributes:
-        kernels: milliseconds each; the op class is the symbol.
-    """
-
-    kernels: Mapping[OpClass, Yardstick]
+T = TypeVar("T")
+_KINDS: dict[type, str] = {Settings: "bundle", Graph: "graph", Plan: "plan", Program: "program", Links: "links"}
+"""What is read by its type, from the file of that name."""
 
 
-@dataclass(frozen=True)
 class Contents:
-    """A bundle's folder `step`; every file is read when it is asked for.
+    """A bundle's folder `step` on this computer; every file is read when it is asked for.
 
     Attributes:
         folder: that folder.
+        settings: what the bundle is of.
+        machine: this computer as the bundle's machine file has it.
     """
 
-    folder: Path
+    def __init__(self, folder: Path, threads: int | None) -> None:
+        """Use as many threads as the kernels were built for, or so many.
 
-    @property
-    def settings(self) -> Settings:
-        """What the bundle is of."""
-        return load(self.folder / "bundle.json", "bundle", Settings)
+        Raises:
+            BadInputError: this computer has too few cores, or not the slow memory of the file.
+        """
+        self.folder = folder
+        self.settings = self.read(Settings)
+        wanted, asked = (self.settings.threads, "the bundle") if threads is None else (threads, "--threads")
+        self.machine = load_machine(folder / f"{self.settings.machine}.yaml", wanted, asked).to_measure_on()
 
-    @property
-    def graph(self) -> Graph:
-        """The step."""
-        return load(self.folder / "graph.json", "graph", Graph)
-
-    @property
-    def plan(self) -> Plan:
-        """Where its tensors are."""
-        return load(self.folder / "plan.json", "plan", Plan)
-
-    @property
-    def is_planned(self) -> bool:
-        """Whether its program follows a plan."""
-        return (self.folder / "plan.json").exists()
-
-    @property
-    def program(self) -> Program:
-        """The plan with addresses."""
-        return load(self.folder / "program.json", "program", Program)
-
-    @property
-    def links(self) -> Links:
-        """Copies of the machine that the plan was made for."""
-        return load(self.folder / "links.json", "links", Links)
+    def read(self, kind: type[T]) -> T:
+        """Settings, the step's graph, its plan or program, or the links of the machine that it was planned for."""
+        return load(self.folder / f"{_KINDS[kind]}.json", _KINDS[kind], kind)
 
     @property
     def profile(self) -> Profile:
@@ -143,31 +121,29 @@ class Contents:
         """Kernels for GPUs."""
         return FatbinLibrary.load(self.folder / "kernels.fatbin.zip")
 
-    @property
-    def yardsticks(self) -> tuple[KernelLibrary, Yardsticks]:
-        """Kernels of known work, which calibration times."""
-        known = load(self.folder / "yardsticks.json", "yardsticks", Yardsticks)
-        return KernelLibrary.load(self.folder / "yardsticks.so"), known
+    def open_gpu(self) -> OpenDevice:
+        """What opens the machine's GPU with these kernels."""
+        return partial(open_machines_gpu, self.machine, self.fatbin)
 
-    @property
-    def co_runners(self) -> tuple[KernelLibrary, Mapping[OpClass, Yardstick]]:
-        """A kernel of each op class, to run beside copies."""
-        known = load(self.folder / "co_runners.json", "co_runners", CoRunners)
-        return KernelLibrary.load(self.folder / "co_runners.so"), known.kernels
+    def calibration(self, name: str) -> tuple[KernelLibrary, CalibrationKernels]:
+        """Kernels of known work: `rates`, which calibration times, or `co_runners`, to run beside copies."""
+        known = load(self.folder / f"{name}.json", name, CalibrationKernels)
+        return KernelLibrary.load(self.folder / f"{name}.so"), known
 
     @property
     def devices_dir(self) -> Path:
         """Files of emulated devices."""
         return self.folder / "devices"
 
-    def machine(self, threads: int | None) -> Machine:
-        """This computer as the bundle's machine file has it, with as many threads as the kernels were built for.
+    def output(self, to: Path | None, what: str) -> Path:
+        """The file that results go to: `to`, or one beside the bundle.
 
         Raises:
-            BadInputError: it has too few cores, or not the slow memory of the file.
+            OSError: it cannot be written.
         """
-        wanted, asked = (self.settings.threads, "the bundle") if threads is None else (threads, "--threads")
-        return load_machine(self.folder / f"{self.settings.machine}.yaml", wanted, asked).to_measure_on()
+        file = to or self.folder.parents[1] / f"{self.settings.network}-{what}.zip"
+        require_writable(file)
+        return file
 
 
 log = logging.getLogger("autotm")
@@ -189,7 +165,7 @@ def main(folder: Path, arguments: Sequence[str], program: str) -> int:
     to = None if asked.to is None else asked.to.absolute()
     try:
         os.chdir(folder / "step")  # Values of tensors lie where the graph says, from here.
-        asked.command(Contents(folder / "step"), asked.threads, to)
+        asked.command(Contents(folder / "step", asked.threads), to)
     except AutotmError as error:
         log.error("%s", error)  # noqa: TRY400 - the message is all a user needs
         return _FAULT
@@ -201,33 +177,32 @@ def main(folder: Path, arguments: Sequence[str], program: str) -> int:
     return _DONE
 
 
-def check(contents: Contents, threads: int | None, to: Path | None) -> None:
+def check(contents: Contents, to: Path | None) -> None:
     """Load everything, and compare steps of the program with the plain step's, bit for bit; dead memory is NaN."""
     del to
-    settings, program, machine = contents.settings, contents.program, contents.machine(threads)
+    settings, program, machine = contents.settings, contents.read(Program), contents.machine
     if settings.target == CUDA:
-        same = host_gpu.compared(
-            contents.graph,
-            program,
-            settings.counts,
-            settings.seed,
-            _CHECKED_STEPS,
-            partial(open_machines_gpu, machine, contents.fatbin),
-        )
-        _tell_same(settings, program, same, "on the GPU")
+        _tell_same(settings, program, _compared_on_gpu(contents, program), "on the GPU")
         return
     names = verified(
-        contents.graph,
+        contents.read(Graph),
         contents.library,
         program,
-        contents.settings.counts,
+        settings.counts,
         machine,
-        contents.links,
-        contents.settings.seed,
+        contents.read(Links),
+        settings.seed,
         _CHECKED_STEPS,
         contents.devices_dir,
     )
     _tell_same(settings, program, len(names), f"on {machine.threads} threads")
+
+
+def _compared_on_gpu(contents: Contents, program: Program) -> int:
+    settings = contents.settings
+    return host_gpu.compared(
+        contents.read(Graph), program, settings.counts, settings.seed, _CHECKED_STEPS, contents.open_gpu()
+    )
 
 
 def _tell_same(settings: Settings, program: Program, results: int, where: str) -> None:
@@ -237,109 +212,84 @@ def _tell_same(settings: Settings, program: Program, results: int, where: str) -
     )
 
 
-def run_program(contents: Contents, threads: int | None, to: Path | None) -> None:
+def run_program(contents: Contents, to: Path | None) -> None:
     """Verify and time the program, and write what `autotm import` takes in at home."""
-    settings, machine = contents.settings, contents.machine(threads)
-    if settings.target == CUDA:
-        _run_on_gpu(contents, machine, to)
-        return
-    file = to or contents.folder.parents[1] / f"{settings.network}-run.zip"
-    require_writable(file)
-    profile, links = contents.profile, contents.links
-    if profile.provenance.get("cpu_model") != provenance(machine, settings.seed)["cpu_model"]:
-        log.warning(
-            "the plan was made from times of another processor (%s): what is predicted is of that one. Profile here, "
-            "import that at home, solve, and make the bundle again",
-            profile.provenance.get("cpu_model", "none is named"),
-        )
-    options = RunOptions(**settings.run, seed=settings.seed)
-    graph, plan, program = contents.graph, contents.plan, contents.program
-    record = run(graph, contents.library, program, plan, machine, links, profile, options, contents.devices_dir, None)
-    _export(contents, machine, file, links, profile, record)
-    _tell_record(record, file)
-
-
-def profile_kernels(contents: Contents, threads: int | None, to: Path | None) -> None:
-    """Calibrate this host, time every kernel of the step, and write what `autotm import` takes in at home."""
-    settings, machine = contents.settings, contents.machine(threads)
-    file = to or contents.folder.parents[1] / f"{settings.network}-profile.zip"
-    require_writable(file)
-    options = ProfileOptions(**settings.timing, seed=settings.seed)
-    if settings.target == CUDA:
-        came_from = provenance(machine, settings.seed)
-        opened = partial(open_machines_gpu, machine, contents.fatbin)
-        timed, links = host_gpu.profiled(contents.graph, settings.counts, options, opened, came_from)
-        _export(contents, machine, file, links, timed, None)
-        sys.stdout.write(f"{len(timed.timings)} times of kernels; {file}\n")
-        return
-    library, known = contents.yardsticks
-    links = measure_links(
-        machine, contents.devices_dir, library, known, lambda _: contents.co_runners, settings.patience_s
-    )
-    with tempfile.TemporaryDirectory(prefix="autotm-") as folder, KernelStore(Path(folder) / "kernels.sqlite") as store:
-        timed = profile_step(
-            contents.graph,
-            contents.settings.counts,
-            contents.library,
-            machine,
-            links,
-            store,
-            options,
-            settings.step_tolerance,
-            contents.devices_dir,
-        )
-    _export(contents, machine, file, links, timed, None)
-    sys.stdout.write(f"{len(timed.timings)} times of kernels; {file}\n")
-
-
-def _run_on_gpu(contents: Contents, machine: Machine, to: Path | None) -> None:
-    settings, program, graph = contents.settings, contents.program, contents.graph
-    if not contents.is_planned:
-        opened, rounds = partial(open_machines_gpu, machine, contents.fatbin), settings.run["min_steps"]
-        same = host_gpu.compared(graph, program, settings.counts, settings.seed, _CHECKED_STEPS, opened)
-        _tell_same(settings, program, same, "on the GPU")
-        seconds = host_gpu.step_seconds(graph, program, settings.counts, settings.seed, rounds, opened)
+    settings, machine, program = contents.settings, contents.machine, contents.read(Program)
+    if not (contents.folder / "plan.json").exists():
+        _tell_same(settings, program, _compared_on_gpu(contents, program), "on the GPU")
+        graph, rounds = contents.read(Graph), settings.run["min_steps"]
+        seconds = host_gpu.step_seconds(graph, program, settings.counts, settings.seed, rounds, contents.open_gpu())
         sys.stdout.write(f"{median(seconds):.6g} s measured a step, the median of {rounds}; nothing is planned yet\n")
         return
-    file = to or contents.folder.parents[1] / f"{settings.network}-run.zip"
-    require_writable(file)
-    options, links, profile = RunOptions(**settings.run, seed=settings.seed), contents.links, contents.profile
-    record, _ = run_on_gpu(graph, contents.fatbin, program, contents.plan, machine, links, profile, options)
-    _export(contents, machine, file, links, profile, record)
-    _tell_record(record, file)
-
-
-def _tell_record(record: Record, file: Path) -> None:
+    file = contents.output(to, "run")
+    graph, plan, links, profile = contents.read(Graph), contents.read(Plan), contents.read(Links), contents.profile
+    options = RunOptions(**settings.run, seed=settings.seed)
+    if settings.target == CUDA:
+        record, _ = run_on_gpu(graph, contents.fatbin, program, plan, machine, links, profile, options)
+    else:
+        if profile.provenance.get("cpu_model") != provenance(machine, settings.seed)["cpu_model"]:
+            log.warning(
+                "the plan was made from times of another processor (%s): what is predicted is of that one. Profile "
+                "here, import that at home, solve, and make the bundle again",
+                profile.provenance.get("cpu_model", "none is named"),
+            )
+        devices = contents.devices_dir
+        record = run(graph, contents.library, program, plan, machine, links, profile, options, devices, None)
+    _export(contents, file, links, profile, record)
     sys.stdout.write(f"{record}; {file}\n")
 
 
-def _export(
-    contents: Contents, machine: Machine, file: Path, links: Links, profile: Profile, record: Record | None
-) -> None:
+def profile_kernels(contents: Contents, to: Path | None) -> None:
+    """Calibrate this host, time every kernel of the step, and write what `autotm import` takes in at home."""
+    settings, machine, devices = contents.settings, contents.machine, contents.devices_dir
+    file = contents.output(to, "profile")
+    options = ProfileOptions(**settings.timing, seed=settings.seed)
+    if settings.target == CUDA:
+        graph, opened, came_from = contents.read(Graph), contents.open_gpu(), provenance(machine, settings.seed)
+        timed, links = host_gpu.profiled(graph, settings.counts, options, opened, came_from)
+    else:
+        library, rates = contents.calibration("rates")
+        links = measure_links(
+            machine, devices, library, rates, lambda _: contents.calibration("co_runners"), settings.patience_s
+        )
+        graph, kernels = contents.read(Graph), contents.library
+        with (
+            tempfile.TemporaryDirectory(prefix="autotm-") as folder,
+            KernelStore(Path(folder) / "kernels.sqlite") as store,
+        ):
+            tolerance = settings.step_tolerance
+            timed = profile_step(graph, settings.counts, kernels, machine, links, store, options, tolerance, devices)
+    _export(contents, file, links, timed, None)
+    sys.stdout.write(f"{len(timed.timings)} times of kernels; {file}\n")
+
+
+def _export(contents: Contents, file: Path, links: Links, profile: Profile, record: Record | None) -> None:
     """One file for `autotm import`; with a record also what it is of, so that all of it belongs together."""
     settings = contents.settings
-    of_machine = Path(machine.slug)
+    of_machine = Path(contents.machine.slug)
     of_network = of_machine / settings.scale / settings.network
     of_plan = of_network / settings.plan_folder
-    came_from = provenance(machine, settings.seed)
+    came_from = provenance(contents.machine, settings.seed)
     with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
         made = Path(folder)
         write_profile(made / "profile.json", profile)
+        files = {
+            of_network / "graph.json": contents.folder / "graph.json",
+            of_network / "profile.json": made / "profile.json",
+        }
         if record is None:
             save(made / "links.json", "links", links, came_from)
+            files[of_machine / "links.json"] = made / "links.json"
         else:
             save(made / "record.json", "record", record, came_from | {"tier_reality": record.tier_reality})
-        files = {of_network / "graph.json": contents.folder / "graph.json"}
-        files[of_network / "profile.json"] = made / "profile.json"
-        files[of_machine / "links.json"] = (made if record is None else contents.folder) / "links.json"
-        if record is not None:
+            files[of_machine / "links.json"] = contents.folder / "links.json"
             files[of_plan / "plan.json"] = contents.folder / "plan.json"
             files[of_plan / "program.json"] = contents.folder / "program.json"
             files[of_plan / "record.json"] = made / "record.json"
         write_results(file, {path.as_posix(): source.read_bytes() for path, source in files.items()}, came_from)
 
 
-Command = Callable[[Contents, int | None, Path | None], None]
+Command = Callable[[Contents, Path | None], None]
 _COMMANDS: dict[str, tuple[Command, str]] = {
     "check": (check, "compare the program with the plain step, bit for bit"),
     "run": (run_program, "verify and time the program"),

@@ -229,9 +229,9 @@ def _require_made(paths: Paths, optimizer: str, limit: Limit) -> None:
 
 def _cpu_step(context: Context, paths: Paths, optimizer: str, limit: Limit, folder: Path) -> StepFiles:
     """A step for processors: all of it is there, but for what calibrates."""
+    from autotm.kernels.calibration_kernels import make_co_runners, make_rate_kernels
     from autotm.kernels.target import cpu_flags, machine_target
-    from autotm.kernels.yardstick_kernels import make_co_runners, make_yardsticks
-    from autotm.profile.host_commands import CPU, CoRunners
+    from autotm.profile.host_commands import CPU
 
     # What is damaged is found at home, and before anything is compiled.
     plan = load(paths.plan(optimizer, limit), "plan", Plan)
@@ -240,12 +240,12 @@ def _cpu_step(context: Context, paths: Paths, optimizer: str, limit: Limit, fold
     load(paths.links, "links", Links)
     profile = read_profile(paths.profile)
     target, threads = machine_target(context.machine), context.machine.threads
-    known = make_yardsticks(target, threads, folder / "yardsticks.so", paths.objects)
-    save(folder / "yardsticks.json", "yardsticks", known, {})
+    known = make_rate_kernels(target, threads, folder / "rates.so", paths.objects)
+    save(folder / "rates.json", "rates", known, {})
     beside = make_co_runners(target, threads, folder / "co_runners.so", objects=paths.objects)
-    save(folder / "co_runners.json", "co_runners", CoRunners(beside), {})
+    save(folder / "co_runners.json", "co_runners", beside, {})
     write_profile(folder / "profile.json", profile)
-    made = ("yardsticks.so", "yardsticks.json", "co_runners.so", "co_runners.json", "profile.json")
+    made = ("rates.so", "rates.json", "co_runners.so", "co_runners.json", "profile.json")
     files = {
         **{name: folder / name for name in made},
         "graph.json": paths.graph,

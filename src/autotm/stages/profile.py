@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotm.model.config import ProfileConfig
 from autotm.model.files import load, load_with_provenance, require_writable, save
-from autotm.model.graph import Graph, OpClass, schedules_in
+from autotm.model.graph import Graph, schedules_in
 from autotm.model.links import Links
 from autotm.model.machine import ModelledTier, load_gpu
 from autotm.model.network_source import NetworkSource
@@ -47,18 +47,18 @@ def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None
 
 def _cpu_links(context: Context, patience_s: float) -> Links:
     """Copies between memories of processors, alone and beside kernels, and what emulated memory is balanced against."""
+    from autotm.kernels.calibration_kernels import make_co_runners, make_rate_kernels
+    from autotm.kernels.compute_rates import CalibrationKernels
     from autotm.kernels.library import KernelLibrary
     from autotm.kernels.target import machine_target
-    from autotm.kernels.yardstick_kernels import make_co_runners, make_yardsticks
-    from autotm.kernels.yardsticks import Yardstick
     from autotm.profile.copies import measure_links
 
     machine, target = context.machine, machine_target(context.machine)
     with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
-        path, other = Path(folder) / "yardsticks.so", Path(folder) / "co_runners.so"
-        known = make_yardsticks(target, machine.threads, path)
+        path, other = Path(folder) / "rates.so", Path(folder) / "co_runners.so"
+        known = make_rate_kernels(target, machine.threads, path)
 
-        def beside(flop_per_s: float) -> tuple[KernelLibrary, Mapping[OpClass, Yardstick]]:
+        def beside(flop_per_s: float) -> tuple[KernelLibrary, CalibrationKernels]:
             made = make_co_runners(target, machine.threads, other, flop_per_s)
             return KernelLibrary.load(other), made
 

@@ -25,7 +25,7 @@ MULTIPLY_ADDS = "multiply_adds"
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class CalibrationKernel:
     """A kernel whose work is known.
 
     Attributes:
@@ -38,19 +38,17 @@ class Yardstick:
 
 
 @dataclass(frozen=True)
-class Yardsticks:
-    """What tells the rate of the cores.
+class CalibrationKernels:
+    """The contents of a library of them, by symbol.
 
-    Attributes:
-        convolutions: middle layers of the zoo's networks, by symbol.
-        multiply_adds: a loop of multiply-adds in registers, on all threads.
+    What tells the rate of the cores is convolutions, middle layers of the zoo's networks, and `MULTIPLY_ADDS`, on all
+    threads. What runs beside copies is a kernel of each op class, named so.
     """
 
-    convolutions: Mapping[str, Yardstick]
-    multiply_adds: Yardstick
+    kernels: Mapping[str, CalibrationKernel]
 
 
-def contraction_flop_per_s(library: KernelLibrary, known: Yardsticks, machine: Machine, watch: Watch) -> float:
+def contraction_flop_per_s(library: KernelLibrary, known: CalibrationKernels, machine: Machine, watch: Watch) -> float:
     """Median over the convolutions of each one's best rate, in floating-point operations a second (2 a multiply-add).
 
     `watch` judges each layer's runs together: those during which others hold the cores are repeated. Where a layer
@@ -60,41 +58,43 @@ def contraction_flop_per_s(library: KernelLibrary, known: Yardsticks, machine: M
         AutotmError: kernels run on fewer threads than the machine asks for.
     """
     with pinned(machine):
-        calls = {symbol: bound_to_noise(library, symbol, each) for symbol, each in known.convolutions.items()}
+        convolutions = {symbol: each for symbol, each in known.kernels.items() if symbol != MULTIPLY_ADDS}
+        calls = {symbol: bound_to_noise(library, symbol, each) for symbol, each in convolutions.items()}
         check_cores(machine, next(iter(calls.values())))
         best_s: dict[str, float] = {}
         for symbol, call in calls.items():
             best_s[symbol] = min(watch.rounds(partial(_best_s, call), 1, "convolutions"))
             if best_s[symbol] > _LONGEST_S:
                 break
-        return statistics.median(known.convolutions[symbol].flops / taken_s for symbol, taken_s in best_s.items())
+        return statistics.median(convolutions[symbol].flops / taken_s for symbol, taken_s in best_s.items())
 
 
-def multiply_add_flop_per_s(library: KernelLibrary, known: Yardsticks, machine: Machine, watch: Watch) -> float:
+def multiply_add_flop_per_s(library: KernelLibrary, known: CalibrationKernels, machine: Machine, watch: Watch) -> float:
     """Best rate of all the machine's threads together, in floating-point operations a second (2 a multiply-add).
 
     `watch` judges the runs: those during which others hold the cores are repeated. One that takes longer than a second,
     as on a processor that is emulated in software, tells the rate alone.
     """
     with pinned(machine):
-        run = bound_to_noise(library, MULTIPLY_ADDS, known.multiply_adds)
+        loop = known.kernels[MULTIPLY_ADDS]
+        run = bound_to_noise(library, MULTIPLY_ADDS, loop)
         if (first_s := _seconds(run)) > _LONGEST_ADDS_S:
-            return known.multiply_adds.flops / first_s
-        return known.multiply_adds.flops / min(watch.rounds(partial(_seconds, run), _ROUNDS, "multiply-adds"))
+            return loop.flops / first_s
+        return loop.flops / min(watch.rounds(partial(_seconds, run), _ROUNDS, "multiply-adds"))
 
 
 @contextmanager
 def co_runners(
-    library: KernelLibrary, known: Mapping[OpClass, Yardstick], machine: Machine
+    library: KernelLibrary, known: CalibrationKernels, machine: Machine
 ) -> Iterator[dict[OpClass, BoundKernel]]:
     """A kernel of each op class, whose name is its symbol, on the machine's threads and cores, to be called inside."""
     with pinned(machine):
-        yield {op_class: bound_to_noise(library, str(op_class), each) for op_class, each in known.items()}
+        yield {OpClass(symbol): bound_to_noise(library, symbol, each) for symbol, each in known.kernels.items()}
 
 
-def bound_to_noise(library: KernelLibrary, symbol: str, yardstick: Yardstick) -> BoundKernel:
+def bound_to_noise(library: KernelLibrary, symbol: str, kernel: CalibrationKernel) -> BoundKernel:
     """The kernel on operands and workspaces filled with normal noise."""
-    views = [aligned_empty(shape, np.float32) for shape in yardstick.operands]
+    views = [aligned_empty(shape, np.float32) for shape in kernel.operands]
     generator = np.random.default_rng(0)
     for view in views:
         view[...] = generator.standard_normal(view.shape, dtype=np.float32)

@@ -14,11 +14,11 @@ from tvm import te, tirx
 
 from autotm.kernels import along_axis, contractions, normalization, tir, windowed
 from autotm.kernels.compiler import build_library
+from autotm.kernels.compute_rates import MULTIPLY_ADDS, CalibrationKernel, CalibrationKernels
 from autotm.kernels.library import aligned_empty
 from autotm.kernels.passes import machine_code
 from autotm.kernels.schedules.dispatch import schedule
 from autotm.kernels.target import target_info
-from autotm.kernels.yardsticks import MULTIPLY_ADDS, Yardstick, Yardsticks
 from autotm.model.graph import OpClass
 
 # How fast the cores multiply and add at best: a loop that touches registers only.
@@ -142,7 +142,9 @@ def _function(compute: Callable[..., Any], shapes: Sequence[Sequence[int]]) -> t
     return te.create_prim_func([*inputs, *(outputs if isinstance(outputs, list) else [outputs])])
 
 
-def make_yardsticks(target: tvm.target.Target, threads: int, path: Path, objects: Path | None = None) -> Yardsticks:
+def make_rate_kernels(
+    target: tvm.target.Target, threads: int, path: Path, objects: Path | None = None
+) -> CalibrationKernels:
     """Write a library of what tells the cores' rate at `path`; `objects` is a folder that keeps machine code for later.
 
     Raises:
@@ -152,10 +154,8 @@ def make_yardsticks(target: tvm.target.Target, threads: int, path: Path, objects
         f"layer_{index}": _function(lambda x, w: contractions.conv2d(x, w, *_WINDOW), layer.shapes[:2])
         for index, layer in enumerate(LAYERS)
     }
-    kernels = {symbol: schedule(function, target, threads) for symbol, function in functions.items()}
-    known = {symbol: (kernel.func, kernel.flops) for symbol, kernel in kernels.items()}
-    made = _made({**known, MULTIPLY_ADDS: multiply_add_loop(target, threads)}, target, path, objects)
-    return Yardsticks(multiply_adds=made.pop(MULTIPLY_ADDS), convolutions=made)
+    loop = {MULTIPLY_ADDS: multiply_add_loop(target, threads)}
+    return _written(_scheduled(functions, target, threads) | loop, target, path, objects)
 
 
 def make_co_runners(
@@ -164,25 +164,30 @@ def make_co_runners(
     path: Path,
     contraction_flop_per_s: float = math.inf,
     objects: Path | None = None,
-) -> dict[OpClass, Yardstick]:
+) -> CalibrationKernels:
     """Write a library of a kernel of each op class at `path`, milliseconds each where convolutions reach that rate.
 
     Raises:
-        AutotmError: as `make_yardsticks`.
+        AutotmError: as `make_rate_kernels`.
     """
-    functions = co_runner_functions(contraction_flop_per_s)
-    kernels = {op_class: schedule(function, target, threads) for op_class, function in functions.items()}
-    known = {str(op_class): (kernel.func, kernel.flops) for op_class, kernel in kernels.items()}
-    made = _made(known, target, path, objects)
-    return {op_class: made[str(op_class)] for op_class in functions}
+    functions = {str(op_class): each for op_class, each in co_runner_functions(contraction_flop_per_s).items()}
+    return _written(_scheduled(functions, target, threads), target, path, objects)
 
 
-def _made(
-    known: Mapping[str, tuple[tirx.PrimFunc, int]], target: tvm.target.Target, path: Path, objects: Path | None
-) -> dict[str, Yardstick]:
-    """Write a library of functions, by symbol, whose floating-point operations are known."""
+WithFlops = dict[str, tuple[tirx.PrimFunc, int]]
+"""Functions by symbol, each with its floating-point operations."""
+
+
+def _scheduled(functions: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, threads: int) -> WithFlops:
+    kernels = {symbol: schedule(function, target, threads) for symbol, function in functions.items()}
+    return {symbol: (kernel.func, kernel.flops) for symbol, kernel in kernels.items()}
+
+
+def _written(known: WithFlops, target: tvm.target.Target, path: Path, objects: Path | None) -> CalibrationKernels:
     build_library({symbol: function for symbol, (function, _) in known.items()}, target, path, objects)
-    return {
-        symbol: Yardstick(tuple(tir.extents(operand) for operand in function.params), flops)
-        for symbol, (function, flops) in known.items()
-    }
+    return CalibrationKernels(
+        {
+            symbol: CalibrationKernel(tuple(tir.extents(operand) for operand in function.params), flops)
+            for symbol, (function, flops) in known.items()
+        }
+    )
