@@ -23,8 +23,7 @@ from autotm.model.graph import Graph
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan
 from autotm.model.profile import read_profile, write_profile
-from autotm.profile.store import KernelStore
-from autotm.profile.store_exchange import export_store, import_store
+from autotm.profile.store import KernelStore, export_store, import_store
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 from autotm.stages.exchange import import_results_stage

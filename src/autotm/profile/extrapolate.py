@@ -15,7 +15,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
 from autotm.model.errors import BadInputError
 from autotm.model.files import content_hash, hash_of
@@ -55,7 +54,13 @@ def extrapolate(profiled: Sequence[tuple[Graph, Profile]], batch: int, scale: st
     batches = tuple(graph.batch for graph, _ in steps)
     if len(set(batches)) < LEAST_BATCHES:
         raise BadInputError(f"extrapolation: profiled batches {list(batches)}; at least {LEAST_BATCHES} are needed")
-    _require_same_step([graph for graph, _ in steps])
+    first, *others = (graph for graph, _ in steps)
+    for other in others:
+        if _shape_free(first) != _shape_free(other):
+            raise BadInputError(
+                f"extrapolation: {first.network} has other kernels or tensors at batch {other.batch} than at batch "
+                f"{first.batch}; leave one of the two batches out"
+            )
     predicted = _base_ns(steps[:-1], batches[-1])
     measured = [1e3 * steps[-1][1].base_us(kernel) for kernel in steps[-1][0].kernels]
     graph = _graph_at([graph for graph, _ in steps], batch, scale)
@@ -66,16 +71,6 @@ def extrapolate(profiled: Sequence[tuple[Graph, Profile]], batch: int, scale: st
         sum(predicted) / sum(measured) - 1,
         _weighted_median([abs(p / m - 1) for p, m in zip(predicted, measured, strict=True)], measured),
     )
-
-
-def _require_same_step(graphs: Sequence[Graph]) -> None:
-    first = graphs[0]
-    for other in graphs[1:]:
-        if _shape_free(first) != _shape_free(other):
-            raise BadInputError(
-                f"extrapolation: {first.network} has other kernels or tensors at batch {other.batch} than at batch "
-                f"{first.batch}; leave one of the two batches out"
-            )
 
 
 def _shape_free(graph: Graph) -> tuple[object, ...]:
@@ -89,13 +84,16 @@ def _shape_free(graph: Graph) -> tuple[object, ...]:
     return graph.network, kernels, tensors
 
 
-# --- bytes ----------------------------------------------------------------------------------------------------------
 def _graph_at(graphs: Sequence[Graph], batch: int, scale: str) -> Graph:
     largest = graphs[-1]
     batches = [graph.batch for graph in graphs]
 
     def line(values: Sequence[int], what: str) -> int:
-        return _on_line(batches, values, batch, what)
+        """The value at `batch` of the line through all of `values`."""
+        slope = (values[-1] - values[0]) / (batches[-1] - batches[0])
+        if any(values[0] + slope * (at - batches[0]) != value for at, value in zip(batches, values, strict=True)):
+            raise BadInputError(f"extrapolation: {what} has {list(values)} at batches {batches}, which is no line")
+        return round(values[0] + slope * (batch - batches[0]))
 
     def shape(shapes: Sequence[tuple[int, ...]], what: str) -> tuple[int, ...]:
         return tuple(line(extents, what) for extents in zip(*shapes, strict=True))
@@ -132,14 +130,6 @@ def _graph_at(graphs: Sequence[Graph], batch: int, scale: str) -> Graph:
     return Graph(largest.network, scale, batch, tuple(kernels), tuple(tensors))
 
 
-def _on_line(batches: Sequence[int], values: Sequence[int], batch: int, what: str) -> int:
-    """The value at `batch` of the line through all of `values`."""
-    step = (values[-1] - values[0]) / (batches[-1] - batches[0])
-    if any(values[0] + step * (at - batches[0]) != value for at, value in zip(batches, values, strict=True)):
-        raise BadInputError(f"extrapolation: {what} has {list(values)} at batches {list(batches)}, which is no line")
-    return round(values[0] + step * (batch - batches[0]))
-
-
 def _workspace_at(operand: Operand, same: Sequence[Kernel], batches: Sequence[int], batch: int) -> Operand:
     sizes = [sum(w.size_bytes for w in kernel.workspaces if w.tensor == operand.tensor) for kernel in same]
     elements = math.prod(operand.shape)
@@ -148,19 +138,15 @@ def _workspace_at(operand: Operand, same: Sequence[Kernel], batches: Sequence[in
     return replace(operand, shape=(elements,))
 
 
-# --- times ----------------------------------------------------------------------------------------------------------
 def _base_ns(steps: Sequence[tuple[Graph, Profile]], batch: int) -> list[float]:
     """All-fast time of every kernel at `batch`, from the two largest batches of `steps`."""
     (small, few), (large, many) = steps[-2:]
-    return [
-        _time_at(small.batch, 1e3 * few.base_us(a), large.batch, 1e3 * many.base_us(b), batch, grows=_grows(a, b))
-        for a, b in zip(small.kernels, large.kernels, strict=True)
-    ]
-
-
-def _grows(small: Kernel, large: Kernel) -> bool:
-    shapes = [[operand.shape for operand in kernel.inputs + kernel.outputs] for kernel in (small, large)]
-    return shapes[0] != shapes[1]
+    times_ns = []
+    for a, b in zip(small.kernels, large.kernels, strict=True):
+        shapes = [[operand.shape for operand in kernel.inputs + kernel.outputs] for kernel in (a, b)]
+        few_ns, many_ns, grows = 1e3 * few.base_us(a), 1e3 * many.base_us(b), shapes[0] != shapes[1]
+        times_ns.append(_time_at(small.batch, few_ns, large.batch, many_ns, batch, grows=grows))
+    return times_ns
 
 
 def _time_at(few: int, few_ns: float, many: int, many_ns: float, batch: int, *, grows: bool) -> float:
@@ -191,7 +177,7 @@ def _profile_at(steps: Sequence[tuple[Graph, Profile]], graph: Graph) -> Profile
                 extra = more * _bytes(graph, tensor) / _bytes(large, tensor)
             slow = replace(_modelled(base[index] + extra), beyond_ns=round(extra))
             timings[*key, configuration(graph, kernel, {tensor})] = slow
-    return Profile(hash_of(graph), timings, _came_from(steps))
+    return Profile(hash_of(graph), timings, {"profiles": [dict(profile.provenance) for _, profile in steps]})
 
 
 def _modelled(ns: float) -> Timing:
@@ -200,10 +186,6 @@ def _modelled(ns: float) -> Timing:
 
 def _bytes(graph: Graph, tensor: str) -> int:
     return graph.by_name[tensor].size_bytes
-
-
-def _came_from(steps: Sequence[tuple[Graph, Profile]]) -> dict[str, Any]:
-    return {"profiles": [dict(profile.provenance) for _, profile in steps]}
 
 
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from autotm.memory.tiers import Tiers
 from autotm.model.cores import PATIENCE_S
-from autotm.model.graph import ALIGNMENT_BYTES, Configuration, Graph, Initial, Kernel, Operand
+from autotm.model.graph import ALIGNMENT_BYTES, Configuration, Graph, Initial, Kernel
 from autotm.model.limit import storage_of
 from autotm.model.profile import Timing
 
@@ -33,7 +34,7 @@ class ProfileOptions:
         rotation_bytes: a kernel's operands rotate over copies that together fill this many bytes, so that a run finds
             in the caches no more than it would in the middle of a training step.
         times_known_waits: in emulated slow memory, time kernels with their waits too, though these are known; for
-            judging ways of timing.
+            judging methods of timing.
         patience_s: steps and kernels that were timed while others held the cores are timed again for so long in all, or
             three times as long as the others took.
         seed: seed of the operands' values.
@@ -99,14 +100,12 @@ def plan_operands(graph: Graph, kernel: Kernel, rotation_bytes: int) -> OperandP
     sizes: dict[str, int] = {}
     storages = [storage_of(graph, operand.tensor) for operand in kernel.operands]
     for storage, operand in zip(storages, kernel.operands, strict=True):
-        sizes[storage] = max(sizes.get(storage, 0), _padded(operand))
-    starts: dict[str, int] = {}
-    total = 0
-    for storage, size in sizes.items():
-        starts[storage] = total
-        total += size
+        padded = max(1, -(-operand.size_bytes // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
+        sizes[storage] = max(sizes.get(storage, 0), padded)
+    *starts, total = itertools.accumulate(sizes.values(), initial=0)
+    start_of = dict(zip(sizes, starts, strict=True))
     copies = min(max(2, -(-rotation_bytes // total)), MAX_COPIES)
-    return OperandPlan(kernel, tuple(starts[storage] for storage in storages), total, copies)
+    return OperandPlan(kernel, tuple(start_of[storage] for storage in storages), total, copies)
 
 
 def in_turn(plans: Sequence[OperandPlan]) -> tuple[OperandPlan, ...]:
@@ -141,23 +140,14 @@ class Filler:
         if initial is not None and initial.kind == "integers":
             view[...] = self._random.integers(int(initial.scale), size=view.shape)
             return
-        template = self._template(str(view.dtype))
+        if (dtype := str(view.dtype)) not in self._templates:
+            values = self._draws + 0.5
+            self._templates[dtype] = (values if view.dtype.kind == "f" else values >= 1.0).astype(dtype)
+        template = self._templates[dtype]
         flat = view.reshape(-1)
         for start in range(0, flat.size, template.size):
             part = flat[start : start + template.size]
             part[:] = template[: part.size]
-
-    def _template(self, dtype: str) -> Array:
-        if dtype not in self._templates:
-            kind = np.dtype(dtype)
-            values = self._draws + 0.5
-            self._templates[dtype] = values.astype(kind) if kind.kind == "f" else (values >= 1.0).astype(kind)
-        return self._templates[dtype]
-
-
-def _padded(operand: Operand) -> int:
-    size = int(np.prod(operand.shape, dtype=np.int64)) * np.dtype(operand.dtype).itemsize
-    return max(1, -(-size // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
 
 
 # Timing one kernel: its configurations and implementations take turns, so that a disturbance hits all alike.
@@ -165,7 +155,6 @@ def _padded(operand: Operand) -> int:
 Call = Callable[[], None]
 Floats = npt.NDArray[Any]
 
-_WARM_UP_ROUNDS = 1
 NORMAL_QUARTILES = 1.349
 """Interquartile range of a normal distribution in standard deviations."""
 _MEDIAN_EFFICIENCY = 1.2533
@@ -175,26 +164,24 @@ _MEDIAN_EFFICIENCY = 1.2533
 def time_interleaved(
     calls: Sequence[Sequence[Call]], references: Sequence[int | None], options: ProfileOptions
 ) -> list[Timing]:
-    """Time `calls[way][copy]` in rounds: each round runs every way once, on the next copies.
+    """Time `calls[variant][copy]` in rounds: each round runs every variant once, on the next copies.
 
-    A call is the kernel with its emulated wait; `references[way]` is the way that it is compared with round by round,
-    if any. Rounds go on until every way has `min_repeats` and either `kernel_s` are over or all medians are settled, at
-    most `max_repeats`.
+    A call is the kernel in one configuration with its emulated wait; `references[variant]` is the variant that it is
+    compared with round by round, if any. Rounds go on until every variant has `min_repeats` and either `kernel_s` are
+    over or all medians are settled, at most `max_repeats`.
     """
-    turn = 0
-    for _ in range(_WARM_UP_ROUNDS):
-        for choices in calls:
-            choices[turn % len(choices)]()
-            turn += 1
+    for turn, choices in enumerate(calls):  # One round to warm up.
+        choices[turn % len(choices)]()
+    turn = len(calls)
     samples: list[list[int]] = [[] for _ in calls]
     order = list(range(len(calls)))
     deadline = time.perf_counter_ns() + round(options.kernel_s * 1e9)
     for round_number in range(1, options.max_repeats + 1):
-        for way in order:
-            call = calls[way][turn % len(calls[way])]
+        for variant in order:
+            call = calls[variant][turn % len(calls[variant])]
             start = time.perf_counter_ns()
             call()
-            samples[way].append(time.perf_counter_ns() - start)
+            samples[variant].append(time.perf_counter_ns() - start)
             turn += 1
         order.append(order.pop(0))
         if round_number >= options.min_repeats and (
@@ -222,16 +209,13 @@ def paired(samples_ns: Sequence[int], reference_ns: Sequence[int]) -> Timing:
 
 def after_a_wait(all_fast: Timing, wait_ns: int) -> Timing:
     """The same kernel followed by a wait of known length, which nothing ran for."""
-    return Timing(
-        all_fast.min_ns + wait_ns,
-        all_fast.median_ns + wait_ns,
-        all_fast.lower_quartile_ns + wait_ns,
-        all_fast.upper_quartile_ns + wait_ns,
-        repeats=0,
-        beyond_ns=wait_ns,
-        default_identity=all_fast.default_identity,
-        disturbed=all_fast.disturbed,
-    )
+    return replace(shifted(all_fast, wait_ns), repeats=0, beyond_ns=wait_ns, beyond_error_ns=0)
+
+
+def shifted(timing: Timing, by_ns: int) -> Timing:
+    """The same times, all longer by so many nanoseconds, or shorter, but for one."""
+    names = ("min_ns", "median_ns", "lower_quartile_ns", "upper_quartile_ns")
+    return replace(timing, **{name: max(1, getattr(timing, name) + by_ns) for name in names})
 
 
 def _is_settled(samples: Sequence[Sequence[int]], rounds: int, spread: float) -> bool:

@@ -50,12 +50,9 @@ def _link(destination: Tier, bytes_per_s: float, latency_us: float) -> Link:
 WINOGRAD = "winograd"
 _CLASSES = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT}
 _FILTER, _SQUARE, _RESULTS = 3, 4, 2
+_MULTIPLICATIONS_SAVED = (_FILTER * _RESULTS) ** 2 / _SQUARE**2
+"""How many times fewer multiplications there are: 36 / 16."""
 _IMAGE_AXES = 4
-
-
-def multiplications_saved() -> float:
-    """How many times fewer multiplications there are: 36 / 16."""
-    return (_FILTER * _RESULTS) ** 2 / _SQUARE**2
 
 
 def workspace_values(kernel: Kernel) -> int:
@@ -78,16 +75,6 @@ def workspace_values(kernel: Kernel) -> int:
     return 0
 
 
-def winograd(kernel: Kernel) -> Implementation | None:
-    """The implementation, if there is one."""
-    values = workspace_values(kernel)
-    if not values:
-        return None
-    workspace = Operand(f"{kernel.name}.{WINOGRAD}.workspace0", (values,), kernel.outputs[0].dtype)
-    identity = content_hash([kernel.identity, WINOGRAD])
-    return Implementation(WINOGRAD, f"{kernel.function}_{WINOGRAD}", identity, (workspace,))
-
-
 # Kernel times of a GPU that is not here, by the roofline (Williams, Waterman and Patterson, 2009).
 #
 # A kernel takes
@@ -108,7 +95,8 @@ def roofline_profile(graph: Graph, gpu: GpuFile) -> Profile:
             chosen = kernel.computed_by(name)
             key = chosen.identity, name, all_fast(chosen)
             if key not in timings:
-                timings[key] = _timing(kernel_us(graph, chosen, gpu))
+                ns = round(1e3 * kernel_us(graph, chosen, gpu))
+                timings[key] = Timing(ns, ns, ns, ns, repeats=0)
     return Profile(hash_of(graph), timings, {"modelled_by": __doc__, "gpu": gpu.description})
 
 
@@ -118,9 +106,11 @@ def with_winograd(graph: Graph, gpu: GpuFile) -> Graph:
 
 
 def _with_winograd(graph: Graph, kernel: Kernel, gpu: GpuFile) -> Kernel:
-    other = winograd(kernel)
-    if other is None:
+    if not (values := workspace_values(kernel)):
         return kernel
+    workspace = Operand(f"{kernel.name}.{WINOGRAD}.workspace0", (values,), kernel.outputs[0].dtype)
+    identity = content_hash([kernel.identity, WINOGRAD])
+    other = Implementation(WINOGRAD, f"{kernel.function}_{WINOGRAD}", identity, (workspace,))
     both = replace(kernel, alternatives=(*kernel.alternatives, other))
     is_faster = kernel_us(graph, both.computed_by(WINOGRAD), gpu) < kernel_us(graph, kernel, gpu)
     return both if is_faster else kernel
@@ -128,18 +118,8 @@ def _with_winograd(graph: Graph, kernel: Kernel, gpu: GpuFile) -> Kernel:
 
 def kernel_us(graph: Graph, kernel: Kernel, gpu: GpuFile) -> float:
     """Modelled microseconds of one implementation of a kernel."""
-    flops = kernel.flops / (multiplications_saved() if kernel.implementation == WINOGRAD else 1.0)
-    computing_s, moving_s = flops / gpu.compute.flop_per_s, _bytes(graph, kernel) / gpu.bandwidth.bytes_per_s
-    return gpu.launch.kernel_us + 1e6 * max(computing_s, moving_s)
-
-
-def _bytes(graph: Graph, kernel: Kernel) -> int:
-    """Of a table that is looked up, only the rows that are."""
+    flops = kernel.flops / (_MULTIPLICATIONS_SAVED if kernel.implementation == WINOGRAD else 1.0)
     arguments = replace(kernel, workspaces=())
     read, written = slow_traffic(graph, arguments, "P" * len(arguments.operands))
-    return sum(read) + sum(written) + 2 * sum(operand.size_bytes for operand in kernel.workspaces)
-
-
-def _timing(us: float) -> Timing:
-    ns = round(1e3 * us)
-    return Timing(ns, ns, ns, ns, repeats=0)
+    moved = sum(read) + sum(written) + 2 * sum(operand.size_bytes for operand in kernel.workspaces)
+    return gpu.launch.kernel_us + 1e6 * max(flops / gpu.compute.flop_per_s, moved / gpu.bandwidth.bytes_per_s)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -72,7 +71,7 @@ class Case:
         return self.kernel.implementation == DEFAULT_IMPLEMENTATION
 
 
-def ways_of(graph: Graph) -> tuple[Graph, ...]:
+def steps_by_implementation(graph: Graph) -> tuple[Graph, ...]:
     """The step computed by default, then by each other implementation wherever a kernel has it."""
     others = dict.fromkeys(other.name for kernel in graph.kernels for other in kernel.alternatives)
     return (
@@ -90,20 +89,12 @@ def cases(graph: Graph, mode: Literal["additive", "full"]) -> tuple[Case, ...]:
     """Every kernel identity of the graph once, default implementations first, in order of first appearance."""
     examples: dict[tuple[str, str], tuple[Graph, Kernel, str]] = {}
     needed: dict[tuple[str, str], dict[Configuration, None]] = {}
-    for step in ways_of(graph):
+    for step in steps_by_implementation(graph):
         for kernel, default in zip(step.kernels, graph.kernels, strict=True):
             key = kernel.identity, kernel.implementation
             examples.setdefault(key, (step, kernel, default.identity))
             needed.setdefault(key, {}).update(dict.fromkeys(_configurations(step, kernel, mode)))
     return tuple(Case(*examples[key], tuple(configs)) for key, configs in needed.items())
-
-
-def sittings(found: Iterable[Case]) -> tuple[tuple[Case, ...], ...]:
-    """Cases that have to be timed in turn: all implementations of a kernel, the default first."""
-    of_kernel: dict[str, list[Case]] = {}
-    for case in found:
-        of_kernel.setdefault(case.default_identity, []).append(case)
-    return tuple(tuple(cases) for cases in of_kernel.values())
 
 
 def _configurations(graph: Graph, kernel: Kernel, mode: Literal["additive", "full"]) -> list[Configuration]:
@@ -118,11 +109,12 @@ def _configurations(graph: Graph, kernel: Kernel, mode: Literal["additive", "ful
 
 # In which order kernels are timed, and which of them once more because others held the cores.
 
+T = TypeVar("T")
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 _STRETCH_NS = 2 * TICK_NS
-"""Sittings are judged together until they have lasted so long: what the hypervisor takes is told in ticks."""
+"""Jobs are judged together until they have lasted so long: what the hypervisor takes is told in ticks."""
 
 
 def undisturbed(
@@ -135,13 +127,13 @@ def undisturbed(
     """
     queue, given_up = deque(jobs), deque[Job]()
     while queue:
-        stretch, lost, wall_ns = [], 0, 0
+        stretch, lost_ns, wall_ns = [], 0, 0
         while queue and wall_ns < _STRETCH_NS:
             job = queue.popleft()
-            found = run(job)
-            stretch.append((job, found.result))
-            lost, wall_ns = lost + found.lost_ns, wall_ns + found.wall_ns
-        is_good = watch.judge(lost, wall_ns)
+            done = run(job)
+            stretch.append((job, done.result))
+            lost_ns, wall_ns = lost_ns + done.lost_ns, wall_ns + done.wall_ns
+        is_good = watch.judge(lost_ns, wall_ns)
         if is_good or watch.is_over:
             yield from ((result, not is_good) for _, result in stretch)
             given_up.extend(job for job, _ in stretch if not is_good)
@@ -152,16 +144,12 @@ def undisturbed(
     watch.disturbed.extend(["a kernel"] * len(given_up))
 
 
-# A progress bar on a terminal; without one, a log line now and then. Both tell the time left.
-
-
-T = TypeVar("T")
-
 LOG_EVERY_S = 10.0
 
 
-def track(items: Iterable[T], what: str, total: int) -> Iterator[T]:
-    """Yield `items` while showing how many of `total` are done."""
+def track(items: Iterable[T], total: int) -> Iterator[T]:
+    """Yield `items`, and tell how many of `total` kernels are done: a bar on a terminal, else a line now and then."""
+    what = "profiling kernels"
     if sys.stderr.isatty():
         yield from tqdm(items, desc=what, total=total, file=sys.stderr, unit="kernel", smoothing=0.05)
         return
@@ -176,10 +164,16 @@ def track(items: Iterable[T], what: str, total: int) -> Iterator[T]:
     log.info("%s: %d of %d done in %.0f s", what, total, total, time.monotonic() - start)
 
 
+# Timing what the store lacks.
+
 log = logging.getLogger(__name__)
 
 METHOD = 2
-"""Raised when the way of timing changes so that old timings no longer compare."""
+"""Raised when the method of timing changes so that old timings no longer compare."""
+
+
+Plans = dict[tuple[str, str], OperandPlan]
+"""By key of a case, where its operands lie; the same for all implementations of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -192,14 +186,10 @@ class _Bench:
     options: ProfileOptions
     context: str
 
-    @property
-    def knows_waits(self) -> bool:
-        """Whether slow operands are not timed, since what they add is known."""
-        return self.tiers.waits_are_known and not self.options.times_known_waits
-
     def timed(self, case: Case) -> tuple[Configuration, ...]:
-        """The configurations that are timed, all-fast first; the others follow from these."""
-        return case.configurations[:1] if self.knows_waits else case.configurations
+        """The configurations that are timed, all-fast first; where waits are known the others follow from that one."""
+        knows_waits = self.tiers.waits_are_known and not self.options.times_known_waits
+        return case.configurations[:1] if knows_waits else case.configurations
 
     def stored(self, case: Case, config: Configuration) -> Timing | None:
         """What the store has of a case, if that was timed in turn with the same default implementation."""
@@ -210,10 +200,11 @@ class _Bench:
         return None
 
     def key(self, case: Case, config: Configuration) -> StoreKey:
-        kernel = case.kernel
-        return StoreKey(
-            self.context, kernel.identity, kernel.implementation, config, delay_ns(self.tiers, case, config)
-        )
+        return StoreKey(self.context, *case.key, config, delay_ns(self.tiers, case, config))
+
+    def lacks(self, case: Case) -> bool:
+        timings = [self.stored(case, config) for config in self.timed(case)]
+        return any(timing is None or timing.disturbed for timing in timings)
 
 
 def profile_kernels(
@@ -228,22 +219,28 @@ def profile_kernels(
     """Time each kernel alone: what the store lacks, and read the rest from it.
 
     A kernel's timings are stored as soon as it is done, so a killed profile goes on where it was. Kernels that lack any
-    configuration or implementation are timed in all, in one sitting, because only then the differences are sharp. What
-    slow operands add is not timed where it is a wait of known length. Sittings that others disturbed are repeated, in
-    this call until the options' patience is spent, and in the next.
+    configuration or implementation are timed in all, in turn, because only then the differences are sharp. What slow
+    operands add is not timed where it is a wait of known length. Kernels that others disturbed are timed again, in this
+    call until the options' patience is spent, and in the next.
 
     Raises:
         AutotmError: kernels run on fewer threads than the machine asks for, or memory is not where it was opened.
         BadInputError: the library lacks a kernel of the graph.
     """
     wanted = cases(graph, options.configurations)
-    plans = dict(plan for sitting in sittings(wanted) for plan in _plans(sitting, options))
+    groups: dict[str, list[Case]] = {}
+    for case in wanted:  # All implementations of a kernel, the default first, are timed in turn.
+        groups.setdefault(case.default_identity, []).append(case)
+    plans: Plans = {}
+    for group in groups.values():
+        layouts = in_turn([plan_operands(case.graph, case.kernel, options.rotation_bytes) for case in group])
+        plans.update(zip((case.key for case in group), layouts, strict=True))
     pool_bytes = max((plan.pool_bytes for plan in plans.values()), default=0)
     context = describe_context(store, machine)
     with pinned(machine), open_tiers(machine, links, pool_bytes, pool_bytes, devices_dir) as tiers:
         bench = _Bench(library, tiers, store, options, context)
-        missing = [sitting for sitting in sittings(wanted) if any(_lacks(bench, case) for case in sitting)]
-        log.info("%d distinct kernels, %d of them known", len(sittings(wanted)), len(sittings(wanted)) - len(missing))
+        missing = [group for group in groups.values() if any(map(bench.lacks, group))]
+        log.info("%d distinct kernels, %d of them known", len(groups), len(groups) - len(missing))
         if missing:
             _time_all(bench, machine, missing, plans)
         timings = dict(_read(bench, wanted))
@@ -292,31 +289,15 @@ def _context(machine: Machine, step: str) -> dict[str, object]:
     }
 
 
-def _plans(sitting: Sequence[Case], options: ProfileOptions) -> Iterator[tuple[tuple[str, str], OperandPlan]]:
-    """By key of a case, where its operands lie; the same for all implementations of a kernel."""
-    plans = [plan_operands(case.graph, case.kernel, options.rotation_bytes) for case in sitting]
-    return zip((case.key for case in sitting), in_turn(plans), strict=True)
-
-
-def _lacks(bench: _Bench, case: Case) -> bool:
-    found = [bench.stored(case, config) for config in bench.timed(case)]
-    return any(timing is None or timing.disturbed for timing in found)
-
-
-def _time_all(
-    bench: _Bench,
-    machine: Machine,
-    missing: Sequence[Sequence[Case]],
-    plans: Mapping[tuple[str, str], OperandPlan],
-) -> None:
+def _time_all(bench: _Bench, machine: Machine, missing: Sequence[Sequence[Case]], plans: Plans) -> None:
     filler = Filler(bench.options.seed)
-    heaviest = max((sitting[0] for sitting in missing), key=lambda case: case.kernel.flops)
+    heaviest = max((group[0] for group in missing), key=lambda case: case.kernel.flops)
     heavy = _calls(bench, heaviest, heaviest.configurations[:1], plans[heaviest.key])[0][0]
     check_cores(machine, heavy, busy=bench.library.busy_threads(machine.threads))
     watch = Watch(machine.cpus, bench.options.patience_s)
     with quiet_interpreter():
-        sat = undisturbed(missing, lambda sitting: _timed(bench, filler, sitting, plans, watch), watch)
-        for timings, is_disturbed in track(sat, "profiling kernels", len(missing)):
+        timed = undisturbed(missing, lambda group: _timed(bench, filler, group, plans, watch), watch)
+        for timings, is_disturbed in track(timed, len(missing)):
             bench.tiers.check()
             bench.store.put({key: replace(timing, disturbed=is_disturbed) for key, timing in timings.items()})
     if watch.disturbed:
@@ -324,26 +305,22 @@ def _time_all(
 
 
 def _timed(
-    bench: _Bench,
-    filler: Filler,
-    sitting: Sequence[Case],
-    plans: Mapping[tuple[str, str], OperandPlan],
-    watch: Watch,
+    bench: _Bench, filler: Filler, group: Sequence[Case], plans: Plans, watch: Watch
 ) -> Round[dict[StoreKey, Timing]]:
-    """All implementations of one kernel, in turn: slow operands against all fast, other ways against the default."""
-    _fill(bench, filler, plans[sitting[0].key], sitting[0])
+    """All implementations of one kernel, in turn: slow operands against all fast, others against the default."""
+    _fill(bench, filler, plans[group[0].key], group[0])
     calls, references, keys = [], [], []
-    for case in sitting:
-        configs, all_fast_way = bench.timed(case), len(calls)
+    for case in group:
+        configs, all_fast = bench.timed(case), len(calls)
         calls += _calls(bench, case, configs, plans[case.key])
-        references += [None if case.is_default else 0] + [all_fast_way] * (len(configs) - 1)
+        references += [None if case.is_default else 0] + [all_fast] * (len(configs) - 1)
         keys += [(case, config) for config in configs]
-    found = watch.timed(lambda: time_interleaved(calls, references, bench.options))
+    done = watch.timed(lambda: time_interleaved(calls, references, bench.options))
     timings = {
         bench.key(case, config): timing if case.is_default else replace(timing, default_identity=case.default_identity)
-        for (case, config), timing in zip(keys, found.result, strict=True)
+        for (case, config), timing in zip(keys, done.result, strict=True)
     }
-    return replace(found, result=timings)
+    return replace(done, result=timings)
 
 
 def _fill(bench: _Bench, filler: Filler, plan: OperandPlan, case: Case) -> None:
@@ -369,12 +346,11 @@ def _calls(bench: _Bench, case: Case, configs: Iterable[Configuration], plan: Op
 
 
 def _waiting(call: Call, wait_ns: int) -> Call:
-    return functools.partial(_call_and_wait, call, wait_ns) if wait_ns else call
+    def call_and_wait() -> None:
+        call()
+        wait_until(time.perf_counter_ns() + wait_ns)
 
-
-def _call_and_wait(call: Call, wait_ns: int) -> None:
-    call()
-    wait_until(time.perf_counter_ns() + wait_ns)
+    return call_and_wait if wait_ns else call
 
 
 def _read(bench: _Bench, wanted: Iterable[Case]) -> Iterator[tuple[TimingKey, Timing]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +13,25 @@ import numpy.typing as npt
 from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
 from autotm.model.files import hash_of
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, Configuration, Graph, all_fast
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, all_fast
 from autotm.model.limit import Counts, counting
 from autotm.model.links import Links
 from autotm.model.machine import Machine
 from autotm.model.profile import Profile, Timing, TimingKey
-from autotm.profile.kernel_timing import ProfileOptions, after_a_wait, paired, summary
-from autotm.profile.profiler import cases, delay_ns, describe_context, origin, profile_kernels, timing_context, ways_of
+from autotm.profile.kernel_timing import ProfileOptions, after_a_wait, paired, shifted, summary
+from autotm.profile.profiler import (
+    cases,
+    delay_ns,
+    describe_context,
+    origin,
+    profile_kernels,
+    steps_by_implementation,
+    timing_context,
+)
 from autotm.profile.store import KernelStore, StoreKey
 from autotm.runtime.all_fast import Effort, time_all_fast
 
-# A profile from kernels timed where they stand: within the step, whose caches are as full as they then are.
+log = logging.getLogger(__name__)
 
 AllFast = Mapping[tuple[str, str], Timing]
 """All-fast timings by identity and implementation."""
@@ -31,32 +39,8 @@ _STEP = "step", DEFAULT_IMPLEMENTATION
 """The whole step, where the store has kernels."""
 
 
-@dataclass(frozen=True)
-class StepTimings:
-    """What the all-fast step took as a whole, and its kernels within it."""
-
-    step: Timing
-    kernels: AllFast
-
-
-def stored(store: KernelStore, machine: Machine, graph: Graph) -> StepTimings | None:
-    """What the store has of this step, if that is all of it, and undisturbed."""
-    keys = _store_keys(timing_context(machine, hash_of(graph)), ways_of(graph))
-    found = {key: store.get(stored_as) for key, stored_as in keys.items()}
-    kernels = {key: timing for key, timing in found.items() if timing is not None and not timing.disturbed}
-    if len(kernels) < len(keys):
-        return None
-    return StepTimings(kernels.pop(_STEP), kernels)
-
-
-def keep(store: KernelStore, machine: Machine, graph: Graph, timings: StepTimings) -> None:
-    """Put all of them into the store, or, if killed, none."""
-    keys = _store_keys(describe_context(store, machine, hash_of(graph)), ways_of(graph))
-    store.put({keys[key]: timing for key, timing in {**timings.kernels, _STEP: timings.step}.items()})
-
-
 def all_fast_timings(
-    ways: Sequence[Graph], kernels_ns: Sequence[npt.NDArray[np.int64]], *, disturbed: bool
+    steps: Sequence[Graph], kernels_ns: Sequence[npt.NDArray[np.int64]], *, disturbed: bool
 ) -> dict[tuple[str, str], Timing]:
     """What each implementation of each kernel took.
 
@@ -64,31 +48,35 @@ def all_fast_timings(
     to what the step took. Other implementations are paired with the default one at the same places of the step.
 
     Args:
-        ways: the step by default implementations, and then by others (`cases.ways_of`).
+        steps: by default implementations, and then by others (`profiler.steps_by_implementation`).
         kernels_ns: (rounds, kernels) for each of them, run in turn.
         disturbed: whether others held the cores meanwhile.
     """
-    default, default_ns = ways[0], kernels_ns[0]
+    default, default_ns = steps[0], kernels_ns[0]
     places: dict[tuple[str, str], list[int]] = {}
     times: dict[tuple[str, str], npt.NDArray[np.int64]] = {}
-    for way, ns in zip(ways, kernels_ns, strict=True):
-        for place, kernel in enumerate(way.kernels):
-            if way is default or kernel.implementation != DEFAULT_IMPLEMENTATION:
+    for step, ns in zip(steps, kernels_ns, strict=True):
+        for place, kernel in enumerate(step.kernels):
+            if step is default or kernel.implementation != DEFAULT_IMPLEMENTATION:
                 key = kernel.identity, kernel.implementation
                 same = places.setdefault(key, [])
                 if not same or default.kernels[same[0]].identity == default.kernels[place].identity:
                     same.append(place)
                     times[key] = ns
-    found = {}
+
+    def mean_ns(times_ns: npt.NDArray[np.int64], same: Sequence[int]) -> list[int]:
+        return [round(float(mean)) for mean in times_ns[:, same].mean(axis=1)]
+
+    timings = {}
     for key, same in places.items():
-        series = _mean_ns(times[key], same)
+        series = mean_ns(times[key], same)
         if key[1] == DEFAULT_IMPLEMENTATION:
             timing = summary(series)
         else:
             identity = default.kernels[same[0]].identity
-            timing = replace(paired(series, _mean_ns(default_ns, same)), default_identity=identity)
-        found[key] = replace(timing, disturbed=disturbed)
-    return found
+            timing = replace(paired(series, mean_ns(default_ns, same)), default_identity=identity)
+        timings[key] = replace(timing, disturbed=disturbed)
+    return timings
 
 
 def profile_in_step(
@@ -104,8 +92,7 @@ def profile_in_step(
     """The profile of a step whose kernels took `timed`, all fast.
 
     What slow operands add is a wait of known length where slow memory is emulated, by configuration where such waits do
-    not add up. Elsewhere kernels are timed alone
-    for it, their operands slow and fast in turn, unless the store has it.
+    not add up. Elsewhere kernels are timed alone for it, their operands slow and fast in turn, unless the store has it.
 
     Raises:
         AutotmError: kernels run on fewer threads than the machine asks for.
@@ -132,17 +119,6 @@ def all_fast_us(graph: Graph, profile: Profile) -> float:
     return sum(map(profile.base_us, graph.computed_by(()).kernels))
 
 
-def _store_keys(context: str, ways: Sequence[Graph]) -> dict[tuple[str, str], StoreKey]:
-    kernels = (kernel for way in ways for kernel in way.kernels)
-    keys = {(kernel.identity, kernel.implementation): all_fast(kernel) for kernel in kernels}
-    return {key: StoreKey(context, *key, config, 0) for key, config in {**keys, _STEP: ""}.items()}
-
-
-def _mean_ns(times_ns: npt.NDArray[np.int64], places: Sequence[int]) -> list[int]:
-    """(rounds,) mean over the calls at these places."""
-    return [round(float(mean)) for mean in times_ns[:, places].mean(axis=1)]
-
-
 def _moved(alone: Mapping[TimingKey, Timing], timed: AllFast) -> Iterator[tuple[TimingKey, Timing]]:
     """Timings of kernels alone with, in place of what they took all fast, what they took so within the step."""
     apart_ns = {key[:2]: timing.median_ns for key, timing in alone.items() if "P" not in key[2]}
@@ -151,32 +127,13 @@ def _moved(alone: Mapping[TimingKey, Timing], timed: AllFast) -> Iterator[tuple[
         if "P" not in key[2]:
             yield key, replace(inside, disturbed=inside.disturbed or timing.disturbed)
             continue
-        by_ns = inside.median_ns - apart_ns[key[:2]]
-        yield (
-            key,
-            replace(
-                timing,
-                min_ns=max(1, timing.min_ns + by_ns),
-                median_ns=max(1, timing.median_ns + by_ns),
-                lower_quartile_ns=max(1, timing.lower_quartile_ns + by_ns),
-                upper_quartile_ns=max(1, timing.upper_quartile_ns + by_ns),
-                beyond_ns=_bounded(timing.beyond_ns, inside.median_ns, key[2]),
-                disturbed=inside.disturbed or timing.disturbed,
-            ),
-        )
-
-
-def _bounded(beyond_ns: int | None, inside_ns: int, config: Configuration) -> int | None:
-    """What slow operands add; if by noise less than nothing, no more than leaves half the kernel's time with all slow.
-
-    A kernel alone can scatter by more than it takes within the step, which would then be predicted to take no time.
-    """
-    return None if beyond_ns is None else max(beyond_ns, -inside_ns * config.count("P") // (2 * len(config)))
-
-
-# The profile of a step: its kernels timed where they stand, beside the step that they have to sum up to.
-
-log = logging.getLogger(__name__)
+        beyond_ns = timing.beyond_ns
+        if beyond_ns is not None:
+            # A kernel alone can scatter by more than it takes within the step, which would then be predicted to take no
+            # time: what noise has below nothing leaves half the kernel's time with all slow.
+            beyond_ns = max(beyond_ns, -inside.median_ns * key[2].count("P") // (2 * len(key[2])))
+        moved = shifted(timing, inside.median_ns - apart_ns[key[:2]])
+        yield key, replace(moved, beyond_ns=beyond_ns, disturbed=inside.disturbed or timing.disturbed)
 
 
 def profile_step(
@@ -200,18 +157,25 @@ def profile_step(
         AutotmError: kernels run on fewer threads than the machine asks for.
         BadInputError: the library lacks a kernel of the graph.
     """
-    timed = stored(store, machine, graph)
-    if timed is None:
-        timed = _timed(graph, library, machine, options, devices_dir)
-        keep(store, machine, graph, timed)
+    steps = steps_by_implementation(graph)
+    context = timing_context(machine, hash_of(graph))
+    configs = {(each.identity, each.implementation): all_fast(each) for step in steps for each in step.kernels}
+    keys = {key: StoreKey(context, *key, config, 0) for key, config in {**configs, _STEP: ""}.items()}
+    known = {key: store.get(stored) for key, stored in keys.items()}
+    timed = {key: timing for key, timing in known.items() if timing is not None and not timing.disturbed}
+    if len(timed) < len(keys):
+        timed = _timed(steps, library, machine, options, devices_dir)
+        describe_context(store, machine, hash_of(graph))
+        store.put({keys[key]: timing for key, timing in timed.items()})
     counted = counting(graph, counts)
-    profile = profile_in_step(counted, library, machine, links, store, options, devices_dir, timed.kernels)
-    step_us, kernels_us = timed.step.median_ns / 1e3, all_fast_us(counted, profile)
+    profile = profile_in_step(counted, library, machine, links, store, options, devices_dir, timed)
+    whole = timed[_STEP]
+    step_us, kernels_us = whole.median_ns / 1e3, all_fast_us(counted, profile)
     compared = (
-        f"in {timed.step.repeats} rounds, the kernels sum up to {kernels_us / 1e6:.4g} s, the all-fast step took "
+        f"in {whole.repeats} rounds, the kernels sum up to {kernels_us / 1e6:.4g} s, the all-fast step took "
         f"{step_us / 1e6:.4g} s ({kernels_us / step_us - 1:+.1%})"
     )
-    if timed.step.disturbed:
+    if whole.disturbed:
         log.warning("others held the cores: %s, both too long", compared)
     elif abs(kernels_us / step_us - 1) > tolerance:
         log.warning("%s: predicted seconds will be off by as much", compared)
@@ -220,17 +184,17 @@ def profile_step(
     held_against = {
         "all_fast_step_s": step_us / 1e6,
         "kernels_s": kernels_us / 1e6,
-        "rounds": timed.step.repeats,
-        "disturbed": timed.step.disturbed,
+        "rounds": whole.repeats,
+        "disturbed": whole.disturbed,
     }
     return replace(profile, provenance={**profile.provenance, "held_against": held_against})
 
 
 def _timed(
-    graph: Graph, library: KernelLibrary, machine: Machine, options: ProfileOptions, devices_dir: Path
-) -> StepTimings:
-    ways = ways_of(graph)
-    distinct = {kernel.identity for way in ways for kernel in way.kernels}
+    steps: Sequence[Graph], library: KernelLibrary, machine: Machine, options: ProfileOptions, devices_dir: Path
+) -> dict[tuple[str, str], Timing]:
+    """Time the kernels within these steps, and the whole one."""
+    distinct = {kernel.identity for step in steps for kernel in step.kernels}
     log.info("timing %d distinct kernels within the all-fast step", len(distinct))
     effort = Effort(
         options.min_repeats,
@@ -240,6 +204,6 @@ def _timed(
         options.patience_s,
         options.seed,
     )
-    rounds = time_all_fast(ways, library, machine, effort, devices_dir)
-    step = replace(summary(rounds.step_ns.tolist()), disturbed=rounds.disturbed)
-    return StepTimings(step, all_fast_timings(ways, rounds.kernels_ns, disturbed=rounds.disturbed))
+    rounds = time_all_fast(steps, library, machine, effort, devices_dir)
+    whole = replace(summary(rounds.step_ns.tolist()), disturbed=rounds.disturbed)
+    return all_fast_timings(steps, rounds.kernels_ns, disturbed=rounds.disturbed) | {_STEP: whole}

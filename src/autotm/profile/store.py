@@ -1,44 +1,25 @@
-"""The kernel store: timings of kernels kept across networks, limits and runs."""
+"""The kernel store: timings of kernels kept across networks, limits and runs; and as a file, for other machines."""
 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import json
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from autotm.model.errors import AutotmError
+from autotm.model.errors import AutotmError, DamagedFileError, made_by_another
+from autotm.model.files import write_atomically
 from autotm.model.profile import Timing
-
-# What a full disk, a read-only folder or a lock that is never let go means to who uses a kernel store.
-
-
-@contextmanager
-def writing(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction: all that is written within it stays, or, where it fails or is killed, nothing.
-
-    Raises:
-        AutotmError: the file cannot be written.
-    """
-    try:
-        with connection:
-            yield
-    except sqlite3.OperationalError as error:
-        raise unusable(connection.execute("PRAGMA database_list").fetchone()[2], error) from error
-
-
-def unusable(path: object, error: sqlite3.OperationalError) -> AutotmError:
-    """The error for a store that cannot be used as it is."""
-    return AutotmError(
-        f"{path}: the kernel store cannot be used: {error}; what it held is as it was. Free some space, or make its "
-        "folder writable, then give the same command again"
-    )
-
 
 # The store itself. It is a cache: deleting it costs time, never truth.
 
@@ -77,14 +58,13 @@ class StoreKey:
     configuration: str
     delay_ns: int
 
-    @property
-    def columns(self) -> tuple[str, str, str, str, int]:
-        """The key's columns in the table."""
-        return (self.context, self.identity, self.implementation, self.configuration, self.delay_ns)
-
 
 class KernelStore:
-    """One SQLite file, which nodes may share. A `put` is a transaction that survives kills. Close it, or use `with`."""
+    """One SQLite file, which nodes may share. A `put` is a transaction that survives kills. Close it, or use `with`.
+
+    Attributes:
+        connection: the open database.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open or make the store at `path`; a damaged one is set aside and replaced by an empty one.
@@ -94,41 +74,35 @@ class KernelStore:
         Raises:
             AutotmError: there is none and none can be made, or others do not let go of it.
         """
-        self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._connection = _open(path)
+            self.connection = _open(path)
         except sqlite3.OperationalError as error:
-            raise unusable(path, error) from error
+            raise _unusable(path, error) from error
         except sqlite3.DatabaseError as error:
-            set_aside(path, str(error))
-            self._connection = _open(path)
+            _set_aside(path, str(error))
+            self.connection = _open(path)
 
     def get(self, key: StoreKey) -> Timing | None:
         """The timing stored under `key`, if any."""
-        row = self._connection.execute(_SELECT, key.columns).fetchone()
+        row = self.connection.execute(_SELECT, astuple(key)).fetchone()
         return None if row is None else Timing(*row[:-1], disturbed=bool(row[-1]))
 
     def put(self, timings: Mapping[StoreKey, Timing]) -> None:
         """Store all of `timings` or, if killed, none; older ones of the same key are replaced."""
         measured = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
-        rows = [(*key.columns, *astuple(timing), measured) for key, timing in timings.items()]
-        with writing(self._connection):
-            self._connection.executemany(_INSERT, rows)
+        rows = [(*astuple(key), *astuple(timing), measured) for key, timing in timings.items()]
+        with _writing(self.connection):
+            self.connection.executemany(_INSERT, rows)
 
     def describe(self, context: str, description: str) -> None:
         """Keep the readable text behind a context hash."""
-        with writing(self._connection):
-            self._connection.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?)", (context, description))
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """The open database, for moving whole tables out and in (`store_exchange.py`)."""
-        return self._connection
+        with _writing(self.connection):
+            self.connection.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?)", (context, description))
 
     def close(self) -> None:
         """Write everything out and let go of the file."""
-        self._connection.close()
+        self.connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -139,8 +113,30 @@ class KernelStore:
         self.close()
 
 
-def set_aside(path: Path, reason: str) -> Path:
-    """Rename a damaged store, with its journal, to `*.damaged-TIME`; returns the new name."""
+@contextmanager
+def _writing(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction: all that is written within it stays, or, where it fails or is killed, nothing.
+
+    Raises:
+        AutotmError: the file cannot be written.
+    """
+    try:
+        with connection:
+            yield
+    except sqlite3.OperationalError as error:
+        raise _unusable(connection.execute("PRAGMA database_list").fetchone()[2], error) from error
+
+
+def _unusable(path: object, error: sqlite3.OperationalError) -> AutotmError:
+    """The error of a full disk, a read-only folder or a lock that is never let go."""
+    return AutotmError(
+        f"{path}: the kernel store cannot be used: {error}; what it held is as it was. Free some space, or make its "
+        "folder writable, then give the same command again"
+    )
+
+
+def _set_aside(path: Path, reason: str) -> None:
+    """Rename a damaged store, with its journal, to `*.damaged-TIME`."""
     stamp = dt.datetime.now(tz=dt.UTC).strftime("%Y%m%dT%H%M%S%f")
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
     for suffix in ("", "-journal", "-wal", "-shm"):
@@ -150,13 +146,11 @@ def set_aside(path: Path, reason: str) -> Path:
     log.warning(
         "%s: damaged kernel store (%s), set aside as %s; its kernels will be timed again", path, reason, aside.name
     )
-    return aside
 
 
 def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=60)
     try:
-        _check(connection)
         if not _is_made(connection):
             # Not WAL, which needs memory that all processes share: nodes of a cluster share the folder only.
             connection.execute("PRAGMA journal_mode = DELETE")
@@ -170,25 +164,151 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _check(connection: sqlite3.Connection) -> None:
-    verdict = _first(connection.execute("PRAGMA quick_check"))
+def _is_made(connection: sqlite3.Connection) -> bool:
+    """Whether all tables are there.
+
+    Raises:
+        sqlite3.DatabaseError: the file is damaged, or of another version.
+    """
+    verdict, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("quick_check", "user_version"))
     if verdict != "ok":
         raise sqlite3.DatabaseError(str(verdict))
-    version = _first(connection.execute("PRAGMA user_version"))
     if version not in {0, _VERSION}:
         raise sqlite3.DatabaseError(f"it is of version {version}, this autotm reads {_VERSION}")
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return version == _VERSION and tables >= {"timings", "contexts"}
 
 
-def _is_made(connection: sqlite3.Connection) -> bool:
-    made = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    return made >= {"timings", "contexts"} and _first(connection.execute("PRAGMA user_version")) == _VERSION
+# The store as one file, so that what one machine timed is known on another: a zip of `manifest.json` (kind, versions,
+# hash of the contents, where they come from) and one text file per table, a JSON list per line. Timings of another
+# processor keep their own context and so never stand for this one's.
+
+KIND = "kernel store export"
+FORMAT = 1
+"""Version of the file's make-up; that of the entries stands beside each table."""
+SCHEMAS = {"contexts": 1, "timings": 2}
+"""The tables that are exchanged, and the version of the entries in each; other tables of a file are ignored."""
+_MANIFEST = "manifest.json"
+_TYPES: Mapping[str, type] = {"TEXT": str, "INTEGER": int}
+
+_SIGNED = ("beyond_ns",)
+"""Columns of numbers that may be below zero."""
 
 
-def _first(rows: Iterable[tuple[object, ...]]) -> object:
-    return next(iter(rows))[0]
+@dataclass(frozen=True)
+class Merged:
+    """What became of the timings of an imported file.
+
+    Attributes:
+        added: were unknown.
+        kept: the store has one already.
+        skipped: of another version, or not what an entry should be.
+    """
+
+    added: int = 0
+    kept: int = 0
+    skipped: int = 0
 
 
-def count(path: Path) -> int:
-    """Number of timings in the store at `path`; opens it read-only."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        return int(str(_first(connection.execute("SELECT COUNT(*) FROM timings"))))
+def export_store(store: KernelStore, path: Path, provenance: Mapping[str, Any]) -> dict[str, int]:
+    """Write every entry of `store` to `path`, whole or not at all; returns the number of entries by table."""
+    texts, counts = {}, {}
+    for table in SCHEMAS:
+        rows = store.connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()  # noqa: S608
+        texts[table] = "".join(json.dumps(row) + "\n" for row in rows)
+        counts[table] = len(rows)
+    manifest = {
+        "kind": KIND,
+        "format": FORMAT,
+        "contents_hash": _hash(texts),
+        "tables": {name: {"schema": schema, "entries": counts[name]} for name, schema in SCHEMAS.items()},
+        "provenance": dict(provenance),
+    }
+
+    def write(temporary: Path) -> None:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
+            for name, text in texts.items():
+                archive.writestr(f"{name}.jsonl", text)
+
+    write_atomically(path, write)
+    return counts
+
+
+def import_store(store: KernelStore, path: Path) -> Merged:
+    """Merge the entries of `path` into `store`, all or, if killed, none; timings in the store stay.
+
+    Raises:
+        DamagedFileError: no such file, not an export, cut or changed.
+        FileVersionError: it is of another format.
+    """
+    manifest, texts = _read(path)
+    counts = Counter[str]()
+    with _writing(store.connection):
+        for table, schema in SCHEMAS.items():
+            described = manifest["tables"].get(table, {"schema": schema, "entries": 0})
+            if described["schema"] != schema:
+                log.warning("%s: %s of schema %s are skipped, not %s", path, table, described["schema"], schema)
+                counts["skipped"] += described["entries"]
+                continue
+            for row in _rows(store.connection, table, texts.get(table, "")):
+                if row is None:
+                    counts["skipped"] += 1
+                    continue
+                marks = ", ".join("?" * len(row))
+                insert = f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608
+                is_new = store.connection.execute(insert, row).rowcount > 0
+                if table == "timings":
+                    counts["added" if is_new else "kept"] += 1
+    return Merged(**counts)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = json.loads(archive.read(_MANIFEST))
+            names = [name for name in archive.namelist() if name != _MANIFEST]
+            texts = {name.removesuffix(".jsonl"): archive.read(name).decode() for name in names}
+    except FileNotFoundError:
+        raise DamagedFileError(f"{path}: no such file; make it with: autotm kernels export {path}") from None
+    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError) as error:
+        raise _damaged(path, f"it cannot be read ({error})") from None
+    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
+        raise _damaged(path, f"it is not a {KIND}")
+    if type(found := manifest.get("format")) is not int:
+        raise _damaged(path, f"its format is {found!r}")
+    if found != FORMAT:
+        raise made_by_another(path, found, FORMAT, _again(path), "format")
+    if manifest.get("contents_hash") != _hash(texts):
+        raise _damaged(path, "its contents are not those that were exported")
+    return manifest, texts
+
+
+def _damaged(path: Path, reason: str) -> DamagedFileError:
+    return DamagedFileError(f"{path}: damaged kernel store export: {reason}; {_again(path)}")
+
+
+def _again(path: Path) -> str:
+    return f"nothing was imported. Export it again where it comes from: autotm kernels export {path.name}"
+
+
+def _hash(texts: Mapping[str, str]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(texts):
+        digest.update(f"{name}\n{texts[name]}".encode())
+    return digest.hexdigest()
+
+
+def _rows(connection: sqlite3.Connection, table: str, text: str) -> Iterator[tuple[Any, ...] | None]:
+    """Each line of a table as a row, or None where it is none."""
+    columns = [
+        (_TYPES[kind], bool(needed), name in _SIGNED)
+        for _, name, kind, needed, *_ in connection.execute(f"PRAGMA table_info({table})")
+    ]
+    for line in text.splitlines():
+        row = json.loads(line)
+        fits = len(row) == len(columns) and all(
+            (value is None and not needed) or (type(value) is kind and (kind is str or signed or value >= 0))
+            for value, (kind, needed, signed) in zip(row, columns, strict=True)
+        )
+        yield tuple(row) if fits else None

@@ -30,7 +30,7 @@ from autotm.model.record import Record
 from autotm.stages.context import Context
 
 if TYPE_CHECKING:
-    from autotm.profile.store_exchange import Merged
+    from autotm.profile.store import Merged
 
 
 # What was measured and placed for a network as one file, to be looked at, checked and compared elsewhere.
@@ -145,8 +145,7 @@ def imported_plans(found: Imported) -> Iterator[str]:
 
 def export_store_stage(context: Context, *, store: Path, file: Path) -> Mapping[str, int]:
     """Write the kernel store's entries into one file; returns how many of each kind."""
-    from autotm.profile.store import KernelStore
-    from autotm.profile.store_exchange import export_store
+    from autotm.profile.store import KernelStore, export_store
 
     with KernelStore(store) as opened:
         return export_store(opened, file, provenance(context.machine, context.seed))
@@ -154,8 +153,7 @@ def export_store_stage(context: Context, *, store: Path, file: Path) -> Mapping[
 
 def import_store_stage(*, store: Path, file: Path) -> Merged:
     """Merge a file that `export_store_stage` wrote into the kernel store."""
-    from autotm.profile.store import KernelStore
-    from autotm.profile.store_exchange import import_store
+    from autotm.profile.store import KernelStore, import_store
 
     require_writable(store)
     with KernelStore(store) as opened:

@@ -1,9 +1,10 @@
-"""The kernel store as a file: what is taken over from another machine, and what is not."""
+"""The kernel store keeps what was put into it, by every part of its key; as a file it goes to other machines."""
 
 from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,12 +15,90 @@ import pytest
 
 from autotm.model.errors import DamagedFileError
 from autotm.model.profile import Timing
-from autotm.profile import store_exchange
-from autotm.profile.store import KernelStore, StoreKey
-from autotm.profile.store_exchange import Merged, export_store, import_store
+from autotm.profile.store import SCHEMAS, KernelStore, Merged, StoreKey, _hash, export_store, import_store
 
 KEY = StoreKey("context", "identity", "default", "DP", 17)
 TIMING = Timing(1, 3, 2, 4, 9)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "machine" / "kernels.sqlite"
+
+
+def test_what_was_put_is_there_after_reopening(path: Path) -> None:
+    with KernelStore(path) as store:
+        store.put({KEY: TIMING})
+    with KernelStore(path) as store:
+        assert store.get(KEY) == TIMING
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"context": "x"}, {"identity": "x"}, {"implementation": "x"}, {"configuration": "PD"}, {"delay_ns": 18}],
+)
+def test_every_part_of_the_key_counts(path: Path, change: dict[str, object]) -> None:
+    with KernelStore(path) as store:
+        store.put({KEY: TIMING})
+        assert store.get(replace(KEY, **change)) is None
+
+
+def test_a_later_timing_replaces_the_earlier(path: Path) -> None:
+    with KernelStore(path) as store:
+        store.put({KEY: TIMING})
+        store.put({KEY: replace(TIMING, median_ns=5)})
+        assert store.get(KEY) == replace(TIMING, median_ns=5)
+        assert store.connection.execute("SELECT COUNT(*) FROM timings").fetchone() == (1,)
+
+
+def test_a_store_with_a_table_that_nobody_reads_any_more_is_kept(path: Path) -> None:
+    with KernelStore(path) as store:
+        store.put({KEY: TIMING})
+        store.connection.execute("CREATE TABLE schedules (workload TEXT PRIMARY KEY, trace TEXT) WITHOUT ROWID")
+    with KernelStore(path) as store:
+        assert store.get(KEY) == TIMING
+    assert [file.name for file in path.parent.iterdir()] == ["kernels.sqlite"]
+
+
+def overwrite_start(path: Path) -> None:
+    path.write_bytes(b"garbage!" * 1000)
+
+
+def overwrite_middle(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xab" * (len(content) - 4096)
+    path.write_bytes(bytes(content))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def newer_version(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+
+@pytest.mark.parametrize("damage", [overwrite_start, overwrite_middle, cut, newer_version])
+def test_a_damaged_store_is_set_aside_with_a_warning(
+    path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with KernelStore(path) as store:
+        store.put({replace(KEY, identity=f"id{i}"): TIMING for i in range(2000)})
+    neighbour = path.with_name("links.json")
+    neighbour.write_text("kept")
+    damage(path)
+    damaged = path.read_bytes()
+    with caplog.at_level(logging.WARNING), KernelStore(path) as store:
+        assert store.get(replace(KEY, identity="id7")) is None
+        store.put({KEY: TIMING})
+    (aside,) = (file for file in path.parent.iterdir() if ".damaged-" in file.name)
+    assert aside.read_bytes() == damaged
+    assert "set aside" in caplog.text
+    assert neighbour.read_text() == "kept"
+    with KernelStore(path) as store:
+        assert store.get(KEY) == TIMING
 
 
 def made(path: Path, timing: Timing = TIMING, key: StoreKey = KEY) -> KernelStore:
@@ -66,10 +145,10 @@ def test_a_timing_of_ones_own_is_never_replaced(file: Path, tmp_path: Path) -> N
 def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, str]], None], *, rehash: bool = True) -> None:
     with zipfile.ZipFile(path) as archive:
         manifest = json.loads(archive.read("manifest.json"))
-        texts = {name: archive.read(f"{name}.jsonl").decode() for name in store_exchange.SCHEMAS}
+        texts = {name: archive.read(f"{name}.jsonl").decode() for name in SCHEMAS}
     change(manifest, texts)
     if rehash:
-        manifest["contents_hash"] = store_exchange._hash(texts)
+        manifest["contents_hash"] = _hash(texts)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("manifest.json", json.dumps(manifest))
         for name, text in texts.items():
@@ -111,7 +190,7 @@ def test_tables_that_nobody_reads_any_more_are_ignored(file: Path, tmp_path: Pat
         assert store.get(KEY) == TIMING
 
 
-def cut(path: Path) -> None:
+def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
 
@@ -137,7 +216,7 @@ def emptied(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [cut, flipped, changed, of_another_kind, of_a_later_format, emptied])
+@pytest.mark.parametrize("damage", [cut_short, flipped, changed, of_another_kind, of_a_later_format, emptied])
 def test_a_damaged_file_is_refused_with_the_remedy(damage: Callable[[Path], None], file: Path, tmp_path: Path) -> None:
     damage(file)
     with KernelStore(tmp_path / "to.sqlite") as store:

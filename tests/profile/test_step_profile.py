@@ -1,7 +1,8 @@
-"""Kernels timed within the step: their sum, their implementations, and what slow operands add."""
+"""Kernels timed within the step: they sum up to it, and what remains is told; implementations, slow operands."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,15 @@ import small_step
 from autotm.kernels.library import KernelLibrary
 from autotm.memory.emulation import Emulation, load_device
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation, all_fast, configuration, slow_traffic
+from autotm.model.limit import Counts, counting
 from autotm.model.machine import EmulatedTier
 from autotm.model.profile import Profile
+from autotm.profile import step_profile
 from autotm.profile.kernel_timing import ProfileOptions
-from autotm.profile.profiler import ways_of
-from autotm.profile.step_profile import all_fast_timings, all_fast_us, profile_in_step
+from autotm.profile.profiler import steps_by_implementation
+from autotm.profile.step_profile import all_fast_timings, all_fast_us, profile_in_step, profile_step
 from autotm.profile.store import KernelStore
+from autotm.runtime.all_fast import AllFastRounds
 
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
 GRAPH = small_step.graph()
@@ -28,7 +32,7 @@ DRAW = np.random.default_rng(0)
 def profiled(
     library: KernelLibrary, tmp_path: Path, graph: Graph, kernels_ns: object, options: ProfileOptions
 ) -> Profile:
-    timings = all_fast_timings(ways_of(graph), kernels_ns, disturbed=False)  # type: ignore[arg-type]
+    timings = all_fast_timings(steps_by_implementation(graph), kernels_ns, disturbed=False)  # type: ignore[arg-type]
     with KernelStore(tmp_path / "kernels.sqlite") as store:
         return profile_in_step(graph, library, MACHINE, LINKS, store, options, small_step.DEVICES, timings)
 
@@ -50,7 +54,7 @@ def test_implementations_are_paired_where_the_kernel_stands() -> None:
     kernels_ns = np.rint(100_000 * speed * np.ones(len(graph.kernels))).astype(int)
     faster_ns = kernels_ns.copy()
     faster_ns[:, 6] -= 2000
-    found = all_fast_timings(ways_of(graph), (kernels_ns, faster_ns), disturbed=True)
+    found = all_fast_timings(steps_by_implementation(graph), (kernels_ns, faster_ns), disturbed=True)
     timing = found["other code", "other"]
     assert (timing.beyond_ns, timing.beyond_error_ns, timing.default_identity) == (-2000, 0, other.identity)
     assert {key for key in found if key[1] != DEFAULT_IMPLEMENTATION} == {("other code", "other")}
@@ -81,7 +85,9 @@ def test_where_waits_do_not_add_up_each_configuration_has_its_own(library: Kerne
     """On a link with a lane for each direction, reading and writing slow memory cost less than the sum of both."""
     tier = EmulatedTier(kind="emulated", device="cxl-x8", share="whole")
     machine = replace(MACHINE, slow_tier=tier)
-    timed = all_fast_timings(ways_of(GRAPH), (np.full((3, len(GRAPH.kernels)), 10**6),), disturbed=False)
+    timed = all_fast_timings(
+        steps_by_implementation(GRAPH), (np.full((3, len(GRAPH.kernels)), 10**6),), disturbed=False
+    )
     with KernelStore(tmp_path / "kernels.sqlite") as store:
         found = profile_in_step(GRAPH, library, machine, LINKS, store, QUICK, small_step.DEVICES, timed)
     assert found.provenance["configurations"] == "full"
@@ -96,3 +102,74 @@ def test_where_waits_do_not_add_up_each_configuration_has_its_own(library: Kerne
         assert timing.median_ns == 10**6 + waited_ns
         overlapping += timing.median_ns / 1e3 < found.additive_us(GRAPH, kernel, slow) - 1e-3
     assert overlapping > 0
+
+
+QUICK_STEP = ProfileOptions(patience_s=0.05, min_repeats=5, max_repeats=20, step_s=0.5, rotation_bytes=1_000_000)
+
+
+def profiled_step(
+    library: KernelLibrary, tmp_path: Path, counts: Counts = Counts.INTERMEDIATES, tolerance: float = 0.03
+) -> Profile:
+    with KernelStore(tmp_path / "kernels.sqlite") as store:
+        return profile_step(GRAPH, counts, library, MACHINE, LINKS, store, QUICK_STEP, tolerance, small_step.DEVICES)
+
+
+def made_up(monkeypatch: pytest.MonkeyPatch, step_us: float, *, disturbed: bool = False) -> None:
+    """Let each kernel take 100 us, and the step what it says."""
+    kernels_ns = np.full((5, len(GRAPH.kernels)), 100_000)
+    found = AllFastRounds(np.full(5, round(1e3 * step_us)), (kernels_ns,), disturbed)
+    monkeypatch.setattr(step_profile, "time_all_fast", lambda *_: found)
+
+
+@pytest.mark.parametrize("counts", list(Counts))
+def test_a_real_step_and_its_kernels(library: KernelLibrary, tmp_path: Path, counts: Counts) -> None:
+    found = profiled_step(library, tmp_path, counts, tolerance=100.0)
+    graph, against = counting(GRAPH, counts), found.provenance["held_against"]
+    assert against["kernels_s"] == pytest.approx(all_fast_us(graph, found) / 1e6)
+    assert against["all_fast_step_s"] > 0
+    assert QUICK_STEP.min_repeats <= against["rounds"] <= QUICK_STEP.max_repeats
+    for kernel in graph.kernels:
+        assert found.base_us(kernel) > 0
+        for tensor in graph.slots_of(kernel):
+            assert found.extra_us(graph, kernel, tensor) > 0, "the wait for this tensor"
+
+
+@pytest.mark.parametrize(("step_us", "is_said"), [(1000.0, False), (1020.0, False), (800.0, True), (1200.0, True)])
+def test_kernels_that_do_not_sum_up_to_the_step_are_said(
+    library: KernelLibrary,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step_us: float,
+    is_said: bool,
+) -> None:
+    made_up(monkeypatch, step_us)
+    with caplog.at_level(logging.WARNING):
+        found = profiled_step(library, tmp_path)
+    assert found.provenance["held_against"]["kernels_s"] == pytest.approx(0.001)
+    assert found.provenance["held_against"]["all_fast_step_s"] == pytest.approx(step_us / 1e6)
+    assert ("predicted seconds will be off by as much" in caplog.text) == is_said
+    assert not found.is_disturbed
+
+
+def test_a_step_that_the_store_has_is_not_timed_again(
+    library: KernelLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = profiled_step(library, tmp_path, tolerance=100.0)
+    made_up(monkeypatch, 1000.0)
+    again = profiled_step(library, tmp_path)
+    assert again.timings == first.timings
+    assert again.provenance["held_against"] == first.provenance["held_against"]
+
+
+def test_what_others_disturbed_to_the_end_is_marked_and_timed_again(
+    library: KernelLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made_up(monkeypatch, 1000.0, disturbed=True)
+    with caplog.at_level(logging.WARNING):
+        found = profiled_step(library, tmp_path)
+    assert found.is_disturbed
+    assert found.provenance["held_against"]["disturbed"]
+    assert "others held the cores" in caplog.text
+    made_up(monkeypatch, 1000.0)
+    assert not profiled_step(library, tmp_path).is_disturbed
