@@ -31,6 +31,15 @@ def test_help_and_misuse_import_nothing_heavy(arguments: tuple[str, ...]) -> Non
     assert not HEAVY & set(found.partition("MODULES")[2].split())
 
 
+def test_a_python_without_docstrings_is_refused_in_one_message() -> None:
+    program = "import sys; from autotm.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ("solve", "mlp", "static", "4:1", *CONFIG, "--write-mps", "mlp.mps")
+    done = in_process(program, *arguments, env=os.environ | {"PYTHONOPTIMIZE": "2"})
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("autotm: Python runs without docstrings (-OO or PYTHONOPTIMIZE=2)")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_all_but_the_schema_answer_in_json(
     command: str, capsys: pytest.CaptureFixture[str]

@@ -103,7 +103,7 @@ def _kernel_us(problem: Problem, graph: ChosenGraph, index: int, kernel: int, sl
     workspaces = {operand.tensor for operand in chosen.workspaces}
     additive_us = sum(
         profile.extra_us(graph, chosen, name) if name in workspaces else profile.extra_us(problem.graph, default, name)
-        for name in slow
+        for name in sorted(slow)  # Sums of floats depend on the order, and that of a set differs between processes.
     )
     return profile.base_us(chosen) + additive_us
 
