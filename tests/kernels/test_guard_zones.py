@@ -309,7 +309,7 @@ def ways() -> Iterator[Any]:
             yield pytest.param(case, way, threads, mcpu, id=f"{number} {way} {case}", marks=marks)
 
 
-@pytest.mark.parametrize(("case", "way", "threads", "mcpu"), ways())
+@pytest.mark.parametrize(("case", "way", "threads", "mcpu"), list(ways()))
 def test_nothing_but_the_outputs_is_written_and_they_are_whole(
     case: Case, way: str, threads: int, mcpu: str | None
 ) -> None:
