@@ -20,7 +20,7 @@ MODELS = (
     "whisper",
 )  # fmt: skip
 QUICK = pytest.param("llama", 2, id="llama of two layers")
-"""A whole model, with rotated positions and grouped heads; the layers of the others are quick in test_torch_modules."""
+"""A whole model, with rotated positions and grouped heads; the layers of the others are quick in test_torch_steps."""
 
 
 @pytest.fixture(scope="module")

@@ -171,7 +171,7 @@ def test_a_process_that_fails_is_told(tmp_path, monkeypatch):
         in_processes(1000, fail_here)
 
 
-# The cores' best rate of multiply-adds: positive, and more than what a contraction reaches.
+# The cores' best rate of multiply-adds.
 
 
 def test_the_loop_counts_what_it_does() -> None:

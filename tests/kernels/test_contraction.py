@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import small_step
@@ -38,7 +40,16 @@ from autotm.kernels.contractions import (
     matmul_tn,
 )
 from autotm.kernels.schedules.contraction import IMPLEMENTATIONS, others, schedule_contraction
-from autotm.kernels.target import CHAIN_STEPS, TargetInfo, cut, host_target, machine_target, register_tiles, target_info
+from autotm.kernels.target import (
+    CHAIN_STEPS,
+    TargetInfo,
+    _cache_bytes,
+    cut,
+    host_target,
+    machine_target,
+    register_tiles,
+    target_info,
+)
 from autotm.model.errors import BadInputError
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass
 
@@ -410,3 +421,14 @@ def test_a_target_that_tvm_does_not_know_is_refused_with_an_example(text: str) -
     machine = replace(small_step.machine(), target=text)
     with pytest.raises(BadInputError, match=r"^machine 'test': target: .* is not a TVM target \(.+\); give host, or"):
         machine_target(machine)
+
+
+@pytest.mark.parametrize(("size", "read"), [("48K", 48 << 10), ("0K", 7), ("0", 7)])
+def test_a_cache_without_a_size_counts_as_unknown(
+    size: str, read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "index0").mkdir()
+    for name, text in {"level": "2", "type": "Unified", "size": size}.items():
+        (tmp_path / "index0" / name).write_text(text, encoding="utf-8")
+    monkeypatch.setattr("autotm.kernels.target._CACHES", tmp_path)
+    assert _cache_bytes.__wrapped__(2, 7) == read

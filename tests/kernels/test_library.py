@@ -100,8 +100,11 @@ def test_what_is_missing_or_damaged_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.zip").write_bytes(b"PK")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr("something", "else")
-    for name in ("cut.zip", "other.zip"):
-        with pytest.raises(DamagedFileError, match=r"damaged library of GPU kernels.*lower the network again"):
+    with zipfile.ZipFile(tmp_path / "fields.zip", "w") as archive:
+        archive.writestr("kernels.fatbin", b"code")
+        archive.writestr("launches.json", json.dumps({"architectures": ["sm_90"], "kernels": {"add": [{}]}}))
+    for name in ("cut.zip", "other.zip", "fields.zip"):
+        with pytest.raises(DamagedFileError, match=r"damaged library of GPU kernels .*; .*lower the network again$"):
             FatbinLibrary.load(tmp_path / name)
 
 

@@ -104,7 +104,7 @@ CASES = {
 }
 
 QUICK = {"mlp", "mnist", "dlrm", "dense_blocks"}
-"""Products, convolutions, pools, batch norm, concatenations, tables; attention is quick in test_torch_modules."""
+"""Products, convolutions, pools, batch norm, concatenations, tables; attention is quick in test_torch_steps."""
 
 
 def torch_step(network, arrays, dtype):

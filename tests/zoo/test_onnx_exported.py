@@ -14,7 +14,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="the reference is PyTorch: make test-torch installs it")
 pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
-pytest.importorskip("transformers")
 
 import plain_steps  # noqa: E402
 import small_step  # noqa: E402
@@ -129,6 +128,7 @@ def swin() -> Module:
 class Gpt2(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        pytest.importorskip("transformers")
         from transformers import GPT2Config, GPT2LMHeadModel
 
         ends = {"bos_token_id": 0, "eos_token_id": 0}
@@ -141,6 +141,7 @@ class Gpt2(torch.nn.Module):
 class Bert(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        pytest.importorskip("transformers")
         from transformers import BertConfig, BertModel
 
         sizes = {"vocab_size": 101, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}

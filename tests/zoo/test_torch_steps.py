@@ -21,7 +21,7 @@ ALIKE = {
     "batch norm without averages", "batch norm without scale", "instance norm", "layer norm without scale", "volumes",
     "attention", "masked attention", "encoder layer", "a table of odd width", "elus", "nearest", "maxima of images",
 }  # fmt: skip
-"""Others have most of their operators; test_operators_against_torch has the operators themselves."""
+"""Others have most of their operators; test_against_torch has the operators themselves."""
 
 
 @pytest.fixture(autouse=True)

@@ -39,10 +39,10 @@ class CalibrationKernel:
 
 @dataclass(frozen=True)
 class CalibrationKernels:
-    """The contents of a library of them, by symbol.
+    """Calibration kernels of one library, by symbol.
 
-    What tells the rate of the cores is convolutions, middle layers of the zoo's networks, and `MULTIPLY_ADDS`, on all
-    threads. What runs beside copies is a kernel of each op class, named so.
+    Convolutions, middle layers of the zoo's networks, and `MULTIPLY_ADDS` give the rate of the cores, on all threads.
+    One kernel of each op class, whose symbol is the class's name, runs during copies.
     """
 
     kernels: Mapping[str, CalibrationKernel]

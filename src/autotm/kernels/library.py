@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm_ffi
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from autotm.model.errors import AutotmError, BadInputError, DamagedFileError
 from autotm.model.files import write_atomically
@@ -392,7 +392,11 @@ class FatbinLibrary:
         except FileNotFoundError:
             raise DamagedFileError(f"{path}: no such library of GPU kernels; lower the network again") from None
         except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+            fault: object = error
+            if isinstance(error, ValidationError):  # Its text has several lines for each fault.
+                first = error.errors()[0]
+                fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
             raise DamagedFileError(
-                f"{path}: damaged library of GPU kernels ({error}); remove it and lower the network again"
+                f"{path}: damaged library of GPU kernels ({fault}); remove it and lower the network again"
             ) from None
         return cls(path, hashlib.sha256(image + text).hexdigest()[:16], architectures, launches, image)

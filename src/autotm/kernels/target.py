@@ -88,7 +88,8 @@ def _cache_bytes(level: int, default: int) -> int:
         except (OSError, ValueError):
             continue
         if found in ((level, "Data"), (level, "Unified")):
-            return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
+            # Hypervisors may state 0: the schedules divide by these sizes.
+            return (int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)) or default
     return default
 
 

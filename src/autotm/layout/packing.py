@@ -476,7 +476,7 @@ _MOST = 60
 
 
 class StepPacking:
-    """Judges plans for one step (`solve/options.py`), and remembers the offsets that it found.
+    """Says whether the stays of plans for one step have addresses, and remembers the offsets that it computed.
 
     Attributes:
         end_s: reading of `time.perf_counter` from which on only the quick packings are tried.

@@ -124,7 +124,8 @@ def _trained(network: Network, module: tvm.IRModule, training: Training) -> tupl
         if not is_call(bound_value(slope, bound), "relax.zeros")
     ]
     builder = relax.BlockBuilder(module)
-    updates = append_updates(builder, *([pair[item] for pair in pairs] for item in (0, 1)), training, bindings)
+    olds, slopes = [old for old, _ in pairs], [slope for _, slope in pairs]
+    updates = append_updates(builder, olds, slopes, training, bindings)
     params, returned = [*adjoint.params, *updates.arguments], [*results, *updates.new.values()]
     return _replaced(builder.get(), _function(params, updates.bindings, returned)), updates
 

@@ -166,7 +166,10 @@ def _updated(
     ) -> list[te.Tensor]:
         results = []
         for item, old, slope, kept in zip(group, olds, slopes, states, strict=True):
-            clipped = (lambda at, slope=slope: slope(*at) * clip[0]()) if clip else (lambda at, slope=slope: slope(*at))
+
+            def clipped(at: Sequence[Any], slope: te.Tensor = slope) -> Any:
+                return slope(*at) * clip[0]() if clip else slope(*at)
+
             own = [factor() for factor in factors[rules.index(item.rule)]]
             results += item.formula.update(old, clipped, kept, own)
         return results

@@ -13,7 +13,7 @@ from typing import Literal
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.cores import quiet_interpreter
-from autotm.model.graph import Configuration, Graph
+from autotm.model.graph import Configuration, Graph, Tier
 from autotm.model.kernel_studies import ConfigurationTime, TimingMethod, TimingMethodCost, TimingStudy
 from autotm.model.links import Links
 from autotm.model.machine import Machine
@@ -44,7 +44,7 @@ def wanted_configurations(graph: Graph) -> tuple[Wanted, ...]:
     for case in cases(graph, "full"):
         slots = graph.slots_of(graph.kernels[number[case.kernel.name]])
         for config in case.configurations:
-            slow = frozenset(tensor for tensor, filled in slots.items() if config[filled[0]] == "P")
+            slow = frozenset(tensor for tensor, filled in slots.items() if config[filled[0]] == Tier.SLOW.letter)
             wanted.append(Wanted(number[case.kernel.name], config, slow))
     return tuple(wanted)
 

@@ -216,7 +216,7 @@ class _Search:
         return SlowMemory(what, found, None if why_not else tier, why_not, other_fast_nodes=others)
 
 
-# GPUs, as their driver describes them, whether a machine of kind cuda could use them.
+# GPUs, as their driver describes them, and whether a machine of kind cuda could use them.
 
 
 def gpu_findings(root: Path) -> Iterator[Finding]:

@@ -196,13 +196,13 @@ def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:
     for text in reversed(limits_of(table, ends=False)):
         runs = table[table["limit"] == text]
         times = {str(name): of.set_index("network") for name, of in runs.groupby("optimizer")}
-        losses, speed_ups = {}, {}
+        planned, losses, speed_ups = times.get(MOVER), {}, {}
         for name, of in times.items():
             if len(slowdowns := of["slowdown"].dropna()):
                 losses[name] = Headline(1 - 1 / geometric_mean(slowdowns), tuple(slowdowns.index))
-            planned = times.get(MOVER, of.iloc[:0])
-            both = of.index.intersection(planned.index, sort=False)
-            if name != MOVER and len(both):
+            if name == MOVER or planned is None:
+                continue
+            if len(both := of.index.intersection(planned.index, sort=False)):
                 ratios = of["slowdown"].div(planned["slowdown"]).loc[both]
                 medians = of["actual_runtime_median_s"].div(planned["actual_runtime_median_s"]).loc[both]
                 speed_ups[name] = Headline(geometric_mean(ratios.fillna(medians)), tuple(both))

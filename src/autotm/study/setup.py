@@ -175,7 +175,7 @@ class Study:
         if name not in self.config.workloads:
             raise unknown_name("workload", name, self.config.workloads)
         workload = self.config.workloads[name]
-        with _of(f"scale {self.config.scale}, workloads.{name}.networks"):
+        with _naming(f"scale {self.config.scale}, workloads.{name}.networks"):
             for network in workload.networks:
                 self.network(network)
         points = list(itertools.product(self.runnable(workload.optimizers), workload.limits))
@@ -226,7 +226,7 @@ class Study:
         config = self.config.verification
         networks = sorted(self.scale.networks) if config.networks == "all" else config.networks
         optimizers = self.runnable(optimizer_names()) if config.optimizers == "all" else config.optimizers
-        with _of("verification"):
+        with _naming("verification"):
             for network in networks:
                 self.network(network)
             for optimizer in optimizers:
@@ -250,7 +250,7 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     if taken := sorted(set(config.own_networks) & set(scale.networks)):
         raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
     for key in ("fig10", "front", "heap", "devices"):
-        with _of(f"{source}: figures.{key}.network"):
+        with _naming(f"{source}: figures.{key}.network"):
             network_source(config_dir, config, config.scale, getattr(figures, key).network)
     if figures.fig8.workload not in config.workloads:
         unknown = unknown_name("workload", figures.fig8.workload, config.workloads)
@@ -260,14 +260,14 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     for name, workload in config.workloads.items():
         named |= {f"workloads.{name}.{key}": getattr(workload, key) for key in ("optimizers", "predicted", "rivals")}
     for key, optimizers in named.items():
-        with _of(f"{source}: {key}"):
+        with _naming(f"{source}: {key}"):
             for optimizer in optimizers:
                 require_optimizer(optimizer)
     return Study(config_dir, results, config, machine, scale)
 
 
 @contextlib.contextmanager
-def _of(where: str) -> Iterator[None]:
+def _naming(where: str) -> Iterator[None]:
     """Name the key of the config that a fault within comes from."""
     try:
         yield

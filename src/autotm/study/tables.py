@@ -78,7 +78,7 @@ def is_modelled(table: pd.DataFrame) -> bool:
 
 
 SLOWDOWNS_ASKED = (0.01, 0.05, 0.1)
-"""Of sweeps: slow-downs whose least memory is told and which their picture marks, as shares of the all-fast step."""
+"""Slow-downs, as shares of the all-fast step: a sweep prints how little memory keeps each; its picture marks them."""
 
 
 def kernels_word(table: pd.DataFrame) -> str:

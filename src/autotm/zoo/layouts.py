@@ -46,7 +46,13 @@ class Laid:
 
 @dataclass(frozen=True)
 class Applied:
-    """A call of an operator as it was rewritten, for gradients: orders of its result, or first part, and operands."""
+    """A call of an operator as it was rewritten; gradients follow it.
+
+    Attributes:
+        result: what the call is bound to.
+        order: of the result's axes, or of its first part's.
+        orders: of the operands' axes.
+    """
 
     result: relax.Var
     order: Order

@@ -151,7 +151,7 @@ _RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True)
 class Instruction:
-    """One operator of PyTorch: `arguments` are names of values, lists of these, or constants; `last` are used last."""
+    """One operator of PyTorch: `arguments` are names of values, lists of these, or constants; nothing uses `last` after it."""
 
     result: str
     function: Callable[..., Any]
@@ -211,7 +211,7 @@ def plan_of(network: Network, *, sparse: bool) -> list[Instruction]:
     """Return the operators of PyTorch that compute a network's loss, in order; a bias addition joins its product.
 
     Raises:
-        BadInputError: it has states, or an operator with options that have no counterpart; names it.
+        BadInputError: it has states, or an operator or an option that has no counterpart; names it.
     """
     if network.states:
         raise BadInputError(f"network {network.name}: it has states, which PyTorch does not keep here")

@@ -403,6 +403,8 @@ def others(kind: str) -> tuple[str, ...]:
 def _generator(problem: Problem, implementation: str) -> Generate:
     plain, lean = _FORMS[problem.kind]
     if implementation != DEFAULT_IMPLEMENTATION:
+        if lean is None:
+            raise ValueError(f"{problem.kind} has no implementation {implementation}")
         return lean
     pays, winograd = _WINOGRAD.get(problem.kind, (None, plain))
     return winograd if pays and pays(problem) else plain

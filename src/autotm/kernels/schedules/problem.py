@@ -173,7 +173,7 @@ def _factors(block: s_tir.SBlock) -> tuple[TensorLoad, TensorLoad]:
     return product.a, product.b
 
 
-def _epilogue(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, parameters: set[tirx.Var]) -> list[Output]:
+def _epilogue(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, operands: set[tirx.Var]) -> list[Output]:
     """The results of the blocks after the contraction, into which those that compute no result are inlined."""
     main_hint = sch.get(main).name_hint
 
@@ -182,7 +182,7 @@ def _epilogue(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, parameters: se
         return [rv for rv, hint in hints if hint != main_hint and not hint.startswith(_PROLOGUES)]
 
     for rv in after():
-        if sch.get(rv).writes[0].source not in parameters:
+        if sch.get(rv).writes[0].source not in operands:
             sch.compute_inline(rv)
     product = sch.get(main).writes[0].source
     return [_output(sch.get(rv), product) for rv in after()]

@@ -49,9 +49,9 @@ _ENGINES = {Lane.COMPUTE: Engine.COMPUTE, Lane.INWARD: Engine.IN, Lane.OUTWARD: 
 def table_of_steps(paths: Sequence[Path]) -> pd.DataFrame:
     """Return a row for each step, in the order given, those that PyTorch made itself last.
 
-    `speedup` is the baseline's `step_s` over that of the step. Of a measured step that does not fit, what would have
-    been measured is empty; `oracle_s` is then the least over the records of a network and batch: each kernel's fastest
-    implementation, as profiled or, where that was faster, as it ran.
+    `speedup` is the baseline's `step_s` over that of the step. Measured columns of a measured step
+    that does not fit are empty. `oracle_s` of measured steps is the least over the records of a network and batch: each
+    kernel's fastest implementation, as profiled or, where that was faster, as it ran.
 
     Raises:
         DamagedFileError: a file cannot be read.

@@ -140,8 +140,8 @@ def reference_kernel(
         builder: of the step.
         node: of the file.
         operands: its tensors that the step computes or is fed; the values of the others are `known`.
-        known: see `operands`.
-        results: that are wanted, with their kinds where these are known before the reference has run.
+        known: values of its other tensors.
+        results: names of the results that are wanted, with their kinds where these are known before the reference has run.
         opset: version of ONNX's own operators.
 
     Raises:

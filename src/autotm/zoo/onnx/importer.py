@@ -65,7 +65,7 @@ class IndexChecks:
                 self._names[result], self._nodes[result] = names, (node, known)
 
     def check_known(self, node: NodeProto, known: Mapping[str, Array], shape_of: ShapeOf) -> None:
-        """Refuse a node of which an index that is constant is out of range."""
+        """Refuse a node with a constant index that is out of range."""
         for use in _uses(node, shape_of):
             if use.indices in known:
                 _check(use, known[use.indices], f"'{use.indices}'")

@@ -17,7 +17,10 @@ op = relax.op
 
 @dataclass(frozen=True)
 class Node:
-    """One node to be imported; operands that are left out are None, and so are those not `known` before the step."""
+    """One node to be imported.
+
+    Operands that are left out are None. `known` has the values of operands that are known before the step, else None.
+    """
 
     builder: relax.BlockBuilder
     operands: Sequence[relax.Expr | None]

@@ -94,7 +94,7 @@ class JointImporter(ForwardImporter):
         }  # fmt: skip
         if is_transposed:
             named["output_padding"] = more
-        if is_transposed and rank == len("DHW"):
+        if is_transposed and rank == 3:
             raise BadInputError("a transposed convolution of volumes has no gradient here")
         convolution = getattr(relax.op.nn, f"conv{rank}d{'_transpose' if is_transposed else ''}")
         slopes: list[Any] = [None, None]

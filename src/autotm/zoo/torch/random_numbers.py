@@ -76,7 +76,7 @@ def _at_least(counter: te.Tensor, shape: list[int], place: int, share: float) ->
 
 
 def uniform_numbers(counter: int, shape: Sequence[int], place: int) -> npt.NDArray[np.float32]:
-    """Return what a step draws at its `place` (from 1 on) when its counter is `counter`: the reference for tests."""
+    """Return what a step draws at its `place` (from 1 on) when its counter is `counter`, computed by NumPy."""
     index = np.arange(math.prod(shape), dtype=np.uint64)
     left, right = index & np.uint64(_WORD), np.full_like(index, place)
     key = np.uint64(counter % 2**32)
