@@ -47,8 +47,6 @@ from mutant_sites import HITS, HITS_TEXT, Fault, faults, insert_probes, packages
 from mutant_trees import Tree, git, prepared
 
 KNOWN = Path(__file__).with_name("mutants.yaml")
-STYLE = ("tests/test_floors.py",)
-"""Tests of style: linters' work, in neither column."""
 SPARE = 3
 """Faults of a package that are drawn beyond those that count: dropping one by hand needs no new run of all tests."""
 
@@ -159,7 +157,7 @@ def _run_with_probes(
     chosen = found.asked if again is None else [name for name in again if not folders or _within(name, folders)]
     for number, call in enumerate(tree.calls if chosen or again is None else []):
         log = work / f"reached-{tree.label}-{number}.log"
-        tree.pytest([*call, *apart, *(f"--ignore={file}" for file in STYLE), *chosen], log, None)
+        tree.pytest([*call, *apart, *chosen], log, None)
         _add(tests, log)
     failed = {name: test for name, test in tests.items() if test.outcome == "failed"}
     if failed:
@@ -485,7 +483,7 @@ def _how(
         same = sum(columns[label][f.name].by == columns["after"][f.name].by is not None for f in counted)
         yield f"  {same} by the test that catches them after, run here too; the others by what reaches them here"
     left_out = [name for name, test in found.tests.items() if test.outcome in {"failed", "not run"}]
-    yield f"  left out, as they fail without a fault: {len(left_out)}; style: {', '.join(STYLE)}"
+    yield f"  left out, as they fail without a fault: {len(left_out)}"
     yield from (f"    {name}" for name in left_out)
     lucky = {name for each in verdicts for name in each.passed_again}
     yield from (f"    failed once with a fault, then passed with it: {name}" for name in sorted(lucky))

@@ -150,6 +150,7 @@ def compiled_kernels(wildcards):
             f"{wildcards.machine} is a model of a GPU: nothing runs on it. Ask for modelled.json instead of record.json"
         )
     or_stop(require_runnable, machine_of(wildcards), wildcards.optimizer)
+    limit_of(wildcards)
     if wildcards.scale.endswith(MODELLED):
         raise WorkflowError(
             f"scale {wildcards.scale} is modelled: there is nothing to run. Ask for program.json instead of record.json, "
@@ -161,7 +162,15 @@ def compiled_kernels(wildcards):
 def placement_params(wildcards):
     """The optimizer and the limit that a path names."""
     or_stop(require_optimizer, wildcards.optimizer)
-    return {"optimizer": wildcards.optimizer, "limit": str(or_stop(Limit.parse, wildcards.limit))}
+    return {"optimizer": wildcards.optimizer, "limit": str(limit_of(wildcards))}
+
+
+def limit_of(wildcards):
+    """The limit that a path names; each has one folder, where jobs look for its files."""
+    limit = or_stop(Limit.parse, wildcards.limit)
+    if limit.slug != wildcards.limit:
+        raise WorkflowError(f"the files of limit {wildcards.limit} are in {limit.slug}/: ask for those")
+    return limit
 
 
 def convolution_files(study):
@@ -225,6 +234,7 @@ def figure_settings(wildcards):
 
 def modelled_plan(wildcards):
     """The plan that a modelled step follows; rivals have none."""
+    limit_of(wildcards)
     is_rival = wildcards.optimizer in GPU_RIVALS
     return [] if is_rival else "results/{machine}/{scale}/{network}/{optimizer}/{limit}/plan.json"
 

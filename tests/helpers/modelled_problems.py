@@ -13,7 +13,7 @@ from autotm.solve.problem import Problem
 
 MAP_BYTES = 4096
 KERNEL_US, COPY_US = 2.0, 4.0
-FAULTS = GpuManagedMemory.model_construct(block_bytes=MAP_BYTES, faulted_bytes_per_s=MAP_BYTES / 8e-6)
+FAULTS = GpuManagedMemory(source="made up", block_bytes=MAP_BYTES, faulted_bytes_per_s=MAP_BYTES / 8e-6)
 """A block takes 8 us to come in, twice as long as a copy."""
 
 

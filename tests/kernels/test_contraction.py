@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest

@@ -78,6 +78,7 @@ def test_a_bad_study_stops_before_any_job(fresh: Workplace, keys: tuple[str, ...
         ("results/laptop-1t/tiny/mlpp/graph.json", "unknown network 'mlpp'; did you mean 'mlp'?"),
         ("results/laptop-1t/tiny/mlp/statik/1to1/plan.json", "unknown optimizer 'statik'; did you mean 'static'?"),
         ("results/laptop-1t/tiny/mlp/static/0to0/plan.json", "0:0 is not a limit"),
+        ("results/laptop-1t/tiny/mlp/static/1GB/record.json", "the files of limit 1GB are in 1000MB/: ask for those"),
     ],
 )
 def test_a_bad_target_stops_before_any_job(fresh: Workplace, target: str, message: str) -> None:

@@ -226,6 +226,7 @@ def test_a_run_in_a_folder_is_verified_and_leaves_it_empty(library: KernelLibrar
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("binding")
 def test_a_run_whose_memory_went_elsewhere_has_no_record(
     library: KernelLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,7 +145,7 @@ def assert_disjoint(spans: Sequence[tuple[float, float]]) -> None:
     assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(sorted(spans)))
 
 
-def test_names_of_rivals_are_those_that_figures_ask_for() -> None:
+def test_an_unknown_rival_is_refused() -> None:
     with pytest.raises(BadInputError, match="rival 'lru'"):
         run_rival("lru", problem_of(4, chain()), FAULTS)
 

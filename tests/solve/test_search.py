@@ -191,7 +191,7 @@ def test_small_steps_are_not_sifted() -> None:
 
 
 def _priced_residencies(seed: int) -> tuple[tuple[TensorChoices, ...], int, PricedResidencies, np.random.Generator]:
-    """Flows of a random step, its kernels, and both as what rents fast memory."""
+    """Flows of a random step, its number of kernels, its residencies with prices, and a generator."""
     case = random_case(seed, kernels=9)
     problem = Problem(*case, Limit(2, 1), OPTIONS)
     flows, kernels = flows_by_use(problem), len(case.graph.kernels)

@@ -52,6 +52,7 @@ def test_from_a_machine_file_to_a_record(tmp_path: Path, monkeypatch: pytest.Mon
     assert links.asynchronous is not None
     assert read_profile(paths.profile).provenance["gpu"] == "NVIDIA H100 80GB HBM3"
     graph, of_graph = load_with_provenance(paths.graph, "graph", Graph)
+    assert of_graph["gpu"] == "NVIDIA H100 80GB HBM3"
     timed = read_profile(paths.profile)
     others = [kernel.computed_by(other.name) for kernel in graph.kernels for other in kernel.alternatives]
     assert len(others) > len(graph.kernels) / 2

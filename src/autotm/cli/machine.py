@@ -132,8 +132,7 @@ def bundle(placement: Placement, file: Path | None, python: str | None, gpu: str
     """
     study, optimizer, limit = placement.study, placement.optimizer, placement.limit
     file = file or Path(f"{placement.network}-{optimizer}-{limit.slug}.tar.xz")
-    how = {"gpu": gpu, "python": python, "file": file}
-    made = bundle_stage(study, context_of(study), placement.paths, optimizer, limit, **how)
+    made = bundle_stage(study, context_of(study), placement.paths, optimizer, limit, gpu=gpu, python=python, file=file)
     log.info("%s: %.1f MB, for CPython %s on %s", made.file, made.size_bytes / 1e6, made.python, made.machine)
     return Answer(made, f"tar xf {made.file.name} && python{made.python} {made.folder} check")
 

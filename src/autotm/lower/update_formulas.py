@@ -102,7 +102,7 @@ class _AdamFormula:
     name = "adam_update"
     states = ("first_moment", "second_moment")
 
-    def __init__(self, rule: Adam | AdamW, scheduled: bool) -> None:
+    def __init__(self, rule: Adam, scheduled: bool) -> None:
         self._rule, self._scheduled = rule, scheduled
         self._shrinks = isinstance(rule, AdamW) and rule.weight_decay != 0
         self.factor_count = 3 if scheduled and self._shrinks else 2

@@ -167,7 +167,7 @@ def _updated(
         results = []
         for item, old, slope, kept in zip(group, olds, slopes, states, strict=True):
 
-            def clipped(at: Sequence[Any], slope: te.Tensor = slope) -> Any:
+            def clipped(at: Sequence[tirx.PrimExpr], slope: te.Tensor = slope) -> tirx.PrimExpr:
                 return slope(*at) * clip[0]() if clip else slope(*at)
 
             own = [factor() for factor in factors[rules.index(item.rule)]]

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from autotm.memory.copies import PLAIN, AsyncCopy, CopyEngine, CopyMethod, Stores, caller_on, widest_store
+from autotm.memory.copies import PLAIN, AsyncCopy, CopyEngine, CopyMethod, Stores, caller_on, ends, widest_store
 from autotm.memory.emulation import measured_stretch
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.cores import Watch
@@ -160,7 +160,9 @@ def _points(
     watch: Watch,
     what: str,
 ) -> dict[Key, tuple[tuple[int, int], ...]]:
-    """Median nanoseconds by size, in pairs, of each kind of copy; what makes it takes the ends, in its tier the first.
+    """Median nanoseconds by size, in pairs, of each kind of copy.
+
+    `timed_ns` gives its destination's tier, and a function of views of destination and source that returns nanoseconds.
 
     Rounds go from large to small sizes, because the first copy after a large one starts with cold caches, which only a
     small one would feel. Every copy uses another part of the pools: programs move tensors that other work has pushed
@@ -189,8 +191,9 @@ def copy_curves(
     engine = CopyEngine(tuple(cpus))
 
     def copied_ns(method: CopyMethod, to_view: Array, from_view: Array) -> int:
+        addresses = ends("copy", to_view, from_view)
         start_ns = perf_counter_ns()
-        engine.copy(to_view, from_view, method)
+        engine.copy_addresses(*addresses, method)
         return perf_counter_ns() - start_ns
 
     timed = {

@@ -290,7 +290,10 @@ class CopyEngine:
             AutotmError: an array is not so, or the destination cannot be written.
         """
         to, out_of, size_bytes = ends("copy", destination, source)
-        method = method or self._usual.method(size_bytes)
+        self.copy_addresses(to, out_of, size_bytes, method or self._usual.method(size_bytes))
+
+    def copy_addresses(self, to: int, out_of: int, size_bytes: int, method: CopyMethod) -> None:
+        """Copy bytes from one address to another; the caller has checked both (`ends`)."""
         if method.threads == 1:
             copy_bytes(to, out_of, size_bytes, method.stores)
         else:

@@ -1,4 +1,4 @@
-"""Cores of this computer, which of them kernels are pinned to, and whether a measurement had them to itself.
+"""Cores of this computer: which of them kernels are pinned to, and how a measurement stays undisturbed there.
 
 Topology: which hardware threads share a core, a socket, a memory node.
 """
@@ -163,7 +163,7 @@ def parse_cpu_list(text: str) -> list[int]:
 
 
 def read_text(file: Path, otherwise: str = "") -> str:
-    """The text of a file of the system; `otherwise` where it has none of that name, or no text in it."""
+    """The text of a file of the system; `otherwise` where it cannot be read as UTF-8 text."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -217,10 +217,10 @@ class CoreChoice:
             raise BadInputError(
                 f"{self.source}: cpus: this process may not use {absent}; give cores among {list(usable)}"
             )
-        nodes = {thread.cpu: thread.numa_node for thread in Topology.of(self.cpus).threads}
-        if self.fast_nodes is not None and (away := [cpu for cpu in nodes if nodes[cpu] not in self.fast_nodes]):
+        near = self.fast_nodes
+        if near and (away := [one.cpu for one in Topology.of(self.cpus).threads if one.numa_node not in near]):
             raise BadInputError(
-                f"{self.source}: cpus: {away} are not next to slow_tier.fast_nodes {list(self.fast_nodes)}; leave cpus "
+                f"{self.source}: cpus: {away} are not next to slow_tier.fast_nodes {list(near)}; leave cpus "
                 "out, or name cores of these nodes"
             )
         if not self.cpus or (threads or 0) > len(self.cpus):

@@ -84,7 +84,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validated(model: type[Model], value: object, source: object) -> Model:
-    """What a person wrote, as `model` has it.
+    """Check a value that a person wrote against `model`, and return it as that.
 
     Raises:
         BadInputError: an unknown key or a bad value; `source` names what was written.

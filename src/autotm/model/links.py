@@ -187,7 +187,9 @@ class Links:
 
 
 class BesideKernels:
-    """The links of a machine beside the kernels of one step; they raise BadInputError as `Links` does.
+    """The links of a machine beside the kernels of one step.
+
+    Methods raise BadInputError if copies beside kernels were not measured.
 
     Attributes:
         kernel_ns: (A1) whole nanoseconds of each kernel: every operand fast, its fastest implementation.

@@ -73,7 +73,9 @@ COMPARED_WITH = "compared_with"
 
 @dataclass(frozen=True)
 class Profile:
-    """Times of every distinct kernel of a graph on one machine with one thread count; AutotmError where one is lacking.
+    """Times of every distinct kernel of a graph on one machine with one thread count.
+
+    Methods raise AutotmError where a time is missing.
 
     Predictions read all-fast medians, and what a configuration took beyond them in the same rounds, be it less than
     nothing: noise that counted only above zero would add up over a step. A configuration that was not measured is

@@ -344,7 +344,7 @@ class SystemMemory:
 
 
 def _count(info: str, name: str) -> int:
-    """A line of a meminfo file: KiB, or of `HugePages_...` pages."""
+    """The number in a line of a meminfo file: KiB, or of `HugePages_...` pages; 0 where there is no such line."""
     found = re.search(rf"\b{name}:\s*(\d+)", info)
     return int(found[1]) if found else 0
 

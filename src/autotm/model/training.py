@@ -86,7 +86,8 @@ class Adam:
 class AdamW(Adam):
     """As `Adam`, but the weight decay shrinks w by itself, as `torch.optim.AdamW` (arXiv:1711.05101).
 
-    w is multiplied by 1 - learning_rate * weight_decay before the step; the gradient stays as it is.
+    w is multiplied by 1 - learning_rate * weight_decay before the step; the gradient stays as it is. Attributes
+    and errors are those of `Adam`; `weight_decay` is 0.01 by default.
     """
 
     weight_decay: float = 0.01

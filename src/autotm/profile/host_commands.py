@@ -215,7 +215,7 @@ def _tell_same(settings: Settings, program: Program, results: int, where: str) -
 def run_program(contents: Contents, to: Path | None) -> None:
     """Verify and time the program, and write what `autotm import` takes in at home."""
     settings, machine, program = contents.settings, contents.machine, contents.read(Program)
-    if not (contents.folder / "plan.json").exists():
+    if settings.target == CUDA and not (contents.folder / "plan.json").exists():
         _tell_same(settings, program, _compared_on_gpu(contents, program), "on the GPU")
         graph, rounds = contents.read(Graph), settings.run["min_steps"]
         seconds = host_gpu.step_seconds(graph, program, settings.counts, settings.seed, rounds, contents.open_gpu())

@@ -130,7 +130,7 @@ def _moved(alone: Mapping[TimingKey, Timing], timed: AllFast) -> Iterator[tuple[
         beyond_ns = timing.beyond_ns
         if beyond_ns is not None:
             # A kernel alone can scatter by more than it takes within the step, which would then be predicted to take no
-            # time: what noise has below nothing leaves half the kernel's time with all slow.
+            # time: a negative extra is bounded, so that half the kernel's time remains with all operands slow.
             beyond_ns = max(beyond_ns, -inside.median_ns * key[2].count("P") // (2 * len(key[2])))
         moved = shifted(timing, inside.median_ns - apart_ns[key[:2]])
         yield key, replace(moved, beyond_ns=beyond_ns, disturbed=inside.disturbed or timing.disturbed)

@@ -14,7 +14,7 @@ from autotm.memory.emulation import wait_until
 from autotm.memory.tiers import Tiers
 from autotm.model.cache import amplified_bytes
 from autotm.model.graph import Graph, Tier, slow_traffic
-from autotm.model.program import KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
+from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 from autotm.runtime.arguments import Arguments
 
 Call = Callable[[], None]
@@ -38,7 +38,7 @@ class StepExecutor(Protocol):
 
     @property
     def program(self) -> Program:
-        """That it runs."""
+        """The program that it runs."""
 
     @property
     def arguments(self) -> Values:
@@ -228,8 +228,8 @@ def _accesses(graph: Graph, step: KernelStep | MoveStep | StartMoveStep) -> tupl
         read, written = uses[: len(kernel.inputs)], uses[len(kernel.inputs) :]
     else:
         read, written = [(step.tensor, step.source)], [(step.tensor, step.destination)]
-    in_pools = (
-        [_Place(tensor, address.tier, address.offset) for tensor, address in some if address.offset is not None]
-        for some in (read, written)
-    )
-    return next(in_pools), next(in_pools)
+
+    def in_pools(some: Sequence[tuple[str, Address]]) -> list[_Place]:
+        return [_Place(tensor, address.tier, address.offset) for tensor, address in some if address.offset is not None]
+
+    return in_pools(read), in_pools(written)

@@ -30,7 +30,7 @@ class RunOptions:
         min_steps: timed steps at least.
         min_seconds: the timed steps together last at least this long.
         precision: further steps are timed, for up to three times `min_seconds`, until the standard error of the
-            slow-down (their median over that of the all-fast steps in turn) is at most this share of it.
+            slow-down (their median over that of the all-fast steps timed in turn) is at most this share of it.
         verify_steps: steps compared with the plain step; they come first and also warm up, and the last of several may
             be the first that is timed. 0 leaves verification out.
         instrumented_steps: steps in which every kernel is timed; their median is recorded. Without poison, those that
@@ -187,7 +187,7 @@ class _Series:
 
     @property
     def goes_on(self) -> bool:
-        """Whether further steps are to be timed: not too few, nor too short or too scattered together."""
+        """Whether further steps are to be timed: there are too few, or they are too short or scatter too much."""
         quiet, options = self._quiet, self._options
         lasted_s = sum(steps[0].wall_ns for steps in quiet) / 1e9
         if self.error is not None or (self._watch.is_over and len(self._every) >= options.min_steps):

@@ -78,7 +78,7 @@ class Reference:
 
     Attributes:
         graph_hash, library_hash, threads, seed: what the digests depend on.
-        digests: per step, a digest of every result by tensor name.
+        digests: per step, a digest of every result (losses, outputs, updated parameters and states) by tensor name.
     """
 
     graph_hash: str
@@ -214,7 +214,7 @@ def compare(graph: Graph, executor: StepExecutor, expected: Digests, number: int
         raise VerificationError(
             f"{executor.program.optimizer} at limit {executor.program.limit}: step {number} differs from the plain "
             f"step in {len(wrong)} of {len(plain)} results, first '{wrong[0]}'; the program reads or overwrites memory "
-            "it must not: rerun with poison on, and report plan.json and program.json"
+            "it must not. Run it with `run: poison: true`, if it was not, and report the message, plan.json and program.json"
         )
 
 

@@ -1,4 +1,4 @@
-"""The compact formulation as a Pyomo model; names and numbers as in `docs/formulation.md` §3."""
+"""The compact formulation as a Pyomo model; names and numbers as in `docs/formulation.md` §3 and §9."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ Moves = Mapping[Gap, Choice]
 
 # Demand rows (A8): what windows within a span of kernels ask of their engine takes no longer than the span.
 #
-# Where this holds for every span, the moves can be ilp, the one that must be complete first being served first
+# Where this holds for every span, the moves can be made, the one that must be complete first being served first
 # (Baruah, Rosier and Howell, 1990). There are as many spans as pairs of kernels; a model gets those that its values
 # break.
 
@@ -211,9 +211,9 @@ def _alike(one: Span, other: Span) -> bool:
     return shared > _ALIKE * (max(one[1], other[1]) - min(one[0], other[0]))
 
 
-# Per undecided flow with gadgets k = 0..m-1: `a[k]` in fast memory since birth, `b[k]` in fast memory with a slow copy,
-# `s[k]` stays so over the gap after k; per gap k and window j, `w[k, j]` the write uses it, `r[k, j]` the read; per
-# capacity row j: `u[j]`, fast bytes in use; per open table: `c[e]`, entry e.
+# The variables of the model. Per undecided flow with gadgets k = 0..m-1: `a[k]` in fast memory since birth, `b[k]` in
+# fast memory with a slow copy, `s[k]` stays so over the gap after k; per gap k and window j, `w[k, j]` the write uses
+# it, `r[k, j]` the read; per capacity row j: `u[j]`, fast bytes in use; per open table: `c[e]`, entry e.
 
 _LARGEST = 1e3
 _SMALLEST = 1e-3

@@ -1,4 +1,7 @@
-"""HiGHS behind Pyomo's models: the only place that knows its arrays, options, statuses and quirks."""
+"""HiGHS behind Pyomo's models: the only place that knows its arrays, options, statuses and quirks.
+
+`docs/formulation.md` §6 says which of its faults are guarded against.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class Matrix:
         constraints = list(block.component_data_objects(pyo.Constraint, active=True, descend_into=True))
         self.rows.update({id(constraint): len(self.constraints) + n for n, constraint in enumerate(constraints)})
         self.constraints += constraints
-        return self.read_rows(constraints)
+        return self._rows(constraints)
 
     def program(self) -> Untyped:
         """The model as a `highspy.HighsLp`, made anew."""
@@ -66,12 +69,12 @@ class Matrix:
         kinds = highspy.HighsVarType
         lp.integrality_ = [kinds.kContinuous if v.is_continuous() else kinds.kInteger for v in self.variables]
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lower, upper, *matrix = self.read_rows(self.constraints)
+        lower, upper, *matrix = self._rows(self.constraints)
         lp.row_lower_, lp.row_upper_ = lower, upper
         lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix
         return lp
 
-    def read_rows(self, constraints: Sequence[Untyped]) -> Sequence[Untyped]:
+    def _rows(self, constraints: Sequence[Untyped]) -> Sequence[Untyped]:
         """Lower and upper bounds, where each row starts in what follows and an end, columns, and their values."""
         starts, indices, values, lower, upper = [0], [], [], [], []
         for constraint in constraints:

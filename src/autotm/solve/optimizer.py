@@ -6,11 +6,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyomo.core as pyo
 
-from autotm.model.cache import PagedPool
+from autotm.model.cache import CachedPool, PagedPool
 from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tier
@@ -233,10 +233,15 @@ def _unmoved(
     )
 
 
-def with_pool(plan: Plan, step_us: float, started: float, **pool: Any) -> Plan:
-    """A plan whose pool is simulated since `started`, by `time.perf_counter`: its one price is also its bound."""
+def with_pool(
+    plan: Plan, step_us: float, started: float, cached: CachedPool | None = None, paged: PagedPool | None = None
+) -> Plan:
+    """A plan with its simulated pool, on which `step_us` is also the bound; `started` is of `time.perf_counter`."""
     build_s = plan.build_s + time.perf_counter() - started
-    return replace(plan, objective_us=step_us, bound_us=step_us, build_s=build_s, attempts_s=((build_s, 0.0),), **pool)
+    attempts_s = ((build_s, 0.0),)
+    return replace(
+        plan, objective_us=step_us, bound_us=step_us, build_s=build_s, attempts_s=attempts_s, cached=cached, paged=paged
+    )
 
 
 class Rival(Optimizer):

@@ -229,7 +229,9 @@ def cheapest_entry_us(table: Table, shares: tuple[float, ...], holding_us: Float
 
 
 class Lagrangian:
-    """One problem, whose bounds `Priced` gives for prices of bytes, weights and engines >= 0, any of slow operands.
+    """One problem, whose bounds `Priced` gives for prices.
+
+    Prices of bytes, weights and engines are at least 0; prices of slow operands may have either sign.
 
     Args:
         choices: of all tensors and kernels.

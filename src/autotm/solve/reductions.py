@@ -1,6 +1,6 @@
 """Exact reductions: what is decided without a solver, and which capacity rows can bind at all.
 
-None of them changes the optimum; `docs/formulation.md` §4 gives the arguments, numbered (P1) to (P5).
+None of them changes the optimum; `docs/formulation.md` §4 gives the arguments, numbered (P1) to (P6).
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ def spill(
     best = None
 
     def tries() -> Iterator[tuple[int, Addresses]]:
-        kept = []
+        kept = []  # Candidates are made one by one; the other orders go over all of them again.
         for one in candidates:
             kept.append(one)
             yield 0, one

@@ -25,7 +25,7 @@ class Context:
     counts: Counts = Counts.INTERMEDIATES
 
     def to_measure(self, *, on_gpu: bool = False) -> Context:
-        """With a machine that this process may take times on, and whose memories it can have.
+        """Return this context with a machine that this process may measure, and whose memories it can have.
 
         Args:
             on_gpu: whether the stage measures on a GPU where the machine has one; it opens that GPU's memory itself.
@@ -52,7 +52,7 @@ class PlacementInputs:
     paths: Paths
 
     def read(self, counts: Counts) -> tuple[CountedGraph, Profile, Links]:
-        """All three."""
+        """Return step, times and copies."""
         return self.step(counts), self.times, self.copies
 
     def step(self, counts: Counts) -> CountedGraph:
@@ -61,12 +61,12 @@ class PlacementInputs:
 
     @cached_property
     def times(self) -> Profile:
-        """Of the step's kernels."""
+        """Times of the step's kernels."""
         return read_profile(self.paths.profile)
 
     @cached_property
     def copies(self) -> Links:
-        """Measured between the tiers."""
+        """Measured copies between the tiers."""
         return load(self.paths.links, "links", Links)
 
     @cached_property

@@ -74,8 +74,17 @@ def compile_and_profile_on_gpu(
     facts = _facts(machine)
     device = device_like(facts.name, facts.capability)
     named = {**came_from, "gpu": facts.name}
-    ways = paths.objects, config.implementations, machine.products
-    step = lower_for_gpu(network, paths.scale, device, paths.graph, paths.library, came_from, *ways)
+    step = lower_for_gpu(
+        network,
+        paths.scale,
+        device,
+        paths.graph,
+        paths.library,
+        named,
+        objects=paths.objects,
+        implementations=config.implementations,
+        products=machine.products,
+    )
     return profile_on_gpu(step, FatbinLibrary.load(paths.library), machine, config.min_repeats, named)
 
 

@@ -193,7 +193,7 @@ def supervised(on_signal: Callable[[int], bool]) -> None:
 # What every script of a rule does around its stage: it logs to the rule's file, and ends with one message.
 
 CONFIG, RESULTS = Path("config"), Path("results")
-"""Where the rules have them, from the folder that Snakemake works in."""
+"""Folders of config and results, relative to Snakemake's working folder."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,18 @@ def rule(job: Any, is_done: Callable[[int], bool] = lambda _: False) -> Iterator
     """
     log = Path(job.log[0])
     _reason_file(log).unlink(missing_ok=True)  # what an earlier job left no longer holds
-    supervised(lambda number: _ended(number, log, is_done(number)))
+
+    def ended(number: int) -> bool:
+        """Leave the reason where a signal ended the job before it was done, else tell it in the log."""
+        reason, was_done = Reason.of_signal(number), is_done(number)
+        if was_done:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"After its own work was done, while it worked ahead for other jobs: {reason.why}\n")
+        else:
+            reason.leave(log)
+        return was_done
+
+    supervised(ended)
     _log_to(log)
     keep_to_allocation()
     gc.freeze()  # Modules stay: no collection needs to look at them, before a measurement or within a solve.
@@ -244,17 +255,6 @@ def rule(job: Any, is_done: Callable[[int], bool] = lambda _: False) -> Iterator
         else:
             logging.getLogger(__name__).exception("rule %s failed", job.rule)
         sys.exit(1)
-
-
-def _ended(number: int, log: Path, is_done: bool) -> bool:
-    """Leave the reason where a signal ended a job before it was done, or tell it in the log; returns `is_done`."""
-    reason = Reason.of_signal(number)
-    if not is_done:
-        reason.leave(log)
-    else:
-        with log.open("a", encoding="utf-8") as file:
-            file.write(f"After its own work was done, while it worked ahead for other jobs: {reason.why}\n")
-    return is_done
 
 
 def _log_to(path: Path) -> None:

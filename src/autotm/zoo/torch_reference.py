@@ -151,7 +151,10 @@ _RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True)
 class Instruction:
-    """One operator of PyTorch: `arguments` are names of values, lists of these, or constants; nothing uses `last` after it."""
+    """One operator of PyTorch.
+
+    Its `arguments` are names of values, lists of these, or constants. Nothing uses the values `last` after it.
+    """
 
     result: str
     function: Callable[..., Any]

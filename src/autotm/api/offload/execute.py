@@ -17,7 +17,7 @@ from autotm.model.program import Layout
 
 
 class Kind(IntEnum):
-    """What can be done before an operator; it is done in this order."""
+    """Kinds of actions, in the order in which they are done before an operator."""
 
     WAIT = 0
     """For a copy that runs beside operators."""
@@ -45,7 +45,7 @@ class Action(NamedTuple):
 
 
 def schedule(plan: Plan, layout: Layout, places: dict[str, int], kernels: int) -> list[list[Action]]:
-    """What is done before each kernel, and at the end.
+    """List the actions before each kernel, and at the end.
 
     Args:
         plan: with every operand in fast memory.
@@ -132,7 +132,7 @@ class Executor:
             flying: copies under way, by their numbers.
         """
         for kind, copy, place, offset in actions:
-            host = slice(offset, offset + self.sizes[place])
+            host = slice(offset, offset + self.sizes[place])  # Of actions without a place it is not used.
             match kind:
                 case Kind.EMPTY if self.poison:
                     self.pool[host].fill_(_POISON_BYTE)

@@ -109,7 +109,10 @@ def _checked(loss: Any) -> torch.Tensor:
 
 
 def _with_own_memory(graph: fx.Graph, taken: set[int], node: Node) -> Node:
-    """Return a result, or a copy of it where it shares memory with what has `taken` that, as autograd does."""
+    """Return a result; a copy with memory of its own if its storage is in `taken` or larger than it, as autograd does.
+
+    Adds the storage to `taken`.
+    """
     value = node.meta["val"]
     storage = storage_of(value)
     if storage not in taken and value.untyped_storage().nbytes() == value.numel() * value.element_size():

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Measured:
-    """What operators of a step took.
+    """Measurements of a step's operators.
 
     Attributes:
         timings: of each operator.

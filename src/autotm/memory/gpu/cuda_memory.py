@@ -227,7 +227,8 @@ class CudaMemory(DeviceMemory):
     def close(self) -> None:
         """Give the memory back, and what was held."""
         for address in (self.address, *self._held):
-            self._runtime.call("cudaFree", address)
+            self._runtime.call("cudaFree", address)  # Of 0 it does nothing.
+        self.address, self.size_bytes, self._held = 0, 0, []
 
     def _free_bytes(self) -> int:
         return int(self._runtime.call("cudaMemGetInfo")[0])
@@ -253,6 +254,7 @@ class PinnedMemory(DeviceMemory):
     def close(self) -> None:
         """Give the memory back."""
         self._runtime.call("cudaFreeHost", self.address)
+        self.address = self.size_bytes = 0
 
 
 def _refused(size_bytes: int, reason: str) -> AutotmError:

@@ -37,8 +37,8 @@ class GpuFacts:
         capability: compute capability, major and minor.
         total_bytes: of device memory.
         free_bytes: that could be taken.
-        processes: those that compute on it, by the driver's number, which is another in a container; the device memory
-            that each has, None where the driver does not tell.
+        processes: device memory of each process that computes on it, by the driver's number of the process, which
+            differs in a container; None where the driver does not tell.
     """
 
     name: str

@@ -57,7 +57,10 @@ def open_paged(program: Program, machine: Machine) -> Tiers:
 
 
 def _checked(machine: Machine, slow_bytes: int) -> tuple[NumaTier, SystemMemory, Callable[[int], NodePool]]:
-    """The machine's nodes, looked at, this machine's memories, and what makes fast memory of a size."""
+    """Check the nodes and the capacity that the machine file names.
+
+    Returns the slow tier, the system's memories, and a function that opens fast memory of a size.
+    """
     tier, system = machine.slow_tier, SystemMemory()
     assert isinstance(tier, NumaTier)
     file = f"config/machines/{machine.name}.yaml"

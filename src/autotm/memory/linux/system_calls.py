@@ -18,11 +18,16 @@ import numpy.typing as npt
 
 from autotm.model.errors import AutotmError
 
-_NAMES = ("mbind", "move_pages", "statx", "mlock2", "munlock", "madvise", "set_mempolicy")
 _NUMBERS = {
-    "x86_64": dict(zip(_NAMES, (237, 279, 332, 325, 150, 28, 238), strict=True)),
-    "aarch64": dict(zip(_NAMES, (235, 239, 291, 284, 229, 233, 237), strict=True)),
-}
+    "x86_64": {
+        "mbind": 237, "move_pages": 279, "statx": 332, "mlock2": 325, "munlock": 150, "madvise": 28,
+        "set_mempolicy": 238,
+    },
+    "aarch64": {
+        "mbind": 235, "move_pages": 239, "statx": 291, "mlock2": 284, "munlock": 229, "madvise": 233,
+        "set_mempolicy": 237,
+    },
+}  # fmt: skip
 _MPOL_DEFAULT, _MPOL_PREFERRED, _MPOL_BIND = 0, 1, 2
 _MLOCK_ONFAULT = 1
 _MASK_BITS = 1024

@@ -89,7 +89,7 @@ class OpenDevice(Protocol):
     def __call__(
         self, device_bytes: int, host_bytes: int, *, allowed_bytes: int | None = None
     ) -> AbstractContextManager[tuple[CudaDevice, Kernels]]:
-        """With so many bytes in its own pool and in the host's; both go when the context ends.
+        """Open it with pools of so many bytes in device and host memory; both are freed when the context ends.
 
         Where `allowed_bytes` are given, its driver manages the first pool: that many of its bytes are in device memory
         at a time.
@@ -132,7 +132,7 @@ class StreamExecutor:
 
     @property
     def device(self) -> CudaDevice:
-        """That it runs on."""
+        """The device that it runs on."""
         return self.arguments.device
 
     def queue(self) -> None:

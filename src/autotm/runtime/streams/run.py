@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress
 from statistics import median, quantiles
 from typing import Any
 
@@ -88,7 +87,8 @@ def parts_of(executor: StreamExecutor, steps: int) -> tuple[StepParts, Timeline]
     }
     is_blocking = [one.is_blocking for one in executor.order.operations if one.reads or one.writes]
     moves_ns = [
-        sum(one.end_ns - one.start_ns for one in compress(timeline.operations, is_blocking)) for timeline in timelines
+        sum(one.end_ns - one.start_ns for one, waits in zip(timeline.operations, is_blocking, strict=True) if waits)
+        for timeline in timelines
     ]
     moves_us = median(moves_ns) / 1e3
     stalled_ns = typical.step_ns - sum(one.end_ns - one.start_ns for one in typical.of(Lane.COMPUTE))

@@ -175,10 +175,7 @@ def operations(graph: Graph, program: Program, arguments: DeviceArguments, *, po
             case MoveStep() | StartMoveStep():
                 if isinstance(step, StartMoveStep):
                     copies[step.move] = len(listed)
-                source, destination = (
-                    Bytes(address.tier, address.offset or 0, (address.offset or 0) + step.size_bytes)
-                    for address in (step.source, step.destination)
-                )
+                source, destination = (_moved(address, step.size_bytes) for address in (step.source, step.destination))
                 lane = Lane.INWARD if destination.tier is Tier.FAST else Lane.OUTWARD
                 is_blocking = isinstance(step, MoveStep)
                 listed.append(Operation(lane, step.tensor, None, (source,), (destination,), is_blocking=is_blocking))
@@ -190,6 +187,11 @@ def operations(graph: Graph, program: Program, arguments: DeviceArguments, *, po
             written = Bytes(tier, start, start + size_bytes)
             listed.append(Operation(Lane.COMPUTE, "poison", None, (), (written,), is_poison=True))
     return listed
+
+
+def _moved(address: Address, size_bytes: int) -> Bytes:
+    assert address.offset is not None, "arguments never move"
+    return Bytes(address.tier, address.offset, address.offset + size_bytes)
 
 
 def _most_urgent_first(steps: Sequence[Instruction], waits: Mapping[int, int]) -> Iterator[Instruction]:

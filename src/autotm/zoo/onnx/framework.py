@@ -141,7 +141,7 @@ def reference_kernel(
         node: of the file.
         operands: its tensors that the step computes or is fed; the values of the others are `known`.
         known: values of its other tensors.
-        results: names of the results that are wanted, with their kinds where these are known before the reference has run.
+        results: names of the results that are wanted, with their kinds where these are known beforehand.
         opset: version of ONNX's own operators.
 
     Raises:

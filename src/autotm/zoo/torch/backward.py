@@ -20,6 +20,8 @@ from autotm.zoo.torch.operators import ForwardImporter
 
 _LINES, _KERNELS = ("NCW", "NCHW", "NCDHW"), ("OIW", "OIHW", "OIDHW")
 _TRANSPOSED = ("IOW", "IOHW", "IODHW")
+_VOLUME = 3
+"""Axes of a convolution over volumes."""
 _ATEN = torch.ops.aten
 _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default, _ATEN.reshape.default)  # noqa: SLF001 - an operator's name
 
@@ -94,7 +96,7 @@ class JointImporter(ForwardImporter):
         }  # fmt: skip
         if is_transposed:
             named["output_padding"] = more
-        if is_transposed and rank == 3:
+        if is_transposed and rank == _VOLUME:
             raise BadInputError("a transposed convolution of volumes has no gradient here")
         convolution = getattr(relax.op.nn, f"conv{rank}d{'_transpose' if is_transposed else ''}")
         slopes: list[Any] = [None, None]
