@@ -214,7 +214,7 @@ def compare(graph: Graph, executor: StepExecutor, expected: Digests, number: int
         raise VerificationError(
             f"{executor.program.optimizer} at limit {executor.program.limit}: step {number} differs from the plain "
             f"step in {len(wrong)} of {len(plain)} results, first '{wrong[0]}'; the program reads or overwrites memory "
-            "it must not. Run it with `run: poison: true`, if it was not, and report the message, plan.json and program.json"
+            "it must not. Run it with `run: poison: true`, if it was not, and report this, plan.json and program.json"
         )
 
 
