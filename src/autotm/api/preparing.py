@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 SCALE = "own"
-"""What records call the scale of a network that was given from Python."""
+"""Name of the scale, in records, of a network that was given from Python."""
 _CONFIG = Path("config")
 _ONNX = ".onnx"
 _CHECKOUT = Path(__file__).parents[3]

@@ -151,10 +151,10 @@ class Placement:
         return {name: self.training_step.as_given(value) for name, value in found.items()}
 
     def optimizer_state(self) -> dict[str, Any]:
-        """What the update rules keep, as it is after the steps run so far.
+        """Return the state of the update rules after the steps run so far.
 
         Returns:
-            By parameter, named as in `state_dict`, what its rule keeps: `momentum`, or `first_moment` and
+            By parameter, named as in `state_dict`, the state of its rule: `momentum`, or `first_moment` and
             `second_moment`, in the parameter's layout; beside them under `step`, where a rule counts steps, how many.
         """
         found = self.training_step.origin.rule_state(self._session.values(), self._parameters)
@@ -166,7 +166,7 @@ class Placement:
         }
 
     def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `optimizer_state` gave, of a placement of the same network with the same rules.
+        """Restore a state that `optimizer_state` returned, of a placement of the same network with the same rules.
 
         Raises:
             BadInputError: a parameter or state that this step does not have, one left out, or another shape.

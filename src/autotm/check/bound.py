@@ -27,7 +27,7 @@ from autotm.model.profile import Profile
 _NEVER_NS = 2**62
 
 _Job = tuple[int, int, int, str]
-"""From when and until when a move may be made, how long an engine works at it (nanoseconds), and which it is."""
+"""A move: nanoseconds of its earliest start, its latest end and its work for an engine, and its name."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Engines:
 
     @classmethod
     def of(cls, graph: CountedGraph, profile: Profile, links: Links) -> Engines:
-        """(A1) With the least all-fast time of every kernel over its implementations."""
+        """Return the engines of a step, with (A1) the least all-fast time of every kernel over its implementations."""
         least = [profile.least_us(kernel) for kernel in graph.kernels]
         return cls(graph, links, np.rint(np.array(least) * 1e3).astype(np.int64))
 
@@ -135,7 +135,7 @@ def _late(jobs: Iterable[_Job]) -> str | None:
     return None
 
 
-# What a kernel takes: by implementation and configuration where a plan tabled it, else by the additive reading.
+# The time of a kernel: by implementation and configuration where a plan tabled it, else by the additive reading.
 
 
 def computed(graph: CountedGraph, plan: Plan) -> ChosenGraph:
@@ -176,7 +176,10 @@ def kernel_us(
 
 
 def shared_us(graph: CountedGraph, profile: Profile, index: int, tensor: str) -> float:
-    """What a slow input or output adds to a kernel that is not tabled: the same for all its implementations."""
+    """Return the microseconds that a slow input or output adds to a kernel that is not tabled.
+
+    They are the same for all implementations of the kernel.
+    """
     return profile.extra_us(graph, graph.kernels[index], tensor)
 
 
@@ -230,7 +233,7 @@ class Menus:
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     def _entries(self, variant: ChosenGraph, index: int, own: list[str]) -> tuple[npt.NDArray[np.float64], ...]:
-        """The same of one implementation."""
+        """Return times, slow operands and fast bytes, as `_menu` does, of the entries of one implementation."""
         tabled = index in self._plan.tabled
         operands = self.operands(index) if tabled else []
         kernel = variant.kernels[index]
@@ -250,7 +253,7 @@ class Menus:
         return self._read[key]
 
     def _tiers(self, name: str) -> tuple[bool, ...]:
-        """Whether a workspace may be slow."""
+        """Return the tiers that a workspace may be in: False is fast, True is slow."""
         if name in self._fixed:
             return (self._fixed[name] is Tier.SLOW,)
         return (False,) if self._fast_only else (False, True)
@@ -270,7 +273,7 @@ class Menus:
 # prices too (`PricedCut`).
 
 SlowPriceTable = Mapping[tuple[int, str], float]
-"""By tabled kernel and operand, what the operand's tensor pays for being slow."""
+"""By tabled kernel and operand, the microseconds that the operand's tensor pays for being slow."""
 
 
 def certified_bound_us(
@@ -319,7 +322,7 @@ def certified_bound_us(
 
 @dataclass(frozen=True)
 class _Charged:
-    """What the relaxed problem charges."""
+    """Costs of the relaxed problem, in microseconds: for slow operands, for fast memory and for copies."""
 
     graph: CountedGraph
     profile: Profile
@@ -333,7 +336,7 @@ class _Charged:
 
     @cached_property
     def overlap(self) -> BesideKernels:
-        """What asynchronous moves add to the step."""
+        """The model of the time that asynchronous moves add to the step."""
         return BesideKernels(self.graph, self.profile, self.links)
 
     @cached_property
@@ -342,7 +345,7 @@ class _Charged:
         return frozenset(self.plan.tabled)
 
     def slow_us(self, tensor: Tensor, user: int) -> float:
-        """What a kernel charges for the tensor being slow."""
+        """Return the price that kernel `user` charges if the tensor is slow; infinite if operands must be fast."""
         if self.operands_fast:
             return math.inf
         if user in self.tabled:
@@ -379,7 +382,11 @@ class _Charged:
 
 
 def _slow_prices(slow: SlowPrices, menus: Menus, tabled: Sequence[int]) -> SlowPriceTable:
-    """What each operand of each tabled kernel pays for being slow; nothing where the certificate does not say."""
+    """Return the price that each operand of each tabled kernel pays for being slow; 0 if the certificate has none.
+
+    Raises:
+        FaultError: the certificate's prices of slow operands are malformed.
+    """
     same = len(slow.kernels) == len(slow.tensors) == len(slow.prices_us)
     require(same, Fault.CERTIFICATE, "prices of slow operands without their kernels and tensors")
     require(bool(np.isfinite(slow.prices_us).all()), Fault.CERTIFICATE, "a price of a slow operand is not finite")

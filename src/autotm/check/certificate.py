@@ -1,4 +1,4 @@
-"""What fast memory and copying engines cost at a certificate's prices."""
+"""Costs of fast memory and of copying engines at a certificate's prices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotm.check.fault import Fault, require
 from autotm.model.graph import CountedGraph
 from autotm.model.plan import Certificate, Cut, KernelPrices, SpanPrices
 
-# What fast memory costs at a certificate's prices, by bytes and by weights.
+# The cost of fast memory at a certificate's prices, by bytes and by weights.
 #
 # Fast at one time are at most L bytes. So whatever tensors weigh, those that are fast weigh together at most W(L),
 # where W(x) is the most that tensors with weights weigh of which the bytes do not exceed x. A kernel's workspaces of
@@ -22,11 +22,11 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _MOST_WEIGHT = 10**6
-"""Of all tensors of a cut together; the memory to find what fits goes with it."""
+"""The most weight of all tensors of a cut together; the memory to compute which weights fit grows with it."""
 
 
 class PricedCut:
-    """A cut of a certificate, with what fits of its weights.
+    """A cut of a certificate, with the most weight that fits into any number of bytes.
 
     Attributes:
         prices_us: (kernels,) of a unit of weight.
@@ -54,7 +54,7 @@ class PricedCut:
         self.until = until(self.prices_us)
 
     def most(self, room_bytes: int | Ints) -> Ints:
-        """W: the most that fits so many bytes, 0 where that is none."""
+        """Return W(`room_bytes`): the most weight of tensors that fits so many bytes; 0 if no tensor fits."""
         most: Ints = np.searchsorted(self._least_bytes, np.maximum(room_bytes, 0), side="right") - 1
         return most
 
@@ -73,7 +73,7 @@ class HoldingCosts:
         self._until = until(self._byte_us)
         self._cuts = [PricedCut(number, cut, movable, count) for number, cut in enumerate(certificate.cuts)]
         self._of: dict[str, list[tuple[PricedCut, int]]] = {}
-        """By tensor, the cuts that give it a weight, with it."""
+        """By tensor, the cuts that give it a weight, each with this weight."""
         for stated, cut in zip(certificate.cuts, self._cuts, strict=True):
             for name, weight in zip(stated.tensors, stated.weights, strict=True):
                 self._of.setdefault(name, []).append((cut, weight))
@@ -125,7 +125,7 @@ def _prices(stated: Sequence[float], what: str) -> Floats:
     return prices
 
 
-# What the time of a copying engine costs at a certificate's prices.
+# The cost of a copying engine's time at a certificate's prices.
 #
 # Moves that must be made within a span of kernels take an engine together no longer than these kernels take. Relaxing
 # such rows at prices >= 0, for any spans, keeps the bound valid.
@@ -147,9 +147,9 @@ class Spans:
         self._price_us = _prices(stated.prices_us, "the price of a span")
 
     def whole_us(self, until_ns: Ints) -> float:
-        """Of all that the engine can do in the spans; kernels begin at `until_ns`."""
+        """Return the price of all work that the engine can do in the spans; kernel i begins at `until_ns[i]`."""
         return float(self._price_us @ (until_ns[self._ends] - until_ns[self._starts]))
 
     def around_us(self, start: int, end: int) -> float:
-        """Of a nanosecond of work that must be done within kernels [start, end)."""
+        """Return the price of a nanosecond of work that must be done within kernels [start, end)."""
         return float(self._price_us[(self._starts <= start) & (self._ends >= end)].sum())

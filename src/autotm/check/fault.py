@@ -16,7 +16,7 @@ from autotm.model.plan import Plan
 
 
 class Fault(StrEnum):
-    """What rule is broken."""
+    """The rule that a plan or program breaks."""
 
     OTHER_GRAPH = "made for another graph"
     OTHER_PLAN = "made from another plan"
@@ -121,11 +121,11 @@ def _arguments(graph: Graph, index: int, *, written: bool) -> set[str]:
     return {storage_of(graph, name) for name in names if not graph.by_name[name].role.is_movable}
 
 
-# What the plans of each optimizer may do, written down a second time.
+# The abilities of each optimizer, written down a second time.
 
 
 class Rules(NamedTuple):
-    """What an optimizer may do.
+    """The abilities of an optimizer.
 
     Attributes:
         tiers: that it may use.

@@ -353,10 +353,10 @@ def proven_bound_us(
     fixed: Mapping[str, Tier] | None = None,
     fast_operands_only: bool = False,
 ) -> float:
-    """What the certificate of a plan proves, in microseconds, of every plan in which `fixed` tensors never move.
+    """Return the lower bound, in microseconds, that a plan's certificate proves if `fixed` tensors never move.
 
     The prices of a certificate are valid for any restriction of the choices (weak duality, `check/bound.py`): with a
-    tensor fixed, they prove what no plan of that kind can undercut, however well the others are placed.
+    tensor fixed, they prove a bound that no plan of that kind can undercut, however well the others are placed.
 
     Raises:
         FaultError: the certificate is malformed, or `fixed` leaves no plan at all.

@@ -14,7 +14,7 @@ from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, CountedGraph, Tier
 from autotm.model.plan import Move, Plan
 from autotm.model.program import Address, Instruction, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 
-# What the bytes of a pool hold, interval by interval.
+# The data in the bytes of a pool, interval by interval.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Memory:
         return at < len(self._starts) and self._contents[at] == Content(start, start + size_bytes, tensor)
 
     def killer(self, tensor: str) -> str | None:
-        """Who last wrote over the tensor."""
+        """Return the tensor whose data last overwrote `tensor`; None if nothing did."""
         return self._killers.get(tensor)
 
 
@@ -137,7 +137,7 @@ class _Simulation:
         self._sizes = {tensor.name: tensor.allocated_bytes for tensor in graph.tensors}
         self._async_moves: dict[int, StartMoveStep] = {}
         self._held: dict[str, Address] = {}
-        """Where arguments lie in the pools: at one place, throughout."""
+        """Address of each argument in a pool; it must stay the same throughout the step."""
         for step in program.steps:
             if isinstance(step, KernelStep):
                 for operand, address in zip(self._kernels[step.kernel].operands, step.addresses, strict=False):

@@ -120,7 +120,7 @@ def of_placement(function: Command) -> Command:
 
 @dataclass(frozen=True)
 class Placement:
-    """What an optimizer places within a limit, and its files."""
+    """A network placed by an optimizer within a limit, and the files of this placement."""
 
     study: Study
     network: str
@@ -130,12 +130,12 @@ class Placement:
 
     @property
     def plan(self) -> Path:
-        """The file of its plan."""
+        """The file of the placement's plan."""
         return self.paths.plan(self.optimizer, self.limit)
 
     @property
     def program(self) -> Path:
-        """The file of its program."""
+        """The file of the placement's program."""
         return self.paths.program(self.optimizer, self.limit)
 
     def __str__(self) -> str:

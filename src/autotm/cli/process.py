@@ -42,7 +42,7 @@ class TerminalHandler(logging.Handler):
 # Ctrl-C while a command runs: it is taken once, and pressed again where compiled code has lost it.
 
 _ENOUGH_S = 1.0
-"""What is pressed again so soon would only disturb the clearing up."""
+"""Seconds after a Ctrl-C in which another one is ignored: it would only interrupt the clearing up."""
 _AGAIN_S = 0.005
 
 _STANDARD_ERROR = 2

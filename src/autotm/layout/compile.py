@@ -53,7 +53,7 @@ def compile_program(graph: CountedGraph, plan: Plan, layout: Layout) -> Program:
 
 
 class _Addresses:
-    """Where a tensor is during a kernel."""
+    """The addresses of tensors during each kernel."""
 
     def __init__(self, layout: Layout) -> None:
         self._held: dict[tuple[str, Tier], list[tuple[int, int, int]]] = defaultdict(list)
@@ -61,14 +61,14 @@ class _Addresses:
             self._held[stay.tensor, stay.tier].append((stay.start, stay.end, offset))
 
     def find(self, tensor: str, tier: Tier, kernel: int) -> Address | None:
-        """The address of the stay that holds during `kernel`."""
+        """Return the tensor's address in a tier during `kernel`; None if it is not there."""
         for start, end, offset in self._held[tensor, tier]:
             if start <= kernel < end:
                 return Address(tier, offset)
         return None
 
     def require(self, tensor: str, tier: Tier, kernel: int) -> Address:
-        """As `find`, but it must exist."""
+        """Return the tensor's address as `find` does; raise ValueError if there is none."""
         address = self.find(tensor, tier, kernel)
         if address is None:
             raise ValueError(f"plan keeps '{tensor}' out of {tier} memory at kernel {kernel}, where it is needed")

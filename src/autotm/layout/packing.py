@@ -30,7 +30,7 @@ else:
 from omnimalloc._cpp import Partition, try_solve_many
 from omnimalloc.allocators.greedy import GreedyBySizeAllocator
 
-# What is to be packed: byte intervals that live over half-open kernel spans.
+# The blocks to be packed: byte intervals that live over half-open kernel spans.
 
 Ints = npt.NDArray[np.int64]
 
@@ -60,12 +60,12 @@ class Blocks:
 
     @property
     def by_events(self) -> Blocks:
-        """The same blocks in a time that counts only the moments at which one of them begins or ends."""
+        """The blocks with times renumbered so that only moments at which a block begins or ends count."""
         _, places = np.unique(np.concatenate([self.starts, self.ends]), return_inverse=True)
         return Blocks(self.sizes, places[: len(self)], places[len(self) :])
 
     def digest(self, limit_bytes: int | None) -> bytes:
-        """Of the blocks in their order, and of a limit."""
+        """Return a hash of the blocks, in their order, and of a limit."""
         content = b"".join(part.tobytes() for part in (self.sizes, self.starts, self.ends))
         return hashlib.blake2b(repr(limit_bytes).encode() + content, digest_size=16).digest()
 
@@ -167,7 +167,7 @@ class _Waiting:
         return int(self.blocks[best])
 
     def rest(self) -> _Waiting:
-        """Those that still wait."""
+        """Return the blocks that are not placed yet."""
         left = self.ranks != _PLACED
         return _Waiting(self.blocks[left], self.starts[left], self.ends[left], self.ranks[left])
 
@@ -460,7 +460,7 @@ class Addresses:
         return int(above[wide.argmax() if wide.any() else -1])
 
     def offsets(self, stays: Sequence[Stay]) -> Ints:
-        """Of stays that all have one."""
+        """Return the offsets of stays, all of which must have one."""
         return self._extents[[self._rows[stay] for stay in stays], 0]
 
 
@@ -500,7 +500,7 @@ class StepPacking:
     def addresses(
         self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int
     ) -> Iterator[Addresses]:
-        """Those that the fast stays get, as far as they fit, by each quick packing and by the lowest one."""
+        """Yield the addresses of the fast stays, as far as they fit: by `place`, then by each quick packing."""
         fast, blocks = self._blocks(stays, implementations)
         for offsets in (self.place(blocks, limit_bytes), *quick_packings(blocks)):
             yield Addresses.of(fast, blocks, offsets, limit_bytes)
@@ -517,14 +517,14 @@ class StepPacking:
         return True
 
     def _blocks(self, stays: Sequence[Stay], implementations: Mapping[int, str]) -> tuple[list[Stay], Blocks]:
-        """The fast ones, in a plan's order."""
+        """Return the fast stays in a plan's order, and their blocks."""
         kernels = enumerate(self._graph.kernels)
         chosen = self._graph.computed_by([implementations.get(n, kernel.implementation) for n, kernel in kernels])
         fast = sorted((stay for stay in stays if stay.tier is Tier.FAST), key=lambda stay: stay.order)
         return fast, Blocks.of(chosen, fast)
 
     def place(self, blocks: Blocks, limit_bytes: int | None) -> Ints:
-        """As `pack_blocks`; nothing is packed twice: a sweep asks again for what its searches have kept."""
+        """Pack blocks as `pack_blocks` does, but reuse known results: a sweep asks again for those of its searches."""
         asked = blocks.digest(limit_bytes)
         if asked in self._known:
             return self._known[asked]

@@ -70,7 +70,7 @@ class CachedPool:
 
 @dataclass(frozen=True)
 class CacheCounts:
-    """What one step finds in the cache.
+    """Hits and misses of one step in the cache.
 
     Attributes:
         block_bytes: of a block of pool and cache.
@@ -200,7 +200,7 @@ PlacedBy = Literal["simulated", "linux"]
 
 @dataclass(frozen=True, slots=True)
 class PagedTraffic:
-    """What pages cost one kernel of the step, bytes.
+    """Bytes that one kernel of the step reads and writes in slow pages, and bytes of pages that move meanwhile.
 
     Attributes:
         slow_read, slow_written: of its operands, in slow pages.
@@ -252,7 +252,7 @@ class PagedPool:
         return self.most_fast_pages * self.page_bytes
 
     def traffic(self, graph: Graph) -> Iterator[PagedTraffic]:
-        """What each kernel of `graph`, the step with the implementations that run, is charged for.
+        """Yield the traffic of each kernel of `graph`, the step with the implementations that run.
 
         A kernel that touches part of a tensor finds as large a share of that part slow as of the whole.
         """
@@ -268,7 +268,7 @@ class PagedPool:
 
 @dataclass(frozen=True)
 class PageCounts:
-    """What pages cost one step.
+    """Bytes that one step reads and writes in slow pages, and bytes of pages that move meanwhile.
 
     Attributes:
         placed_by: `simulated`: by the kernel's rules, written anew; `linux`: by the kernel.

@@ -82,7 +82,7 @@ class WorkloadConfig(Strict):
 
 
 class PricesConfig(Strict):
-    """What memory costs, in any currency: figure 9 and the price plots."""
+    """Prices of memory, in any currency, for figure 9 and the price plots."""
 
     fast_per_gb: float = Field(2.1, gt=0, description="price of a GB of fast memory; by default the paper's ratio")
     slow_per_gb: float = Field(1.0, gt=0, description="price of a GB of slow memory")
@@ -159,7 +159,7 @@ class HeapConfig(Strict):
 
 
 class FiguresConfig(Strict):
-    """What each figure shows."""
+    """Settings of single figures, one section each."""
 
     fig8: LargeConfig = LargeConfig()
     fig10: CaseStudyConfig
@@ -239,7 +239,7 @@ class ProfileConfig(Strict):
 
     @property
     def timing(self) -> dict[str, Any]:
-        """What concerns the timing of a kernel, whatever its implementation."""
+        """Settings for timing a kernel, whatever its implementation."""
         return self.model_dump(exclude={"implementations", "step_tolerance", "compare"})
 
     @model_validator(mode="after")

@@ -178,7 +178,7 @@ Pinned = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class CoreChoice:
-    """What a machine file says of cores.
+    """The choice of cores in a machine file.
 
     Attributes:
         source: the file.
@@ -237,7 +237,7 @@ class CoreChoice:
 T = TypeVar("T")
 
 DISTURBED = 0.1
-"""What was timed is disturbed when it lost more than this share of its cores' time; Snakemake beside it takes some."""
+"""A timing is disturbed if others took more than this share of its cores' time. Snakemake always takes a little."""
 PATIENCE_S = 30.0
 """Longer than a neighbour's burst of work, short beside what a study measures."""
 _AS_LONG = 3
@@ -264,7 +264,7 @@ def lost_ns(cpus: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Round(Generic[T]):
-    """What a round gave, nanoseconds of its cores' time that others took meanwhile, and those that it lasted."""
+    """Result of a round, nanoseconds of its cores' time that others took, and nanoseconds of wall time."""
 
     result: T
     lost_ns: int
@@ -305,13 +305,17 @@ class Watch:
         return Round(result, lost_ns(self._cpus) - lost, wall_ns)
 
     def rounds(self, run: Callable[[], T], count: int, what: str) -> list[T]:
-        """What `run` gives in `count` good rounds; where patience ends first, in all rounds, and `what` is noted."""
+        """Call `run` until `count` rounds are good, and return their results.
+
+        If patience ends first, return the results of all rounds, and add `what` to `disturbed`.
+        """
         return self.until(run, lambda found: len(found) >= count, what)
 
     def until(self, run: Callable[[], T], is_enough: Callable[[Sequence[T]], bool], what: str) -> list[T]:
-        """What `run` gives in as many good rounds as are enough; where patience ends first, in all rounds, as above.
+        """Call `run` until `is_enough` accepts the results of the good rounds, and return these results.
 
-        `is_enough` is asked before each round.
+        If patience ends first, return the results of all rounds, and add `what` to `disturbed`. `is_enough` is asked
+        before each round.
         """
         good: list[T] = []
         every: list[T] = []
@@ -333,7 +337,7 @@ class Watch:
 
 @contextmanager
 def quiet_interpreter() -> Iterator[None]:
-    """No garbage collection inside: it would interrupt kernels at random."""
+    """Turn garbage collection off inside the `with` block: it would interrupt kernels at random."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -128,7 +128,7 @@ def require_version(path: Path, kind: str, found: object) -> None:
 
 
 def schema_version(kind: str) -> int:
-    """Of the files of that kind that are written and read here."""
+    """Return the schema version of files of a kind, as this version of autotm reads and writes them."""
     return _RAISED.get(kind, SCHEMA_VERSION)
 
 
@@ -170,7 +170,7 @@ def hash_of(value: Any) -> str:
 
 
 def _pieces(value: Any) -> Iterator[str]:
-    """What `content_hash` hashes, a long field item by item: as one text a step is larger than itself."""
+    """Yield the JSON text that `hash_of` hashes, long fields item by item: one text would exceed the step in size."""
     members = {field.name: getattr(value, field.name) for field in fields(value)}
     tuples = {name: member for name, member in members.items() if isinstance(member, tuple) and member}
     long = {name for name, member in tuples.items() if is_dataclass(member[0])}
@@ -204,7 +204,7 @@ def load(path: Path, kind: str, value_type: type[T]) -> T:
 
 
 def load_with_provenance(path: Path, kind: str, value_type: type[T]) -> tuple[T, dict[str, Any]]:
-    """As `load`, with the provenance block of the file."""
+    """Read a dataclass as `load` does, and return it with the provenance block of the file."""
     document = read_json(path, kind)
     try:
         value: T = _adapter(value_type).validate_python(document[kind], strict=False)
@@ -265,7 +265,7 @@ def write_results(file: Path, contents: Mapping[str, bytes], provenance: Mapping
 
 
 def read_results(file: Path) -> dict[str, bytes]:
-    """What `write_results` wrote, each file as it was.
+    """Read an export that `write_results` wrote; return the content of each file by its name.
 
     Raises:
         DamagedFileError: no such file, no export, cut or changed.

@@ -22,11 +22,11 @@ import numpy.typing as npt
 from autotm.model.errors import DamagedFileError, unknown_name
 from autotm.model.files import write_atomically
 
-# What a tensor is to the step, and what an argument holds before the first one.
+# The role of a tensor in the step, and the content of an argument before the first step.
 
 
 class Role(StrEnum):
-    """What a tensor is to the step.
+    """The role of a tensor in the step.
 
     A state is read and replaced, as a parameter is, but training does not differentiate by it: running averages,
     counters, what an update rule keeps.
@@ -120,7 +120,7 @@ _COMPUTED = 8
 
 
 class OpClass(StrEnum):
-    """What a kernel does to memory; the emulated tier and the schedules are chosen by it."""
+    """The class of a kernel by its use of memory. The emulated tier's delays and the schedules depend on it."""
 
     CONV_FORWARD = "conv_forward"
     CONV_DATA_GRADIENT = "conv_data_gradient"
@@ -350,7 +350,7 @@ class Graph:
 
     @cached_property
     def movable(self) -> tuple[Tensor, ...]:
-        """What a plan places: intermediates, workspaces, and arguments where the limit counts them."""
+        """The tensors that a plan places: intermediates, workspaces, and arguments if the limit counts them."""
         return tuple(tensor for tensor in self.tensors if tensor.is_movable)
 
     @cached_property
@@ -490,7 +490,7 @@ def configuration(graph: Graph, kernel: Kernel, slow: Collection[str]) -> Config
 _LOOKUPS = ("embedding", "embedding_concat", "embedding_update")
 """Operations that touch no more rows of a table than they have indices."""
 _KEPT = {Role.PARAMETER, Role.STATE}
-"""What a table can be."""
+"""Roles that a table of an embedding can have."""
 
 
 def slow_traffic(graph: Graph, kernel: Kernel, config: Configuration) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from autotm.model.graph import Configuration
 from autotm.model.limit import Limit
 
-# What timing the kernels of one step in several ways came to.
+# Times of the kernels of one step, measured in several ways, and the cost of each way.
 
 
 class TimingMethod(StrEnum):
@@ -58,7 +58,7 @@ class ConfigurationTime:
 
 @dataclass(frozen=True)
 class TimingMethodCost:
-    """What a way took.
+    """Cost of timing the kernels in one way.
 
     Attributes:
         way: which.
@@ -81,8 +81,8 @@ class TimingStudy:
         tier_reality: `real`, `emulated` or `modelled` slow memory, or ordinary memory that is its `stand-in`.
         seed: of weights and data.
         repeats: how often a step was run for each configuration or set of them.
-        costs: what each way took.
-        times: what each way found.
+        costs: the cost of each way.
+        times: the times that each way found.
     """
 
     network: str
@@ -97,7 +97,7 @@ class TimingStudy:
     times: tuple[ConfigurationTime, ...]
 
 
-# What resampled kernel times did to the plans for one limit (`sensitivity/LIMIT.json`).
+# The effect of resampled kernel times on the plans for one limit (`sensitivity/LIMIT.json`).
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +124,12 @@ class Draw:
 
     @property
     def slowdown(self) -> float:
-        """The plan as it is over the all-fast step."""
+        """Time of the step by the plan as it is, divided by the time of the all-fast step."""
         return self.present_us / self.all_fast_us
 
     @property
     def regret(self) -> float:
-        """What the plan loses to the better of itself and the plan made for these times, as a share of that one."""
+        """Time lost to the better of this plan and the one made for the drawn times, as a share of the better time."""
         return self.present_us / min(self.present_us, self.resolved_us) - 1.0
 
 
@@ -151,7 +151,7 @@ class Sensitivity:
 
     @property
     def optimizers(self) -> tuple[str, ...]:
-        """Whose plans were compared, in order."""
+        """Names of the optimizers whose plans were compared, in order."""
         return tuple(row.optimizer for row in self.recorded)
 
     def of(self, optimizer: str) -> tuple[Draw, ...]:

@@ -182,7 +182,7 @@ def counting(graph: Graph, counts: Counts) -> CountedGraph:
 
 
 def counted_by(graph: CountedGraph) -> Counts:
-    """What plans for this graph place: the inverse of `counting`."""
+    """Return which tensors plans for this graph place: the inverse of `counting`."""
     return Counts.ALL if any(tensor.held for tensor in graph.tensors) else Counts.INTERMEDIATES
 
 

@@ -83,11 +83,11 @@ class CopyCurve:
 
 @dataclass(frozen=True)
 class Contention:
-    """What a copy and the kernels beside it take from each other, over the time that the copy takes alone.
+    """Slowdown of a copy and of the kernels beside it, each as a share of the time that the copy takes alone.
 
     Attributes:
-        to_kernels: what the copy adds to the kernels.
-        to_copy: what the kernels add to the copy.
+        to_kernels: time that the copy adds to the kernels.
+        to_copy: time that the kernels add to the copy.
     """
 
     to_kernels: float
@@ -125,7 +125,7 @@ class AsynchronousLinks:
 
 @dataclass(frozen=True)
 class Links:
-    """What `rule calibrate` measured on one machine (`links.json`).
+    """Times of copies and rates of one machine, as `rule calibrate` measured them (`links.json`).
 
     Attributes:
         to_fast, to_slow: blocking copies between the tiers, as the executor performs them (emulated wait included).
@@ -162,7 +162,7 @@ class Links:
         return (links.to_fast if destination is Tier.FAST else links.to_slow).copy_us(size_bytes)
 
     def contention(self, destination: Tier) -> dict[OpClass, Contention]:
-        """What copies to that tier and kernels take from each other, by op class."""
+        """Return the mutual slowdown of copies to that tier and the kernels beside them, by op class of the kernels."""
         links = self._measured_asynchronous
         return links.beside_to_fast if destination is Tier.FAST else links.beside_to_slow
 
@@ -240,7 +240,7 @@ class BesideKernels:
         return {tier: (0.0, *accumulate(self._shares_ns(tier, of_copy=False))) for tier in Tier}
 
     def _shares_ns(self, tier: Tier, *, of_copy: bool) -> list[float]:
-        """Each kernel's time, weighed with what it and a copy take from each other."""
+        """Return each kernel's time, weighted with its contention: of the copy, or of the kernel."""
         contention = self._links.contention(tier)
         weights = {name: each.to_copy if of_copy else each.to_kernels for name, each in contention.items()}
         return [weights[name] * time_ns for name, time_ns in zip(self._op_classes, self.kernel_ns, strict=True)]

@@ -26,7 +26,7 @@ Node = Annotated[int, Field(ge=0)]
 Nodes = Annotated[tuple[Node, ...], Field(min_length=1)]
 HugePages = Literal["transparent", "reserved", "none"]
 Products = Literal["float32", "tf32", "bf16"]
-"""What factors of contractions may be rounded to on a GPU; float32: not at all. Sums are float32 in any case."""
+"""Types that factors of contractions may be rounded to on a GPU; `float32` rounds nothing. Sums are always float32."""
 
 
 def size_bytes(text: str | None) -> int | None:
@@ -180,7 +180,7 @@ AnyTier = EmulatedTier | NumaTier | DaxTier | CudaTier | ModelledTier
 
 
 def deciding(tier: AnyTier) -> dict[str, Any]:
-    """What of it decides a measurement, as JSON: how much of it runs may take, and what they may risk, does not."""
+    """Return a slow tier's settings that affect measurements, as JSON: all but its capacity and the risks it allows."""
     return tier.model_dump(mode="json", exclude={"capacity", "managed_oversubscription"})
 
 
@@ -201,25 +201,25 @@ class GpuMemory(_Fact):
 
 
 class GpuCompute(_Fact):
-    """How fast it computes at best."""
+    """The highest rate of computation."""
 
     flop_per_s: float = Field(gt=0, description="floating-point operations of float32, flop/s")
 
 
 class GpuBandwidth(_Fact):
-    """How fast kernels use its memory at best."""
+    """The highest bandwidth of kernels to the GPU's memory."""
 
     bytes_per_s: float = Field(gt=0, description="read and written together, bytes/s")
 
 
 class GpuLaunch(_Fact):
-    """What a kernel takes beside its work."""
+    """Time of a kernel launch, beside the kernel's work."""
 
     kernel_us: float = Field(ge=0, description="from the end of one kernel to the start of the next, us")
 
 
 class GpuLink(_Fact):
-    """Copies between its memory and pinned memory of the host, one engine each way."""
+    """Copies between the GPU's memory and pinned memory of the host, one engine each way."""
 
     to_device_bytes_per_s: float = Field(gt=0, description="to the GPU, bytes/s")
     to_host_bytes_per_s: float = Field(gt=0, description="to the host, bytes/s")
@@ -353,7 +353,7 @@ class Machine:
 
     @property
     def is_modelled(self) -> bool:
-        """Whether it is a model, on which nothing runs and nothing is measured."""
+        """Whether the machine is a model, on which nothing runs and nothing is measured."""
         return isinstance(self.slow_tier, ModelledTier)
 
     @property
@@ -363,7 +363,7 @@ class Machine:
 
     @property
     def products(self) -> Products:
-        """What contractions may round their factors to."""
+        """The type that contractions may round their factors to."""
         return self.slow_tier.products if isinstance(self.slow_tier, CudaTier) else "float32"
 
     def to_measure_on(self) -> Machine:
@@ -402,7 +402,7 @@ class Machine:
         return self.slow_tier.reality
 
     def reality_of(self, *, cached: bool) -> Reality:
-        """As `tier_reality`; where a program's fast memory is a cache (`cached`), whether that cache is real."""
+        """Return `tier_reality`, but `real` if a program's fast memory is a cache (`cached`) that the hardware has."""
         return "real" if cached and self.memory_mode else self.tier_reality
 
 
@@ -457,7 +457,7 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
 # and sysfs-kernel-mm-mempolicy-weighted-interleave.
 
 SWITCHES = {"proc/sys/kernel/numa_balancing": "2", "sys/kernel/mm/numa/demotion_enabled": "1"}
-"""What NUMA balancing of tiered memory needs of the machine: files below the root, and what they must hold."""
+"""Settings that NUMA balancing of tiered memory requires: files below the root, and the value of each."""
 
 _CACHED, _LINUX = "memory-mode", "linux-"
 _ON_GPUS = frozenset({"managed-memory", "lru-paging", "swap-all", "recompute", "save-on-cpu"})

@@ -45,7 +45,7 @@ class NetworkSource:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What the files made from it say of it."""
+        """Description of the source for files made from it: sizes; path, function and hash of the user's own file."""
         found: dict[str, Any] = {"sizes": dict(self.sizes)}
         if self.file is not None:
             digest = hashlib.sha256(Path(self.file).read_bytes()).hexdigest()[:16]

@@ -10,7 +10,7 @@ from autotm.model.limit import Limit
 from autotm.model.machine import Machine
 
 FRAMEWORK_FILE = "torch.json"
-"""Where a framework's own step is recorded, as a program's is in `record.json`."""
+"""Name of the file that records a framework's own step; a program's run is recorded in `record.json`."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class MachinePaths:
 
     @property
     def links(self) -> Path:
-        """What calibration measured."""
+        """The file with the speeds of copies and the rates that calibration measured."""
         return self._of_machine / "links.json"
 
     @property
@@ -58,12 +58,12 @@ class ConvolutionPaths(MachinePaths):
 
     @property
     def library(self) -> Path:
-        """Its compiled kernel."""
+        """The file with the convolution's compiled kernel."""
         return self._of_machine / self.scale / "convolution_kernels.so"
 
     @property
     def profile(self) -> Path:
-        """Its times in all placements."""
+        """The file with the convolution's times in all placements of its tensors."""
         return self._of_machine / self.scale / "convolution_profile.parquet"
 
 
@@ -85,7 +85,7 @@ class Paths(MachinePaths):
 
     @property
     def library(self) -> Path:
-        """Its compiled kernels."""
+        """The file with the step's compiled kernels."""
         return self._of_network / "kernels.so"
 
     @property
@@ -95,12 +95,12 @@ class Paths(MachinePaths):
 
     @property
     def timing_study(self) -> Path:
-        """Its kernels, timed in several ways."""
+        """The file with the times of the network's kernels, measured in several ways."""
         return self._of_network / "timing_study.json"
 
     @property
     def reference(self) -> Path:
-        """What the plain step computes, for verifying the others; a cache, not a result."""
+        """The file with results of the plain step, which other steps are verified against; a cache, not a result."""
         return self._of_network / "reference.json"
 
     def plan(self, optimizer: str, limit: Limit) -> Path:
@@ -112,11 +112,11 @@ class Paths(MachinePaths):
         return self._of_network / optimizer / limit.slug / "program.json"
 
     def record(self, optimizer: str, limit: Limit) -> Path:
-        """What running the program measured."""
+        """The file with the measurements of a run of the program."""
         return self._of_network / optimizer / limit.slug / "record.json"
 
     def framework(self, optimizer: str, limit: Limit) -> Path:
-        """What a framework's own step measured, on a machine with a GPU."""
+        """The file with the measurements of a framework's own step, on a machine with a GPU."""
         return self._of_network / optimizer / limit.slug / FRAMEWORK_FILE
 
     def modelled(self, optimizer: str, limit: Limit) -> Path:
@@ -141,5 +141,5 @@ class Paths(MachinePaths):
         return self._of_network / optimizer / "sweep"
 
     def sensitivity(self, limit: Limit) -> Path:
-        """What resampled kernel times did to the plans for a limit; nothing depends on it."""
+        """The file with the effect of resampled kernel times on the plans for a limit; nothing depends on it."""
         return self._of_network / "sensitivity" / f"{limit.slug}.json"

@@ -65,7 +65,7 @@ def called(graph: ChosenGraph, calls: Sequence[int]) -> ChosenGraph:
 
 
 def repeats(calls: Iterable[int]) -> list[int]:
-    """Those of the calls, by number, whose kernel ran before."""
+    """Return the positions of the calls whose kernel an earlier call already ran."""
     known: set[int] = set()
     found = []
     for number, kernel in enumerate(calls):
@@ -135,11 +135,11 @@ SWAP_ALL = "swap-all"
 RECOMPUTE = "recompute"
 """Nothing leaves: feature maps inside segments of the forward pass are dropped, and computed again."""
 RUN_RIVALS = (MANAGED_MEMORY, LRU_PAGING, SWAP_ALL, RECOMPUTE)
-"""Those that are programs."""
+"""Rivals that run as programs."""
 SAVE_ON_CPU = "save-on-cpu"
-"""What PyTorch's autograd saves waits in host memory: no plan, a step of its own."""
+"""Tensors that PyTorch's autograd saves wait in host memory. It is a step of PyTorch's own and has no plan."""
 GPU_RIVALS = (*RUN_RIVALS, SAVE_ON_CPU)
-"""All of them; `solve.gpu_rivals` simulates each."""
+"""All rivals on GPUs; `solve.gpu_rivals` simulates each."""
 
 
 # Certificate of a plan's lower bound: prices, from which the bound is computed again without a solver.
@@ -147,7 +147,7 @@ GPU_RIVALS = (*RUN_RIVALS, SAVE_ON_CPU)
 
 @dataclass(frozen=True)
 class KernelPrices:
-    """What kernels charge; those that are not named charge nothing.
+    """Prices of fast memory during kernels; during a kernel that is not named it is free.
 
     Attributes:
         kernels: indices, distinct and ascending.
@@ -160,7 +160,7 @@ class KernelPrices:
 
 @dataclass(frozen=True)
 class SpanPrices:
-    """What work pays that an engine has to do within spans of kernels.
+    """Prices of a copying engine's time within spans of kernels.
 
     Attributes:
         starts, ends: kernel indices: span j is [`starts[j]`, `ends[j]`).
@@ -195,7 +195,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class SlowPrices:
-    """What tensors pay tabled kernels for being slow there; what is not named pays nothing.
+    """Prices that tensors pay tabled kernels for being in slow memory there; a pair that is not named has price 0.
 
     Attributes:
         kernels: indices; one for each price.
@@ -386,7 +386,7 @@ class Plan:
 
     @property
     def solver_gap(self) -> float | None:
-        """The same to the bound that the solver claims, if it claims one."""
+        """Gap between the objective and the bound that the solver claims, as a share; None if it claims none."""
         return None if self.solver_bound_us is None else self._gap_to(self.solver_bound_us)
 
     def _gap_to(self, bound_us: float) -> float:

@@ -31,7 +31,7 @@ from autotm.model.graph import (
 SURE_ERRORS = 2.0
 """Standard errors by which an implementation must differ from the default before the difference counts."""
 TIE_NS = 1
-"""What equally fast implementations are behind the default, so that they are taken for their workspace alone."""
+"""Handicap of an implementation as fast as the default, ns: then only a smaller workspace speaks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,11 @@ class Profile:
         return min(self.base_us(kernel.computed_by(name)) for name in kernel.implementations)
 
     def extra_us(self, graph: Graph, kernel: Kernel, tensor: str) -> float:
-        """What `tensor` alone in slow memory adds to the kernel; by noise it may be less than nothing."""
+        """Return the microseconds that `tensor` alone in slow memory adds to the kernel; noise can make them negative.
+
+        Raises:
+            AutotmError: the profile has no such timing.
+        """
         extra_ns = self._beyond_ns(kernel, configuration(graph, kernel, {tensor}))
         if extra_ns is None:
             raise AutotmError(
@@ -140,7 +144,7 @@ class Profile:
         return {key: _read_ns(timing, fast) for key, timing in fast.items()}
 
     def _beyond_ns(self, kernel: Kernel, config: Configuration) -> int | None:
-        """What a configuration adds to all fast; None if it was not measured."""
+        """Return the nanoseconds that a configuration adds to the all-fast time; None if it was not measured."""
         timing, fast = self.timing(kernel, config), self.timing(kernel, all_fast(kernel))
         if timing is None or fast is None:
             return None
@@ -165,7 +169,7 @@ KEY_COLUMNS = {
     "implementation": "the way it is computed",
     "configuration": "a letter for each of its slots, D fast, P slow",
 }
-"""What identifies a row, with its meaning; the other columns are the fields of `Timing`."""
+"""Columns that identify a row, with their meanings; the other columns are the fields of `Timing`."""
 _TYPES = {
     **dict.fromkeys(KEY_COLUMNS, "string"),
     "min_ns": "int64",
@@ -238,7 +242,7 @@ def _read_text(path: Path) -> Profile:
         raise damaged(path, "profile", str(error)) from None
 
 
-# What a byte of slow memory costs a kernel, read off a profile: what misses of a cache are charged with.
+# Time that a byte of slow memory adds to a kernel, derived from a profile. Misses of a cache are charged at this rate.
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +253,12 @@ class SlowRates:
     write_us_per_byte: float
 
     def extra_us(self, read_bytes: int, written_bytes: int) -> float:
-        """What these bytes add."""
+        """Return the microseconds that these bytes of slow memory add to a kernel."""
         return read_bytes * self.read_us_per_byte + written_bytes * self.write_us_per_byte
 
 
 def slow_rates(graph: Graph, profile: Profile) -> Mapping[OpClass, SlowRates]:
-    """By op class: what tensors that alone were slow added to kernels, per byte, at the median byte.
+    """Return, by op class, the time per byte that tensors that alone were slow added to kernels, at the median byte.
 
     A median, and of differences that may be negative, because small extras of long kernels drown in noise. Only tensors
     that a kernel reads and does not write, or the reverse, tell. A class without such a one takes the rate of all

@@ -98,7 +98,7 @@ Instruction = KernelStep | MoveStep | StartMoveStep | WaitMoveStep
 
 @dataclass(frozen=True)
 class Program:
-    """What `runtime` executes: one training step as addresses in a fast and a slow pool.
+    """One training step as addresses in a fast and a slow pool, which `runtime` executes.
 
     Attributes:
         graph_hash: hash of the graph it belongs to.

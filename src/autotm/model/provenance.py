@@ -213,7 +213,7 @@ def versions() -> dict[str, str]:
 
 
 def installed_version(package: str) -> str | None:
-    """Of a package, without importing it; None where it is not installed."""
+    """Return the version of a package without importing it; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

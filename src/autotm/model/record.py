@@ -1,8 +1,8 @@
-"""What one run of a program measured, under the field names of the original artifact with their units.
+"""Measurements of one run of a program, under the field names of the original artifact with their units.
 
-And the same of a framework's own step (`torch.json`). Units: `_s` seconds, `_us` microseconds, `_bytes` or `bytes_`
-bytes, `_size` bytes. `dram` is the fast tier, `pmem` the slow one. docs/from-the-artifact.md lists what has another
-name, unit or meaning than in the artifact.
+Also the measurements of a framework's own step (`torch.json`). Units: `_s` seconds, `_us` microseconds, `_bytes` or
+`bytes_` bytes, `_size` bytes. `dram` is the fast tier, `pmem` the slow one. docs/from-the-artifact.md lists the fields
+that have another name, unit or meaning than in the artifact.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from autotm.model.cache import CacheCounts, PageCounts
 from autotm.model.limit import Limit
 
 PLAIN_STEP = "plain step"
-"""What a program was compared with: the step without a plan, all its tensors in fast memory."""
+"""Reference of a program's verification: the step without a plan, all its tensors in fast memory."""
 KERNEL_BY_KERNEL = "kernel by kernel"
-"""What a program was compared with: the same kernels, each with its own operands alone in device memory."""
+"""Reference of a program's verification: the same kernels, each with its own operands alone in device memory."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Record:
 
 @dataclass(frozen=True)
 class FrameworkRecord:
-    """What one run of PyTorch measured.
+    """Measurements of one run of PyTorch.
 
     Attributes:
         network, scale, batch: what ran; `batch` is samples a step.

@@ -44,7 +44,7 @@ class SlurmNode(BaseModel):
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a Slurm job was given of the node that it runs on.
+    """A Slurm job's share of the node that it runs on.
 
     Attributes:
         job: its number.
@@ -64,9 +64,9 @@ class Allocation:
 
     @classmethod
     def read(cls, environment: Mapping[str, str], ask: Callable[..., str]) -> Allocation | None:
-        """From the environment of a job, and from what `ask` says to `show job -d JOB` and `show node NODE`.
+        """Read the allocation from a job's environment, and `ask` Slurm `show job -d JOB` and `show node NODE`.
 
-        None outside of jobs, and in the shell of `salloc` on a node that it did not allocate.
+        Return None outside of jobs, and in the shell of `salloc` on a node that it did not allocate.
         """
         job, node = environment.get("SLURM_JOB_ID"), environment.get("SLURMD_NODENAME")
         if not job or not node:
@@ -84,7 +84,7 @@ class Allocation:
 
 @cache
 def allocation() -> Allocation | None:
-    """Of the Slurm job that this process is part of; None outside of jobs."""
+    """Return the allocation of the Slurm job that this process is part of; None outside of jobs."""
     return Allocation.read(os.environ, _scontrol)
 
 
@@ -107,7 +107,7 @@ def keep_to_allocation() -> None:
 
 
 def _scontrol(*arguments: str) -> str:
-    """What `scontrol` says; nothing where it cannot be asked."""
+    """Return the output of `scontrol`; empty if it cannot be run or fails."""
     try:
         done = subprocess.run(
             ["scontrol", "-o", *arguments], capture_output=True, text=True, timeout=_SCONTROL_S, check=False

@@ -1,6 +1,6 @@
-"""What Linux says of this computer: memory nodes, mounts, huge pages, and limits of control groups.
+"""Facts about this computer, read from Linux: memory nodes, mounts, huge pages, and limits of control groups.
 
-And its C compiler.
+The module also finds the C compiler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 from autotm.model.cores import parse_cpu_list, read_text
 from autotm.model.errors import AutotmError
 
-# What a container, a service or a job may take: limits of this process's control group and of those around it.
+# Limits on memory and processor time of a container, a service or a job: those of this process's control group and of
+# the groups around it.
 #
 # Sources: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, scheduler/sched-bwc.rst; cgroups(7).
 
@@ -29,14 +30,16 @@ _NO_LIMIT_BYTES = 1 << 60
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """The tightest limit of all groups around a process; `left_bytes` of another one, if that has less left."""
+    """The tightest memory limit of all control groups around a process, and the least that any of them has left."""
 
     limit_bytes: int
     left_bytes: int
 
 
 def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
-    """What the process may take and may still take; None where nothing limits it. Caches of files count as free.
+    """Return how much memory this process may use, and how much of that is left; None if no control group limits it.
+
+    Caches of files count as free.
 
     Args:
         root: where /proc and /sys are.
@@ -107,12 +110,12 @@ _SECTOR_BYTES = 512
 _PAGE_BYTES = mmap.PAGESIZE
 _RESERVE_BYTES = 32 << 20
 _RESERVE_SHARE = 0.02
-"""Of a node, left free: where the last pages are taken, the kernel kills processes instead of refusing memory."""
+"""Share of a node that is left free: once the last pages are taken, the kernel kills processes."""
 _SAID = {
     "read_bandwidth": "read_mb_per_s", "write_bandwidth": "write_mb_per_s",
     "read_latency": "read_ns", "write_latency": "write_ns",
 }  # fmt: skip
-"""What the firmware's table (ACPI HMAT) tells of a node, as Linux names it and as it is recorded."""
+"""Properties of a node in the firmware's table (ACPI HMAT): the name that Linux uses, and the name in records."""
 
 
 @dataclass(frozen=True)
@@ -138,13 +141,13 @@ class MemoryNode:
 
     @property
     def room_bytes(self) -> int:
-        """What can be bound to the node without driving it into the system's emergency reserve."""
+        """Bytes that can be bound to the node without reaching the system's emergency reserve."""
         return max(0, self.free_bytes - _RESERVE_BYTES - int(_RESERVE_SHARE * self.total_bytes))
 
 
 @dataclass(frozen=True)
 class Mount:
-    """Where a file system is mounted."""
+    """A mounted file system, with its folder and options."""
 
     folder: str
     device: str
@@ -168,7 +171,7 @@ class SystemMemory:
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """Of all nodes, with memory or without, ascending; none where the system does not tell."""
+        """Numbers of all memory nodes, with memory or without, ascending; empty if the system does not list them."""
         folders = (self._root / "sys/devices/system/node").glob("node[0-9]*")
         return tuple(sorted(int(folder.name.removeprefix("node")) for folder in folders))
 
@@ -186,7 +189,7 @@ class SystemMemory:
         return found
 
     def nodes_named(self, numbers: Iterable[int]) -> list[MemoryNode]:
-        """Those of `nodes` with these numbers."""
+        """Return the memory nodes with these numbers."""
         wanted = set(numbers)
         return [node for node in self.nodes if node.number in wanted]
 
@@ -206,26 +209,26 @@ class SystemMemory:
         )
 
     def distance(self, one: int, other: int) -> int | None:
-        """Between two nodes, in the system's units: 10 is local; None where it does not tell."""
+        """Return the distance between two nodes in the system's units (10 is local); None if it does not tell."""
         distances = next((node.distances for node in map(self._node, self.numbers) if node.number == one), ())
         place = self.numbers.index(other) if other in self.numbers else len(distances)
         return distances[place] if place < len(distances) else None
 
     @property
     def allowed_nodes(self) -> tuple[int, ...] | None:
-        """Those that this process may take memory of (cpuset); None where the system does not tell."""
+        """Numbers of the nodes whose memory this process may use (cpuset); None if the system does not tell."""
         found = re.search(r"Mems_allowed_list:\s*(\S+)", self._text("proc/self/status"))
         return tuple(parse_cpu_list(found[1])) if found else None
 
     @property
     def limit_bytes(self) -> int | None:
-        """What this process's container, service or job may take; None where nothing limits it."""
+        """Bytes of memory that this process's container, service or job may use; None if nothing limits it."""
         found = memory_limit(self._root)
         return found.limit_bytes if found else None
 
     @property
     def limit_left_bytes(self) -> int | None:
-        """What it may still take; None where nothing limits it."""
+        """Bytes that this process's container, service or job may still take; None if nothing limits it."""
         found = memory_limit(self._root)
         return found.left_bytes if found else None
 
@@ -268,7 +271,7 @@ class SystemMemory:
         return _number(self._text(f"sys/bus/dax/devices/{name}/size")) or 0
 
     def dax_device_align_bytes(self, name: str) -> int:
-        """What pieces of a device in `dax_devices` must be multiples of."""
+        """Return the alignment of a device in `dax_devices`: bytes that each mapped piece must be a multiple of."""
         return _number(self._text(f"sys/bus/dax/devices/{name}/align")) or 2 << 20
 
     def device_node(self, name: str) -> int | None:
@@ -289,7 +292,7 @@ class SystemMemory:
 
     @property
     def reserved_huge_pages(self) -> int:
-        """How many are set aside."""
+        """Number of huge pages that are set aside."""
         return _count(self._text("proc/meminfo"), "HugePages_Total")
 
     @property
@@ -304,15 +307,15 @@ class SystemMemory:
 
     @property
     def demotes(self) -> bool:
-        """Whether it moves pages that are little used to slower nodes."""
+        """Whether the system moves pages that are little used to slower nodes."""
         return self._text("sys/kernel/mm/numa/demotion_enabled") in {"true", "1"}
 
     def setting(self, name: str) -> str | None:
-        """What a file of settings holds, named below the root; None where the kernel has none of that name."""
+        """Return the content of a file of settings, by its path below the root; None if the kernel has no such file."""
         return self._text(name) if (self._root / name).exists() else None
 
     def may_set(self, name: str) -> bool:
-        """Whether this process may change it."""
+        """Return whether this process may write a file of settings, by its path below the root."""
         return os.access(self._root / name, os.W_OK)
 
     @property
@@ -321,7 +324,7 @@ class SystemMemory:
         return (self._root / "sys/kernel/mm/mempolicy/weighted_interleave").is_dir()
 
     def listed_bytes(self, node: int) -> int:
-        """Of a node, the most that a processor's lists of free pages hold, which the kernel does not count as free."""
+        """Return the most bytes of a node in a processor's lists of free pages, which Linux does not count as free."""
         pages = 0
         for zone in re.split(r"^Node ", self._text("proc/zoneinfo"), flags=re.MULTILINE):
             if zone.startswith(f"{node}, "):
@@ -331,7 +334,7 @@ class SystemMemory:
 
     @property
     def moved_bytes(self) -> tuple[int, int]:
-        """What was promoted to faster and demoted to slower nodes since the system started, by everyone together."""
+        """Bytes promoted to faster and demoted to slower nodes since the system started, of all processes together."""
         told = dict(line.split() for line in self._text("proc/vmstat").splitlines())
         promoted = int(told.get("pgpromote_success", 0))
         demoted = sum(int(count) for name, count in told.items() if name.startswith("pgdemote_"))
@@ -339,7 +342,7 @@ class SystemMemory:
 
     @property
     def governor(self) -> str:
-        """What sets the clock of the first core; empty where nothing is told."""
+        """The frequency governor of the first core; empty if Linux names none."""
         return self._text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 

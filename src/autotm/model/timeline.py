@@ -94,7 +94,7 @@ class Timeline:
     step_ns: int
 
     def of(self, lane: Lane) -> tuple[TimedOperation, ...]:
-        """What one stream did, in order."""
+        """Return the operations of one stream, in order."""
         return tuple(operation for operation in self.operations if operation.lane is lane)
 
 
@@ -102,7 +102,7 @@ class Timeline:
 
 
 class Engine(StrEnum):
-    """What works by itself: the kernels' stream, and a copy engine for each direction."""
+    """A part of a GPU that works by itself: the kernels' stream, or the copy engine of one direction."""
 
     COMPUTE = "compute"
     IN = "in"
@@ -111,7 +111,7 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineEvent:
-    """What an engine did for a while.
+    """A kernel or a copy that an engine ran.
 
     Attributes:
         engine: which.

@@ -1,4 +1,4 @@
-"""What a network trains with: the rule that updates each parameter, and how its gradients are clipped."""
+"""Settings of training: the rule that updates each parameter, and how gradients are clipped."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 _VARIABLE = "AUTOTM_JOBS_DUE"
-"""Of the environment: names the file that says which jobs a call does."""
+"""Environment variable that names the file with the jobs of a call."""
 _WAITING, _TRIED = "ahead-{output}-{key}.json", "ahead-{output}-{key}.tried"
 
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -64,10 +64,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Call:
-    """What a call of Snakemake was found to do.
+    """The jobs that a call of Snakemake is going to run.
 
     Attributes:
-        since_s: when it began, as files' times are given.
+        since_s: when the call began, in the unit of files' times.
         jobs: those that can be done with others of their rule and network.
     """
 
@@ -75,14 +75,14 @@ class Call:
     jobs: tuple[Job, ...]
 
     def tell(self, path: Path) -> None:
-        """Write it where the jobs that this process starts will look for it."""
+        """Write the call to `path`, and set the environment variable that names the file to child processes."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
         os.environ[_VARIABLE] = str(path.resolve())
 
     @classmethod
     def told(cls) -> Call:
-        """What the call that started this process does; nothing where that was not told."""
+        """Return the call that started this process, as `tell` wrote it; a call without jobs if nothing was written."""
         try:
             content = json.loads(Path(os.environ[_VARIABLE]).read_text(encoding="utf-8"))
             jobs = (Job(**{**one, **{key: tuple(one[key]) for key in ("inputs", "made")}}) for one in content["jobs"])
@@ -91,14 +91,17 @@ class Call:
             return cls(0.0, ())
 
     def beside(self, job: Job) -> Iterator[Job]:
-        """Its other jobs of the same rule and network that can be done by now; none where it does not share its own."""
+        """Yield the other jobs of the call with the rule and network of `job` that can be done by now.
+
+        None are given if the call does not list `job` itself.
+        """
         together = [other for other in self.jobs if _kind(other) == _kind(job)]
         if any(other.output == job.output for other in together):
             yield from (one for one in together if one.output != job.output and one.is_ready(self.since_s))
 
 
 def _kind(job: Job) -> tuple[Path, str]:
-    """Its network's folder and the name of its output, which tells the rule."""
+    """Return the folder of a job's network and the name of its output, which tells the rule."""
     path = Path(job.output)
     return path.parents[2], path.name
 
@@ -121,11 +124,11 @@ class Waiting:
         self._known = known
 
     def file(self, job: Job) -> Path:
-        """Where the output of a job waits, if it was made from what is there now."""
+        """Return the path where the output of a job waits if it was made from the present inputs."""
         return self._path(_WAITING, job)
 
     def forget(self, job: Job) -> None:
-        """Remove what waits for a job, and what was noted of it."""
+        """Remove the output that waits for a job, and the notes about it."""
         output = Path(job.output)
         for path in output.parent.glob(f"ahead-{output.stem}-*"):
             path.unlink(missing_ok=True)
@@ -217,7 +220,7 @@ def work(
         seen |= {one.output for one in some}
         with contextlib.ExitStack() as stack:
             mine = [one for one in some if stack.enter_context(_alone(one, waits=False))]
-            # What another job has made meanwhile is not ready any more, or waits.
+            # An output that another job has made meanwhile is not ready any more, or waits.
             ready = [one for one in mine if one.is_ready(call.since_s) and not waiting.file(one).exists()]
             if due := [one for one in ready if not waiting.was_tried(one, call)]:
                 _make_ahead(due, waiting, make, call, begin)
@@ -271,7 +274,7 @@ def _alone(job: Job, *, waits: bool) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _logged(jobs: Sequence[Job]) -> Iterator[None]:
-    """What is logged meanwhile also goes where these jobs will look for it."""
+    """Also write the log messages of the `with` block to a file for each of these jobs, which the job reads later."""
     with contextlib.ExitStack() as stack:
         for job in jobs:
             path = _log_ahead(job)
@@ -289,7 +292,7 @@ def _log_ahead(job: Job) -> Path:
 
 
 def _changed_s(path: str) -> float:
-    """When a file changed; 0 where there is none."""
+    """Return when a file last changed, in seconds; 0 if it does not exist."""
     try:
         return Path(path).stat().st_mtime
     except OSError:
@@ -297,7 +300,7 @@ def _changed_s(path: str) -> float:
 
 
 def _digest(paths: Iterable[str]) -> bytes:
-    """Of the contents of files, in order."""
+    """Return the SHA-256 of the contents of files, in order."""
     found = hashlib.sha256()
     for path in paths:
         with Path(path).open("rb") as file:

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepFiles:
-    """What a bundle has of a step.
+    """The files of a step in a bundle, with the processor and limit that they are for.
 
     Attributes:
         target: of the kernels.
@@ -117,7 +117,7 @@ def _gpu_step(
 
 
 MOST_BYTES = 30_000_000
-"""What a bundle is meant to stay below; weights that came with a network can be more."""
+"""Size that a bundle should stay below; weights that came with a network can exceed it."""
 _ENTRY = "autotm.profile.host_commands"
 _PACKAGE = Path(autotm.__file__).parent
 _PYTHON = re.compile(r"3\.\d+")
@@ -125,7 +125,7 @@ _PYTHON = re.compile(r"3\.\d+")
 
 @dataclass(frozen=True)
 class Bundled:
-    """What a bundle came to.
+    """The bundle that was made.
 
     Attributes:
         file: the archive.
@@ -228,12 +228,12 @@ def _require_made(paths: Paths, optimizer: str, limit: Limit) -> None:
 
 
 def _cpu_step(context: Context, paths: Paths, optimizer: str, limit: Limit, folder: Path) -> StepFiles:
-    """A step for processors: all of it is there, but for what calibrates."""
+    """Return the files of a step for processors: the study's own, and kernels for calibration, made in `folder`."""
     from autotm.kernels.calibration_kernels import make_co_runners, make_rate_kernels
     from autotm.kernels.target import cpu_flags, machine_target
     from autotm.profile.host_commands import CPU
 
-    # What is damaged is found at home, and before anything is compiled.
+    # Read every file here: damage is found before anything is compiled, not on the computer that runs the bundle.
     plan = load(paths.plan(optimizer, limit), "plan", Plan)
     load(paths.program(optimizer, limit), "program", Program)
     load(paths.graph, "graph", Graph)
@@ -259,7 +259,7 @@ def _cpu_step(context: Context, paths: Paths, optimizer: str, limit: Limit, fold
 
 
 def _step_files(study: Study, context: Context, paths: Paths, made: StepFiles, folder: Path) -> dict[str, bytes]:
-    """What is of the step, by path in the bundle; `folder` is for what is made on the way."""
+    """Return the contents of the step's files by path in the bundle; files that are made first go to `folder`."""
     from autotm.memory.copies import compile_library, copy_source
     from autotm.profile.host_commands import Settings
 
@@ -307,7 +307,7 @@ def _values(graph: Graph) -> list[str]:
 
 
 def _own_files(modules: list[Path]) -> dict[str, bytes]:
-    """The modules of autotm, and what says that it is autotm."""
+    """Return autotm's modules, metadata and licence, by path in the bundle."""
     below = {f"site/{path.relative_to(_PACKAGE.parent).as_posix()}": path.read_bytes() for path in modules}
     named = f"site/autotm-{metadata.version('autotm')}.dist-info"
     about = {f"{named}/METADATA": (metadata.distribution("autotm").read_text("METADATA") or "").encode()}

@@ -1,6 +1,6 @@
-"""What starts a bundle, as its `__main__.py`: `python FOLDER check|run|profile`. Needs Python 3.7 and nothing else.
+"""Start a bundle, as its `__main__.py`: `python FOLDER check|run|profile`. The module needs only Python 3.7.
 
-It looks whether Python, computer and files are those that the bundle was made for before anything of it is loaded.
+It checks that Python, computer and files are those that the bundle was made for, before it loads any of the files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sysconfig
 from pathlib import Path
 
 FORMAT = 1
-"""Of the manifest, which `autotm.stages.bundle_files` writes."""
+"""Format number of the manifest, which `autotm.stages.bundle_files` writes."""
 _NO_DRIVER = (
     "this bundle is for an NVIDIA GPU, and no driver of NVIDIA's is here (libcuda.so.1): install it (nvidia-smi then "
     "lists the GPU), or run this on a computer that has one"

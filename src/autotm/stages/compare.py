@@ -28,12 +28,12 @@ _LOG = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
 Values = Mapping[str, Array]
 NOTHING = "nothing"
-"""What the record says of a step that was compared with no source."""
+"""The record's entry for a step that was compared with no source."""
 STEPS = 2
 _ALLOWED = 3.0
-"""Times the error of the source's own float32."""
+"""Largest allowed error, as a multiple of the error of the source's own float32."""
 _ROUNDING = 1e-5
-"""Of a result's norm, and of the typical size of all gradients: sums in another order."""
+"""Error allowed for sums in another order, as a share of a result's norm and of the gradients' typical size."""
 _LARGE = 0.5
 """Relative errors beyond come from no roundings: results that are taken for each other, say. Roundings that decide
 whether a ReLU lets a value through made 0.07 of a gradient (Inception v3, batch norm over four values)."""

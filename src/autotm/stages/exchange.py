@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autotm.profile.store import Merged
 
 
-# What was measured and placed for a network as one file, to be looked at, checked and compared elsewhere.
+# Measurements and plans of a network as one file, to be looked at, checked and compared elsewhere.
 #
 # The file is a zip of `manifest.json` (kind, format, the SHA-256 of each file, where they come from) and the files of
 # the pipeline as they are, by their paths below the results. Machine code is not among them: it is of one machine.
@@ -48,7 +48,7 @@ _PROFILE, _TEXT_PROFILE = "profile.parquet", "profile.json"
 
 @dataclass(frozen=True)
 class Imported:
-    """What became of the files of an export: `added` were not there, `replaced` were others, `kept` were the same."""
+    """Files of an export by their fate: `added` were missing here, `replaced` differed, `kept` were the same."""
 
     added: tuple[Path, ...]
     replaced: tuple[Path, ...]
@@ -126,7 +126,7 @@ def _read(file: Path) -> dict[str, bytes]:
 
 
 def _unreadable(file: Path, name: str, error: DamagedFileError) -> DamagedFileError:
-    """As `error`, which is of a copy of one of the files, but of the export."""
+    """Return the error of the export for `error`, which reading a copy of one of its files raised."""
     if isinstance(error, FileVersionError):
         return outdated_results(file, name, error.origin)
     return damaged_results(file, f"{name}: {str(error).split('; remove it')[0]}")

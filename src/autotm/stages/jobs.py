@@ -52,7 +52,7 @@ class Reason:
 
     @classmethod
     def of(cls, error: BaseException) -> Reason:
-        """What an exception that ended a job means to a user."""
+        """Return the reason and remedy, for a user, of an exception that ended a job."""
         if isinstance(error, AutotmError):
             return cls(_one_line(str(error)), f"as it says; {_AGAIN}")
         if isinstance(error, MemoryError):
@@ -64,12 +64,12 @@ class Reason:
 
     @classmethod
     def of_signal(cls, number: int) -> Reason:
-        """What it means that a signal ended a job."""
+        """Return the reason and remedy, for a user, of a signal that ended a job."""
         name = signal.Signals(number).name if number in list(signal.Signals) else "unknown"
         return cls(f"killed by signal {number} ({name})", _OF_SIGNALS.get(number, _FAULT))
 
     def leave(self, log: Path) -> None:
-        """Write it beside the log of a job that ends badly."""
+        """Write the reason to a file beside the log of the failed job."""
         write_json(_reason_file(log), KIND, asdict(self))
 
 
@@ -103,7 +103,7 @@ class FailedJob:
 
     @classmethod
     def read(cls, rule: str, wildcards: Mapping[str, str], log: Path) -> FailedJob:
-        """With the reason that the job left, if it did."""
+        """Return the failed job with the reason that it left in a file, or with a general one if it left none."""
         try:
             content = read_json(_reason_file(log), KIND)
             return cls(rule, wildcards, log, Reason(content["why"], content["remedy"]))
@@ -121,7 +121,9 @@ class FailedJob:
 
 
 def page(failed: Sequence[FailedJob], done: int, total: int, made: Iterable[str], missing: Iterable[str]) -> str:
-    """What a user needs to go on: jobs that failed alike share their lines, and jobs that waited for them go unnamed.
+    """Return the page that tells a user which jobs failed, why, and how to go on.
+
+    Jobs that failed for the same reason share its lines. Jobs that only waited for failed ones are not named.
 
     Args:
         failed: the jobs that failed.
@@ -190,7 +192,7 @@ def supervised(on_signal: Callable[[int], bool]) -> None:
     sys.exit(status)
 
 
-# What every script of a rule does around its stage: it logs to the rule's file, and ends with one message.
+# The work of every script of a rule around its stage: it logs to the rule's file, and ends with one message.
 
 CONFIG, RESULTS = Path("config"), Path("results")
 """Folders of config and results, relative to Snakemake's working folder."""
@@ -204,7 +206,7 @@ class RuleJob:
 
     @cached_property
     def context(self) -> Context:
-        """With the machine that its path names."""
+        """The context of the job's stage, with the machine that the path of its output names."""
         wildcards, params = self._job.wildcards, self._job.params
         name, _, threads = wildcards.machine.removesuffix("t").rpartition("-")
         machine = load_machine(CONFIG / "machines" / f"{name}.yaml", int(threads))
@@ -212,7 +214,7 @@ class RuleJob:
 
     @property
     def paths(self) -> Paths:
-        """The files of its network."""
+        """The files of the job's network."""
         return Paths(RESULTS, self.context.machine, self._job.wildcards.scale, self._job.wildcards.network)
 
 

@@ -204,7 +204,7 @@ def trace_stage(
     return found
 
 
-# What was measured while others held the cores: found, and measured once more.
+# Measurements that were taken while others held the cores are found, and taken once more.
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def export_program_stage(
 
 
 def potential_stage(context: Context, config: SolveConfig, paths: Paths, limit: Limit) -> Potential:
-    """What recomputation and another order of kernels could save at most, against the synchronous plan for a limit."""
+    """Bound the time that recomputation and a new order of kernels could save on the synchronous plan for a limit."""
     from autotm.solve.potential import potential
     from autotm.solve.problem import Problem
 
@@ -161,7 +161,7 @@ def sensitivity_stage(
 
 
 def options_of(context: Context, config: SolveConfig) -> SolveOptions:
-    """What the solver is told: what the config says, and what the machine's kernels can use."""
+    """Return the solver's options, from the config, the random seed and the needs of the machine's kernels."""
     from autotm.solve.options import SolveOptions
 
     fast_only = context.machine.fast_operands_only

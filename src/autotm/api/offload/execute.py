@@ -75,7 +75,7 @@ def schedule(plan: Plan, layout: Layout, places: dict[str, int], kernels: int) -
 
 
 _POISON_BYTE = 0xFF
-"""Of a NaN, in every floating-point type."""
+"""Byte that repeated gives a NaN in every floating-point type."""
 
 
 @dataclass

@@ -126,7 +126,7 @@ def _with_own_memory(graph: fx.Graph, taken: set[int], node: Node) -> Node:
 
 
 def storage_of(value: torch.Tensor) -> int:
-    """What tensors that share memory share; valid as long as one of them lives."""
+    """Return a key that tensors with shared memory have in common; it is valid as long as one of them lives."""
     return value.untyped_storage()._cdata  # noqa: SLF001 - as PyTorch's partitioners tell storages apart
 
 
@@ -167,7 +167,7 @@ def _dropout(value: torch.Tensor, p: float, train: bool | None) -> tuple[torch.T
 
 
 def _dropout_backward(gradient: torch.Tensor, noise: torch.Tensor, scale: float) -> torch.Tensor:
-    """Of `_dropout`; `noise` has the scale in it."""
+    """Return the gradient of `_dropout`; `noise` already contains the scale."""
     del scale
     return gradient * noise
 
@@ -338,7 +338,7 @@ class _Reader:
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in what a node gives: a tensor, several, or none."""
+    """Yield the tensors in a node's value, which is a tensor, a list or tuple of values, or neither."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, tuple | list):
@@ -347,7 +347,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 
 
 Values = list[Any]
-"""What each node gave, by its slot; None before, and after it is given up."""
+"""The value of each node, by its slot; None before the node ran, and after its value was released."""
 Call = Callable[[Values], Any]
 
 
@@ -361,7 +361,7 @@ class Slots:
         return self._places[node]
 
     def empty(self) -> Values:
-        """No values yet."""
+        """Return the list of values before any node ran: None in every slot."""
         return [None] * len(self._places)
 
     def call(self, node: Node) -> Call:
@@ -390,7 +390,7 @@ def bytes_of(value: torch.Tensor) -> torch.Tensor:
 
 
 def keep(step: Step, slots: Slots, values: Values, operator: Operator, found: Any) -> dict[int, torch.Tensor]:
-    """Take what an operator gave, and make the views of it while it is there; the bytes of each storage it made."""
+    """Store an operator's result, make the views of it, and return the bytes of each storage that it made."""
     values[slots[operator.node]] = found
     for view in operator.views:
         values[slots[view]] = slots.call(view)(values)

@@ -48,7 +48,7 @@ _CLASSES = (
     (OpClass.REDUCTION, ("sum", "mean", "softmax", "amax", "var", "loss", "embedding_dense_backward")),
     (OpClass.DATA_MOVEMENT, ("clone", "copy", "cat", "stack", "embedding", "index", "gather", "_backward_slice")),
 )
-"""What an operator does to memory, by what its name has in it; all others are elementwise."""
+"""Class of an operator by parts of its name, the first that fits; all other operators are elementwise."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class OffloadedStep:
         return MeasuredStep(found[0], self._argument_bytes() + peak_bytes, step_s)
 
     def summary(self) -> OffloadSummary:
-        """What is planned, with a bound."""
+        """Return the plan's memory, moves and predicted time, with a lower bound of the time."""
         plan, graph = self._planned.plan, self._planned.graph
         moved = {
             tier: sum(graph.by_name[move.tensor].size_bytes for move in plan.moves if move.destination is tier)
