@@ -97,7 +97,7 @@ _TASKS_PER_PROCESS = 2
 
 @dataclass(frozen=True)
 class Held:
-    """What a folder of objects holds.
+    """Contents of a folder of object files.
 
     Attributes:
         code: the object file of each kernel, by symbol and identity (`code_key`).
@@ -109,7 +109,7 @@ class Held:
 
 
 def hash_of_sources(files: Sequence[Path]) -> str:
-    """Of what modules do, wherever other modules of ours are: their lines but for imports of those."""
+    """Hash the lines of modules, except imports from autotm, so that moving other modules of autotm keeps the hash."""
     lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
     return hashlib.sha256("\n".join(line for line in lines if not line.startswith("from autotm")).encode()).hexdigest()
 
@@ -120,7 +120,7 @@ def code_key(symbol: str, identity: str) -> str:
 
 
 def held_in(folder: Path) -> Held:
-    """What the lists in `folder` say; a list that cannot be read, or whose object is gone, holds no code."""
+    """Read the lists in `folder`: skip one that cannot be read, and take no code from one whose object file is gone."""
     found = Held()
     for listing in folder.glob("*.json"):
         try:
@@ -228,7 +228,7 @@ class KernelFacts:
 
     @classmethod
     def of(cls, kernel: ScheduledKernel, target: tvm.target.Target) -> KernelFacts:
-        """Of a kernel, named after its operation and its code."""
+        """Return the facts of a kernel, whose symbol names its operation and a hash of its code."""
         digest = identity(kernel.func, target)
         return cls(
             symbol=f"{kernel.op}_{digest[:12]}",
@@ -252,12 +252,12 @@ class KernelFacts:
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.workspaces)
 
     def to_json(self) -> dict[str, Any]:
-        """As what JSON can say."""
+        """Return the facts as a dictionary that JSON can write."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> KernelFacts:
-        """What `to_json` said."""
+        """Return the facts that `to_json` wrote."""
         read = {
             "op_class": OpClass(found["op_class"]),
             "workspaces": tuple((tuple(shape), dtype) for shape, dtype in found["workspaces"]),
@@ -273,7 +273,7 @@ class KernelFacts:
 # the same function neither schedules nor compiles it.
 
 _SOURCES_HASH = hash_of_sources(sorted(Path(__file__).parent.rglob("*.py")))
-"""Schedules change with this package."""
+"""Hash of this package, with which schedules change."""
 
 
 def function_hash(func: tirx.PrimFunc) -> str:

@@ -205,14 +205,14 @@ def measure_cores(work: Callable[[], None], min_s: float) -> float:
 # Compiled kernels: loading them, and binding them to memory so that a call does nothing but compute.
 
 FRAMEWORK_CALL = "autotm.framework"
-"""What compiled code calls where PyTorch computes a kernel (`torch_operators.py`)."""
+"""Name of the function that compiled code calls where PyTorch computes a kernel (`torch_operators.py`)."""
 ONNX_CALL = "autotm.onnx"
-"""What compiled code calls where ONNX's reference computes a kernel (`onnx_operators.py`)."""
+"""Name of the function that compiled code calls where ONNX's reference computes a kernel (`onnx_operators.py`)."""
 _FRAMEWORKS = {
     FRAMEWORK_CALL: ("autotm.kernels.torch_operators", "torch", "PyTorch"),
     ONNX_CALL: ("autotm.kernels.onnx_operators", "onnx", "ONNX"),
 }
-"""The module that answers a call, the package that it needs, and what people call that."""
+"""By function: the module that answers the call, the package that the module needs, and the package's usual name."""
 
 Array = npt.NDArray[Any]
 BoundKernel = Callable[[], None]

@@ -1,4 +1,4 @@
-"""What schedules know of the target machine: vector width, registers, caches, and the tile sizes that follow."""
+"""The target machine as schedules know it: vector width, registers, caches, and the tile sizes that follow."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ _VECTORS_PER_TILE = 4  # Of sums in registers at most.
 
 @dataclass(frozen=True)
 class Parallelism:
-    """What the schedules of memory-bound kernels need to know: threads, and float32 lanes of a vector."""
+    """The target machine for schedules of memory-bound kernels: threads, and float32 lanes of a vector."""
 
     threads: int
     lanes: int

@@ -228,7 +228,7 @@ _DECODERS: dict[str, Callable[[Any, Sequence[torch.Tensor]], Any]] = {
     "complex": lambda held, _: complex(*held),
     "device": lambda held, _: torch.device(held),
 }
-"""What `Operation` writes as a mapping, by its key; the other keys hold names in PyTorch."""
+"""Decoders of values that `Operation` writes as a mapping, by the mapping's key; other keys hold names in PyTorch."""
 
 
 def _view(address: int, shape: Sequence[int], kind: str) -> torch.Tensor:

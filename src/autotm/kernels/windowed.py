@@ -174,7 +174,7 @@ _INT8_MAX = 127  # Places in a window that int8 can hold.
 
 
 def _least(dtype: str) -> tirx.Expr:
-    """What is no larger than anything of that type."""
+    """Return the least value of a type: minus infinity for floating-point numbers."""
     is_real = str(dtype).startswith("float")
     return tirx.const(0, dtype) - tirx.infinity(dtype) if is_real else tirx.min_value(dtype)
 
@@ -184,7 +184,7 @@ _LARGEST = te.comm_reducer(
     _least,
     name="max",
 )
-"""Of windows of nothing but -inf it is -inf, where TVM's own is the lowest finite number. NaN counts for nothing."""
+"""The maximum of -inf alone is -inf; TVM's own maximum is then the lowest finite number. NaN counts for nothing."""
 
 
 def max_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, dilation: Pair = (1, 1)) -> te.Tensor:
@@ -326,7 +326,7 @@ def depthwise_conv2d_weight_gradient(
 
 
 def _term(grid: Grid, x: te.Tensor, at: tuple[tirx.Expr, ...], multiple: int) -> tirx.Expr:
-    """What feature `at[-1]` reads of its channel; zero outside the image."""
+    """Return the element of `x` that feature `at[-1]` reads from its channel; zero outside the image."""
     n, h, v, k = at
     channel = k if multiple == 1 else k // multiple
     return grid.inside(h, v, lambda: x(n, h, v, channel), tirx.const(0.0, x.dtype))
@@ -338,7 +338,7 @@ def _term(grid: Grid, x: te.Tensor, at: tuple[tirx.Expr, ...], multiple: int) ->
 
 MODES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn")
 METHODS = {"nearest_neighbor": (0, 0), "linear": (0, 1), "cubic": (-1, 2)}
-"""What a result reads, from the pixel at or before its position: first and last offset."""
+"""First and last pixel that a result reads, as offsets from the pixel at or before its position, by method."""
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,7 @@ class Line:
 
     @classmethod
     def of(cls, extent: int, results: int, mode: str, method: str, rounding: str, alpha: float) -> Line:
-        """By the names that Relax's `resize2d` gives to modes, methods and roundings."""
+        """Make a line from the names that Relax's `resize2d` gives to modes, methods and roundings."""
         step, first, unit = 2 * extent, extent - results, 2 * results
         if mode == "align_corners":
             step, first, unit = extent - 1, 0, max(results - 1, 1)

@@ -208,7 +208,7 @@ _MATRIX = 2
 _INJECTIVE = {"op_pattern": 2}
 """Lets elementwise work behind be fused: TVM does not see through an index that is itself looked up."""
 _KERNEL = re.compile(r"embedding\d*")
-"""What the kernel functions of lookups are called."""
+"""Pattern of the names of lookups' kernel functions."""
 
 
 @legalizes("relax.take")

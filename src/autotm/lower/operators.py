@@ -44,7 +44,7 @@ def fold_transposes(module: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class _Operand:
-    """What an operand is made of: `source`, with its axes in `order`, times `factor`."""
+    """An operand as the value that it is made of: `source`, with its axes in `order`, times `factor`."""
 
     source: relax.Expr
     order: Ints

@@ -25,7 +25,7 @@ _NO_GRADIENT = re.compile(r"FPrimalGradient has not been registered for ([\w.]+)
 
 @dataclass(frozen=True)
 class Argument:
-    """What a step is given, and how it is filled before the first one."""
+    """An argument of a step: its role, and how it is filled before the first step."""
 
     role: Role
     initial: Fill
@@ -33,7 +33,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Result:
-    """What a step returns: the name of its tensor, and the argument whose memory that takes, if any."""
+    """A result of a step: the name of its tensor, and the argument whose memory the tensor takes, if any."""
 
     name: str
     replaces: str | None = None

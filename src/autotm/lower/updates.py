@@ -66,7 +66,7 @@ class _Trained:
 
 @dataclass
 class _Shared:
-    """What updates of several parameters read: the coefficient of clipped gradients, and the factors of each rule."""
+    """Values that several updates read: the coefficient of clipped gradients, and the factors of each rule."""
 
     fixed_rates: bool
     clip: relax.Var | None = None

@@ -1,4 +1,4 @@
-"""What copies take on this machine: alone, by threads and kinds of store, and beside kernels."""
+"""Times of copies on this machine: alone, by threads and kinds of store, and beside kernels."""
 
 from __future__ import annotations
 
@@ -211,19 +211,19 @@ def copy_curves(
 
 
 def methods_to_measure(threads: int) -> list[CopyMethod]:
-    """Those that a copy engine of so many threads can choose from."""
+    """List the methods that a copy engine of `threads` threads can choose from."""
     counts = sorted({*(1 << power for power in range(threads.bit_length())), threads})
     streaming = [Stores(widest_store(), ahead) for ahead in AHEAD_BYTES] if widest_store() else []
     return [CopyMethod(count, stores) for count in counts for stores in (PLAIN, *streaming)]
 
 
-# What copies and the kernels beside them take from each other.
+# The time that copies and the kernels beside them add to each other.
 
 
 def contention(
     async_copy: AsyncCopy, co_runners: Mapping[OpClass, Callable[[], None]], effort: Effort, watch: Watch
 ) -> dict[OpClass, Contention]:
-    """What the copy and each co-runner take from each other, over the time that the copy takes alone.
+    """Measure the time that the copy and each co-runner add to each other, as a share of the copy's time alone.
 
     Each co-runner runs for as long as the asynchronous copy takes, and then as often without it, until what the copy
     adds to it is known to the effort's share of the copy's time, and again where `watch` says that others held the

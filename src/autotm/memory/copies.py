@@ -105,13 +105,13 @@ PLAIN = Stores(0)
 
 
 def copy_source() -> Path:
-    """What these functions are compiled from."""
+    """Return the path of the C source that the copy functions are compiled from."""
     return Path(__file__).with_name("copy.c")
 
 
 @functools.cache
 def _functions() -> ctypes.CDLL:
-    """The library with its signatures; not at import, because planning needs no copies and so no compiler."""
+    """Load the library and declare its signatures; not at import, as planning needs no copies and so no compiler."""
     library = compiled(copy_source())
     pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     for name, result, arguments in (

@@ -38,7 +38,7 @@ class Strict(BaseModel):
 
 
 class KernelCost(Strict):
-    """What a byte of a kernel's slow operand adds to the kernel's time."""
+    """Time that each byte of a slow operand adds to a kernel's time."""
 
     read_ns_per_byte: _Cost = Field(description="of what the kernel reads")
     write_ns_per_byte: _Cost = Field(description="of what it writes; a workspace is written and read")
@@ -127,13 +127,13 @@ class Contraction(_Sourced):
 
 
 class CopyingThread(_Sourced):
-    """What one thread that copies can have under way, with its source."""
+    """Cache lines that one copying thread can have in flight, with the source of the number."""
 
     lines_in_flight: int = Field(gt=0, description="cache lines of 64 bytes that it waits for at a time")
 
 
 class FastMemory(Strict):
-    """What is known of the memory that programs would rather use."""
+    """Published rates and latency of the memory that programs would rather use."""
 
     read: Rate = Field(description="reads only")
     read_twice_written: Rate = Field(description="two bytes read for each byte written")
@@ -142,7 +142,7 @@ class FastMemory(Strict):
 
 
 class SlowMemory(FastMemory):
-    """What is known of the memory that is emulated."""
+    """Published rates and latency of the memory that is emulated."""
 
     written: Rate = Field(description="writes only, by streaming stores")
 

@@ -87,7 +87,7 @@ class Device(ABC):
 
     @abstractmethod
     def peak(self, call: Callable[[], Any]) -> tuple[Any, int]:
-        """What a call gives, and by how many bytes its allocations exceeded at most what was there before."""
+        """Return the call's result, and the bytes by which allocations at their peak exceeded those before the call."""
 
 
 class Copies(ABC):

@@ -1,4 +1,4 @@
-"""What copies between a machine's memories take, alone and beside kernels, and how fast it computes."""
+"""Times of copies between a machine's memories, alone and beside kernels, and how fast the machine computes."""
 
 from __future__ import annotations
 

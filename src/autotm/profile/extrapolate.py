@@ -74,7 +74,7 @@ def extrapolate(profiled: Sequence[tuple[Graph, Profile]], batch: int, scale: st
 
 
 def _shape_free(graph: Graph) -> tuple[object, ...]:
-    """What must be the same at every batch."""
+    """Return the parts of a graph that must be the same at every batch."""
     kernels = tuple((kernel.name, kernel.op, len(kernel.inputs), len(kernel.outputs)) for kernel in graph.kernels)
     tensors = {
         (tensor.name, tensor.role, tensor.dtype, tensor.producer, tensor.readers, tensor.alias_of, len(tensor.shape))

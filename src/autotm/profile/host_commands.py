@@ -45,7 +45,7 @@ CPU, CUDA = "cpu", "cuda"
 
 @dataclass(frozen=True)
 class Settings:
-    """What is in a bundle, and how the study measures it (`step/bundle.json`).
+    """Description of a bundle, and how the study measures it (`step/bundle.json`).
 
     Attributes:
         target: of the kernels: `cpu` or `cuda`.
@@ -79,7 +79,7 @@ class Settings:
 
 T = TypeVar("T")
 _KINDS: dict[type, str] = {Settings: "bundle", Graph: "graph", Plan: "plan", Program: "program", Links: "links"}
-"""What is read by its type, from the file of that name."""
+"""Kind of the file that each type is read from; the file has that name."""
 
 
 class Contents:
@@ -92,7 +92,7 @@ class Contents:
     """
 
     def __init__(self, folder: Path, threads: int | None) -> None:
-        """Use as many threads as the kernels were built for, or so many.
+        """Use `threads` threads; if None, as many as the kernels were built for.
 
         Raises:
             BadInputError: this computer has too few cores, or not the slow memory of the file.
@@ -122,7 +122,7 @@ class Contents:
         return FatbinLibrary.load(self.folder / "kernels.fatbin.zip")
 
     def open_gpu(self) -> OpenDevice:
-        """What opens the machine's GPU with these kernels."""
+        """Return the function that opens the machine's GPU with these kernels."""
         return partial(open_machines_gpu, self.machine, self.fatbin)
 
     def calibration(self, name: str) -> tuple[KernelLibrary, CalibrationKernels]:

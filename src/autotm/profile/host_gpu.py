@@ -48,7 +48,7 @@ def compared(graph: Graph, program: Program, counts: Counts, seed: int, steps: i
 def step_seconds(
     graph: Graph, program: Program, counts: Counts, seed: int, rounds: int, opened: OpenDevice
 ) -> list[float]:
-    """What whole steps took, each waited for, after a warm-up."""
+    """Time `rounds` whole steps after a warm-up, each waited for; returns the seconds of each."""
     seconds = []
     with _prepared(graph, program, counts, opened) as executor:
         executor.arguments.fill(seed)

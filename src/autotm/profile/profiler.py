@@ -120,10 +120,11 @@ _STRETCH_NS = 2 * TICK_NS
 def undisturbed(
     jobs: Iterable[Job], run: Callable[[Job], Round[Result]], watch: Watch
 ) -> Iterator[tuple[Result, bool]]:
-    """What `run` makes of each job, and whether others disturbed it all the same.
+    """Yield the result of `run` for each job, and whether others disturbed the job all the same.
 
-    Those that were disturbed go to the end of the queue. When the patience of `watch` is spent, they are given as they
-    are; and once more, if the rest went well and so long that patience lasts for more.
+    Jobs that were disturbed go to the end of the queue. When the patience of `watch` is spent, their results are
+    yielded as they are. They run and are yielded once more if the other jobs went well for so long that patience lasts
+    for more.
     """
     queue, given_up = deque(jobs), deque[Job]()
     while queue:
@@ -192,7 +193,7 @@ class _Bench:
         return case.configurations[:1] if knows_waits else case.configurations
 
     def stored(self, case: Case, config: Configuration) -> Timing | None:
-        """What the store has of a case, if that was timed in turn with the same default implementation."""
+        """Return the timing of a case in the store; None if there is none, or it was timed beside another default."""
         timing = self.store.get(self.key(case, config))
         is_reference = case.is_default or "P" in config
         if timing is None or is_reference or timing.default_identity == case.default_identity:
@@ -269,14 +270,14 @@ def timing_context(machine: Machine, step: str = "") -> str:
 
 
 def describe_context(store: KernelStore, machine: Machine, step: str = "") -> str:
-    """As `timing_context`, and let the store know what is behind it."""
+    """Return `timing_context`, and write the facts that it stands for to the store."""
     context = timing_context(machine, step)
     store.describe(context, json.dumps(_context(machine, step), sort_keys=True))
     return context
 
 
 def _context(machine: Machine, step: str) -> dict[str, object]:
-    """What all timings of this process share, as JSON."""
+    """Return the facts that all timings of this process share, as JSON can write them."""
     return {
         **({"step": step} if step else {}),
         "slow_tier": deciding(machine.slow_tier),

@@ -42,7 +42,7 @@ _STEP = "step", DEFAULT_IMPLEMENTATION
 def all_fast_timings(
     steps: Sequence[Graph], kernels_ns: Sequence[npt.NDArray[np.int64]], *, disturbed: bool
 ) -> dict[tuple[str, str], Timing]:
-    """What each implementation of each kernel took.
+    """Return the all-fast timing of each implementation of each kernel, by identity and implementation.
 
     A kernel that the step calls several times takes in each round the mean of these calls, so that all kernels sum up
     to what the step took. Other implementations are paired with the default one at the same places of the step.
@@ -115,7 +115,7 @@ def profile_in_step(
 
 
 def all_fast_us(graph: Graph, profile: Profile) -> float:
-    """What the kernels of the step sum up to, all fast, by their default implementations."""
+    """Sum the all-fast times of the step's kernels, computed by their default implementations, in microseconds."""
     return sum(map(profile.base_us, graph.computed_by(()).kernels))
 
 

@@ -46,7 +46,7 @@ _INSERT = "INSERT OR REPLACE INTO timings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 
 @dataclass(frozen=True, slots=True)
 class StoreKey:
-    """What a timing depends on.
+    """Key of a timing: all that the timing depends on.
 
     `identity` covers code, shapes and dtypes; `delay_ns` is the emulated wait that is part of the time; `context` is
     the hash of all that is common to a profile: tier, target, threads, cores, processor, TVM, way of timing.
@@ -197,12 +197,12 @@ _SIGNED = ("beyond_ns",)
 
 @dataclass(frozen=True)
 class Merged:
-    """What became of the timings of an imported file.
+    """Numbers of timings of an imported file, by what became of them.
 
     Attributes:
-        added: were unknown.
-        kept: the store has one already.
-        skipped: of another version, or not what an entry should be.
+        added: timings that were unknown.
+        kept: timings that the store had already.
+        skipped: timings of another version, or that are not what an entry should be.
     """
 
     added: int = 0

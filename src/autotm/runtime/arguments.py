@@ -27,7 +27,9 @@ Result = TypeVar("Result")
 
 
 def spread(work: Callable[[Item], Result], items: Iterable[Item], cpus: Sequence[int]) -> list[Result]:
-    """What `work` gives for each item, in their order, with one thread for each of `cpus`; without any, in this one.
+    """Return the result of `work` for each item, in the order of the items.
+
+    One thread for each of `cpus` does the work; without any, the calling thread does.
 
     Raises:
         Exception: what `work` raises for an item.

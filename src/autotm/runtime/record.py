@@ -23,9 +23,9 @@ from autotm.runtime.step_times import StepParts, StepTimes
 
 @dataclass(frozen=True)
 class Measured:
-    """What the executor measured: whole steps, their parts, steps verified, pages by tier and memory node.
+    """Measurements by the executor: whole steps, their parts, steps verified, pages by tier and memory node.
 
-    `verified_against` says with what steps were compared; `linux` where Linux had placed the pages, where it does.
+    `verified_against` says with what steps were compared; `linux` says where Linux had placed pages, if it placed them.
     """
 
     steps: StepTimes

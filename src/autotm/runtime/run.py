@@ -286,10 +286,10 @@ class PlannedStep(ABC):
 
     @abstractmethod
     def _measured(self, times: StepTimes) -> Measured:
-        """What was measured of the whole step, with what its parts take."""
+        """Return the measurements of the whole step, with the times of its parts."""
 
     def _fill(self) -> None:
-        """Make all arguments what they are before the first step."""
+        """Fill all arguments with their values before the first step."""
         self.executor.arguments.fill(self.options.seed, self.cpus)
 
     def _warm_up(self) -> None:

@@ -92,10 +92,10 @@ Rounds = list[list[Round[None]]]
 
 
 class Stepping(Protocol):
-    """What runs steps."""
+    """An object that runs steps."""
 
     def step(self) -> None:
-        """Run one to its end."""
+        """Run one step to its end."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class _Series:
                 self._quiet.append(steps)
 
     def times(self) -> StepTimes:
-        """What counts: undisturbed steps, or all where these are too few."""
+        """Return the times that count: of undisturbed steps, or of all steps where undisturbed ones are too few."""
         quiet, every = self._quiet, self._every
         disturbed, are_counted = len(every) - len(quiet), len(quiet) < self._options.min_steps
         if are_counted:
@@ -234,9 +234,10 @@ class _Series:
 
 
 def _standard_error(rounds: Rounds) -> float:
-    """Of what records report, as a share of it: the ratio of the medians of both steps, or the median of the only one.
+    """Estimate the standard error of what records report, as a share of that number.
 
-    By drawing as many rounds as there are from them, again and again. The two steps of a round stay together, since
+    Records report the ratio of the medians of both steps, or the median of the only one. The error is found by drawing
+    as many rounds as there are from them, again and again. The two steps of a round stay together, since
     they share the machine's speed. Rounds that something made long hardly move a median; a mean would wait for more.
     """
     count = len(rounds)
@@ -265,7 +266,7 @@ class StepParts:
 
 
 def time_parts(graph: Graph, executor: Executor, steps: int, passes: Sequence[Sequence[int]] = ()) -> StepParts:
-    """What `steps` instrumented steps spend where; those of `passes`, which ran already, are among them."""
+    """Compute median times of the parts of `steps` instrumented steps, among them `passes`, which ran already."""
     with quiet_interpreter():
         every = [*passes, *(executor.instrumented_step() for _ in range(steps - len(passes)))]
     medians = [statistics.median(series) / 1e3 for series in zip(*every, strict=True)]

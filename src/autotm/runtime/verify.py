@@ -74,7 +74,7 @@ Digests = tuple[dict[str, str], ...]
 
 @dataclass(frozen=True)
 class Reference:
-    """What the plain step computes, in a file.
+    """Digests of the plain step's results, in a file.
 
     Attributes:
         graph_hash, library_hash, threads, seed: what the digests depend on.
@@ -94,7 +94,7 @@ def results(graph: Graph) -> tuple[str, ...]:
 
 
 def digests(graph: Graph, arguments: Values, cpus: Sequence[int] = ()) -> dict[str, str]:
-    """A digest of the bytes of every result, by tensor name; worked out on `cpus` if given."""
+    """Compute a digest of the bytes of every result, by tensor name; on `cpus` if given."""
 
     def digest(name: str) -> str:
         # Nobody forges tensors, and processors have instructions for this one.
@@ -163,9 +163,9 @@ def reference(
     devices_dir: Path,
     cache: Path | None = None,
 ) -> Digests:
-    """What the plain step computes on the host, read from or written to `cache`: many programs of one graph share it.
+    """Return digests of what the plain step computes on the host, read from or written to `cache`.
 
-    Call inside `pinned`.
+    Many programs of one graph share the cache. Call inside `pinned`.
 
     Each choice of implementations has a file of its own next to it, so that programs with different ones do not take
     turns in overwriting it.

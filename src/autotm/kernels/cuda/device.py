@@ -37,7 +37,7 @@ class CudaDevice:
 
     @property
     def target(self) -> tvm.target.Target:
-        """What TVM generates code for."""
+        """The target that TVM generates code for."""
         return tvm.target.Target(
             {
                 "kind": "cuda",

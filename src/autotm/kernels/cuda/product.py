@@ -38,7 +38,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Product:
-    """The product that a problem is.
+    """The product of matrices that a problem amounts to.
 
     Attributes:
         groups: independent products.

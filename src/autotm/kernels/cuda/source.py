@@ -38,12 +38,13 @@ _PASSES = [
     s_tir.transform.RewriteUnsafeSelect(),
     tirx.transform.LowerIntrin(),
 ]
-"""What TVM does for CUDA, without what schedules need: loops and barriers are written out.
+"""The passes that TVM runs for CUDA, except those that schedules need: here loops and barriers are written out.
 
-nvcc unrolls, and finds common expressions: names for them would hide from TVM which vectors are aligned.
+nvcc unrolls loops and finds common expressions. TVM does neither here: if it named common expressions, it could not
+see any more which vectors are aligned.
 """
 _HEADERS = {"half": "cuda_fp16.h", "nv_bfloat16": "cuda_bf16.h", "CUDART": "math_constants.h"}
-"""By the word in the source that needs it."""
+"""Header files by the word in the source that needs them."""
 _TYPES = "#define uint unsigned int\n#define uchar unsigned char\n#define ushort unsigned short\n"
 """Names that TVM writes."""
 _FUNCTION = 'extern "C" __global__'
@@ -158,21 +159,21 @@ def _written(function: tirx.PrimFunc, name: str) -> str:
 # CUDA C++ -> one fatbin for several architectures, kept by the hash of its source; and what ptxas says of it.
 
 ARCHITECTURES = ("sm_80", "sm_90")
-"""What a fatbin holds code for by default."""
+"""GPU architectures for which a fatbin holds code by default."""
 _FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 _OPTIONS = ("--std=c++17", "-O3", "-Xptxas", "-v", "--split-compile=0", "--threads=0")
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a device function takes, as ptxas says.
+    """Resources that a device function takes, as ptxas reports them.
 
     Attributes:
         function: its name.
-        arch: for which architecture.
-        registers: of a thread.
+        arch: architecture that it was compiled for.
+        registers: registers of a thread.
         spill_bytes: stores and loads of registers that did not fit, of a thread.
-        stack_bytes: of a thread.
+        stack_bytes: stack of a thread.
         shared_bytes: static shared memory of a block.
     """
 
@@ -267,7 +268,7 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?, (\d+) bytes smem)?")
 
 
 def usage_in(output: str) -> list[Usage]:
-    """What `ptxas -v` prints, by function and architecture."""
+    """List the resources of device functions that `ptxas -v` prints, sorted by function and architecture."""
     usages: list[Usage] = []
     function = arch = ""
     stack = spills = 0

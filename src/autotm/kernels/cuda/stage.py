@@ -225,7 +225,7 @@ class Loops:
 
     @property
     def result(self) -> tirx.Buffer:
-        """What is written."""
+        """The buffer that the block writes."""
         return self.store.buffer
 
     def at(self, spatial: tir.Index, reduced: tir.Index = 0) -> dict[tirx.Var, tirx.Expr]:

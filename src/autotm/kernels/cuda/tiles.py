@@ -77,7 +77,7 @@ def add_product(products: Products, sums: tirx.Expr, left: tirx.Expr, right: tir
 
 
 def functions_in(source: str) -> str:
-    """What the source calls of these."""
+    """Return the definitions of those functions in `_FUNCTIONS` that `source` names."""
     return "".join(text for name, text in _FUNCTIONS.items() if name in source)
 
 
@@ -86,7 +86,7 @@ def functions_in(source: str) -> str:
 # While the threads multiply one pair of panels, the next one is on its way from device memory to registers.
 
 Finish = Callable[[Index, Index, Index, Index, tirx.Expr], tirx.Stmt]
-"""(part, group, m, n, element) -> what stores it."""
+"""(part, group, m, n, element) -> the statement that stores the element."""
 
 
 _PAD = 4
@@ -95,7 +95,7 @@ _PAD = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is shared.
+    """How thread blocks and threads share a product.
 
     Attributes:
         rows, columns: results of a block.
@@ -258,13 +258,13 @@ def _fetched_at_once(operand: Operand, packed: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Block(ABC):
-    """What computes a tile of a product.
+    """A thread block that computes one tile of a product.
 
     Attributes:
-        product: of which matrices.
-        tile: how it is shared.
-        parts: pieces of its sums, which different blocks add up.
-        finish: what becomes of a result.
+        product: the product that the tile is part of.
+        tile: how blocks and threads share the product.
+        parts: pieces of the product's sums, which different blocks add up.
+        finish: makes the statement that stores a result.
     """
 
     panel: ClassVar[type[Panel]]

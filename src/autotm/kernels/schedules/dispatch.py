@@ -163,7 +163,7 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
 
 
 def outline(func: tirx.PrimFunc) -> ScheduledKernel:
-    """What is known of a function without a schedule, for steps that are modelled and never compiled."""
+    """Describe a function without scheduling it, for steps that are modelled and never compiled."""
     if FRAMEWORK in func.attrs:
         name, op_class, flops = (func.attrs[key] for key in (FRAMEWORK, _OP_CLASS, _FLOPS))
         return ScheduledKernel(func, (), str(name), OpClass(str(op_class)), int(flops), kind=ScheduleKind.FRAMEWORK)

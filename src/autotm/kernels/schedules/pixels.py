@@ -244,15 +244,15 @@ _MANY_PIXELS = 512
 _FEW_PIXELS = 192
 """With fewer for each panel, making it takes longer than fetching pixels again that do not stay in the cache."""
 _BYTES_PER_CYCLE = 8
-"""What a thread fetches from behind the second-level cache."""
+"""Bytes per cycle that a thread fetches from behind the second-level cache."""
 
 
 def contract_strips(
     parts: Sequence[Pixels], problem: Problem, info: TargetInfo, threads: int, padding: Padding | None = None
 ) -> Code:
-    """The parts one after the other, in the same memory.
+    """Generate code that computes the parts one after the other, in the same memory.
 
-    In each, threads share blocks of pixel rows and groups of features.
+    In each part, threads share blocks of pixel rows and groups of features.
 
     With `padding`, places of a part's source are those of the whole padded grid.
     """

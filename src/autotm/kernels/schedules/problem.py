@@ -1,4 +1,4 @@
-"""What a fused contraction computes: its operands, its window, and the elementwise epilogue behind it."""
+"""Fused contractions: their operands, their window, and the elementwise epilogue behind them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Runtime:
     module: Any
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """What a function gives: nothing, one value, or a tuple.
+        """Call a function, and return what it gives: None, one value, or a tuple.
 
         Raises:
             CudaError: it failed.
@@ -64,12 +64,12 @@ class Runtime:
 
 
 def text_of(value: bytes | str) -> str:
-    """What C wrote into a buffer: it ends with a zero byte, behind which the bindings hand over blanks."""
+    """Return the text that C wrote into a buffer: it ends with a zero byte, behind which the bindings add blanks."""
     return (value.decode() if isinstance(value, bytes) else value).partition("\0")[0]
 
 
 def load_runtime() -> Runtime:
-    """NVIDIA's bindings.
+    """Load NVIDIA's bindings of the CUDA runtime.
 
     Raises:
         AutotmError: they are not installed.

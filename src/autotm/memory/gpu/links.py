@@ -1,4 +1,4 @@
-"""What copies take on a device, alone and while kernels run: one measurement for CUDA's streams and for PyTorch's."""
+"""Times of copies on a device, alone and while kernels run: one measurement for CUDA's streams and for PyTorch's."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What Linux does for real memories: pages bound to nodes or placed by its policies, files that are memory, locks."""
+"""Real memories by means of Linux: pages bound to nodes or placed by its policies, files that are memory, locks."""

@@ -168,7 +168,7 @@ _GRAINS = 8
 
 
 class Room:
-    """What pages find in fast memory, as it is searched.
+    """The room that fast memory leaves to pages that Linux places, and the search for it.
 
     Args:
         touched: places all pages anew; returns the bytes of fast memory that the limit still leaves to them, negative

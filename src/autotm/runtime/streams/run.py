@@ -75,9 +75,9 @@ def variants(kernel: Kernel) -> list[Kernel]:
 
 
 def parts_of(executor: StreamExecutor, steps: int) -> tuple[StepParts, Timeline]:
-    """What steps spend where, the median of `steps` timelines; and the timeline of the step with the median time.
+    """Return median times of a step's parts over `steps` timelines, and the timeline of the step with the median time.
 
-    What the compute stream spends on nothing is in `stall_us`: waits for copies, and the time between kernels.
+    Time in which the compute stream does nothing is in `stall_us`: waits for copies, and the time between kernels.
     """
     timelines = sorted((executor.timeline() for _ in range(steps)), key=lambda timeline: timeline.step_ns)
     typical = timelines[len(timelines) // 2]
@@ -104,7 +104,7 @@ def _offsets(kernel: Kernel) -> list[int]:
 
 
 def call_ns(device: CudaDevice, call: Call) -> float:
-    """What a kernel takes, launched as often as events need to tell; its streams stand still."""
+    """Time one call of a kernel in ns, launched as often as events need to tell it; its streams must be idle."""
     return _times_ns(device, call, 1)[0]
 
 

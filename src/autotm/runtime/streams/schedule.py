@@ -136,17 +136,17 @@ class Operation:
 
     @property
     def copied_bytes(self) -> int:
-        """Of a copy; 0 for kernels and poison."""
+        """Bytes of a copy; 0 for kernels and poison."""
         return 0 if self.lane is Lane.COMPUTE else self.writes[0].size_bytes
 
 
 def operations(graph: Graph, program: Program, arguments: DeviceArguments, *, poison: bool = False) -> list[Operation]:
-    """What the streams do in one step, in program order; waits are left to whoever schedules them.
+    """List the operations of the streams in one step, in program order; whoever schedules them adds the waits.
 
     Args:
         graph: the step with what the limit counts and the implementations that the program runs.
-        program: to be run.
-        arguments: where those are that it does not place.
+        program: the program to be run.
+        arguments: where the tensors are that the program does not place.
         poison: overwrite memory as soon as its tensor is dead.
 
     Raises:
@@ -283,7 +283,7 @@ def schedule(listed: Sequence[Operation]) -> Schedule:
 def _missing(
     needed: set[int], lane: Lane, scheduled: Sequence[Operation], clock: Clock, after: Sequence[Clock]
 ) -> tuple[int, ...]:
-    """What of `needed` its stream does not know to be done; `clock` knows it afterwards."""
+    """Return those of `needed` that the stream of `lane` does not know to be done; `clock` knows them afterwards."""
     missing = []
     # The last come first: they know of earlier ones, never the other way round.
     for other in sorted(needed, reverse=True):
