@@ -80,7 +80,7 @@ class Layer:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of image, weights and result."""
+        """Shapes of image, weights and result."""
         image = (self.batch, self.image, self.image)
         return (*image, self.channels), (3, 3, self.channels, self.features), (*image, self.features)
 

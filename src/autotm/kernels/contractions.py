@@ -313,16 +313,16 @@ class Subscripts:
 
     @property
     def left_gradient(self) -> Subscripts:
-        """Of (gradient of the result, right operand)."""
+        """Subscripts of the left operand's gradient, from the gradient of the result and the right operand."""
         return Subscripts(self.result, self.right, self.left)
 
     @property
     def right_gradient(self) -> Subscripts:
-        """Of (left operand, gradient of the result)."""
+        """Subscripts of the right operand's gradient, from the left operand and the gradient of the result."""
         return Subscripts(self.left, self.result, self.right)
 
     def __str__(self) -> str:
-        """As `numpy.einsum` takes it."""
+        """Return the subscripts as `numpy.einsum` takes them."""
         return f"{self.left},{self.right}->{self.result}"
 
 

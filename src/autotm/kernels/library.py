@@ -258,7 +258,7 @@ class KernelLibrary:
             ) from None
 
     def busy_threads(self, threads: int) -> int:
-        """Of so many threads, those that every large kernel has work for; warns where that is not all of them.
+        """Return how many of `threads` threads every large kernel has work for; warns where that is not all of them.
 
         Kernels compute the same on any number: fewer threads share their loops, and of more, some have nothing to do.
         """
@@ -338,7 +338,7 @@ def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
 # Kernels for GPUs as one file: their fatbin, their launches, and which GPUs they are for.
 
 Launches = Mapping[str, tuple[Launch, ...]]
-"""By the name that the graph has for a kernel's function, what it launches, in order."""
+"""Launches of a kernel, in order, by the name that the graph has for the kernel's function."""
 _LISTED = TypeAdapter(dict[str, tuple[Launch, ...]])
 _IMAGE, _LAUNCHES = "kernels.fatbin", "launches.json"
 

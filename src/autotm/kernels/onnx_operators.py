@@ -81,7 +81,7 @@ class OnnxOperation:
     results: list[Tensor]
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the operation as JSON."""
         return json.dumps([base64.b64encode(self.model).decode(), self.operands, self.results])
 
     @classmethod

@@ -176,7 +176,7 @@ class UpdateLoops:
 
     @classmethod
     def of(cls, sch: s_tir.Schedule, main_block: s_tir.schedule.SBlockRV) -> UpdateLoops:
-        """Of the function in `sch`, whose block says what is looked up where."""
+        """Return the loops of the function in `sch`, whose block says what is looked up where."""
         marks = sch.get(main_block).annotations
         uses = tuple(Use(*(int(position) for position in use)) for use in marks["uses"])
         operands = parameters(sch)
@@ -272,19 +272,19 @@ class Scatter:
 
     @classmethod
     def of_axis(cls, dy: Sequence[int], shape: Sequence[int], axis: int, indices: Sequence[int]) -> Scatter:
-        """Of a `take` along an axis: `dy` has the indices' axes in place of it."""
+        """Return the scatter of a `take` along an axis: `dy` has the indices' axes in place of that axis."""
         entries = math.prod(indices)
         return cls(math.prod(dy[:axis]), entries, math.prod(shape[axis + 1 :]), (shape[axis],), ((1,),), (entries,))
 
     @classmethod
     def of_elements(cls, dy: Sequence[int], shape: Sequence[int], axis: int) -> Scatter:
-        """Of a gather along an axis with one index for each element; other extents are equal."""
+        """Return the scatter of a gather along an axis with one index for each element; other extents are equal."""
         outer, inner = math.prod(dy[:axis]), math.prod(dy[axis + 1 :])
         return cls(outer, dy[axis], inner, (shape[axis],), ((1,),), (dy[axis],), is_each=True)
 
     @classmethod
     def of_places(cls, shape: Sequence[int], indices: Sequence[Sequence[int]]) -> Scatter:
-        """Of an indexing of the first axes of `shape` by tensors that broadcast against each other."""
+        """Return the scatter of indexing the first axes of `shape` by tensors that broadcast against each other."""
         rank = max(len(index) for index in indices)
         padded = [(1,) * (rank - len(index)) + tuple(index) for index in indices]
         entries = tuple(max(extents) for extents in zip(*padded, strict=True))
@@ -337,7 +337,7 @@ class ScatterLoops:
 
     @classmethod
     def of(cls, sch: s_tir.Schedule, main_block: s_tir.schedule.SBlockRV) -> ScatterLoops:
-        """Of the function in `sch`, whose block says what goes where."""
+        """Return the loops of the function in `sch`, whose block says what goes where."""
         marks = sch.get(main_block).annotations
         *sizes, is_each = (int(size) for size in marks["sizes"])
         strides = tuple(tuple(int(stride) for stride in item) for item in marks["strides"])

@@ -58,7 +58,7 @@ class Operation:
     place: int | None = None
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the operation as JSON."""
         return json.dumps([self.operator, self.arguments, self.named, self.operands, self.results, self.place])
 
     @classmethod

@@ -42,7 +42,7 @@ class Axis:
 
     @property
     def span(self) -> int:
-        """From the first element of a window to behind its last one."""
+        """Elements from the first one of a window to behind its last one."""
         return (self.window - 1) * self.dilation + 1
 
     @property

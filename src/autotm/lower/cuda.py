@@ -36,7 +36,7 @@ class CudaStep:
 
     @property
     def launches(self) -> Launches:
-        """Of every kernel, by symbol."""
+        """Launches of every kernel, by symbol."""
         return {symbol: kernel.launches for symbol, kernel in self.kernels.items()}
 
 

@@ -99,7 +99,7 @@ def _product(builder: relax.BlockBuilder, a: relax.Expr, b: relax.Expr, letters:
 
 
 _FORMS = {(0, 1): contractions.matmul, (0, 0): contractions.matmul_nt, (1, 1): contractions.matmul_tn}
-"""By where the rows' axis is in the first operand, and the columns' in the second."""
+"""Kernels by the place of the rows' axis in the first operand, and of the columns' axis in the second."""
 
 
 def _is_dense(call: relax.Call) -> bool:

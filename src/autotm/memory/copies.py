@@ -135,7 +135,7 @@ def widest_store() -> int:
 
 @functools.cache
 def streamed_bytes() -> int:
-    """From that size on a copy streams: half of a core's own (second-level) cache.
+    """Return the bytes from which on a copy streams: half of a core's own (second-level) cache.
 
     Source and destination no longer fit into it together, so plain stores would put out what is there, and read what
     they overwrite, for data that does not stay either.
@@ -230,7 +230,7 @@ def measured_methods(curves: Sequence[CopyCurve], destination: Tier, threads: in
 
 
 def _with_one_prefetch(curves: Sequence[CopyCurve]) -> list[CopyCurve]:
-    """Of curves of so many threads: the plain one, and that streaming one whose copies are fastest over the sizes."""
+    """Keep, of one thread count's curves, the plain one and the streaming one that is fastest over the sizes."""
 
     def mean_log_ns(curve: CopyCurve) -> float:
         # Over the sizes at which copies stream, or all where none is so large.

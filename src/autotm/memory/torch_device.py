@@ -22,7 +22,7 @@ from autotm.model.graph import OpClass, Tier
 from autotm.model.links import Links
 
 _LEAST_REPEATS, _MOST_REPEATS = 3, 100
-"""Of a call: quartiles need three; more than a hundred tell nothing new of one that is short."""
+"""Repeats of a call: quartiles need three; more than a hundred tell nothing new of a short call."""
 _SHORT_S = 2e-5
 """Calls shorter than this are timed several at once: a pair of events by itself takes microseconds."""
 
@@ -136,7 +136,7 @@ class Cuda(Device):
         return CudaCopies(self.torch)
 
     def seconds(self, call: Callable[[], object], calls: int) -> float:
-        """By events of the device."""
+        """Return the seconds of the calls, by events of the device."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         stream = torch.cuda.current_stream(self.torch)
         start.record(stream)
@@ -147,7 +147,7 @@ class Cuda(Device):
         return float(start.elapsed_time(end)) / 1e3
 
     def peak(self, call: Callable[[], Any]) -> tuple[Any, int]:
-        """As PyTorch's allocator counts."""
+        """Return the call's result and peak bytes, as PyTorch's allocator counts them."""
         torch.cuda.synchronize(self.torch)
         torch.cuda.reset_peak_memory_stats(self.torch)
         before = torch.cuda.memory_allocated(self.torch)
@@ -192,7 +192,7 @@ class CudaCopies(Copies):
             stream.synchronize()
 
     def seconds(self, copy: _Events) -> float:
-        """By the device's clock."""
+        """Return the seconds of a copy, by the device's clock."""
         begun, ended = copy
         ended.synchronize()
         return float(begun.elapsed_time(ended)) / 1e3
@@ -212,7 +212,7 @@ class Cpu(Device):
         return ThreadCopies()
 
     def seconds(self, call: Callable[[], object], calls: int) -> float:
-        """By the processor's clock."""
+        """Return the seconds of the calls, by the processor's clock."""
         begun = time.perf_counter()
         for _ in range(calls):
             call()
@@ -286,7 +286,7 @@ class ThreadCopies(Copies):
         self._under_way.clear()
 
     def seconds(self, copy: _ThreadCopy) -> float:
-        """By the processor's clock."""
+        """Return the seconds of a copy, by the processor's clock."""
         return copy.ended_s - copy.begun_s
 
     def close(self) -> None:
@@ -328,7 +328,7 @@ def device_of(device: torch.device) -> Device:
 _SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 _REPEATS = 5
 _SIDE = 512
-"""Of the matrices whose product is the operator that computes; as many bytes are what the other one reads."""
+"""Rows of the square matrices whose product is the operator that computes; the other operator reads as many bytes."""
 _PRODUCTS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
 
 

@@ -201,7 +201,7 @@ def summary(samples_ns: Sequence[int]) -> Timing:
 
 
 def paired(samples_ns: Sequence[int], reference_ns: Sequence[int]) -> Timing:
-    """As `summary`, with the median difference from what the reference took in the same rounds."""
+    """Summarize as `summary`, with the median difference from what the reference took in the same rounds."""
     low, median, high = np.percentile(np.subtract(samples_ns, reference_ns), (25, 50, 75))
     error_ns = _standard_error(low, high, len(samples_ns))
     return replace(summary(samples_ns), beyond_ns=round(median), beyond_error_ns=math.ceil(error_ns))
@@ -224,5 +224,5 @@ def _is_settled(samples: Sequence[Sequence[int]], rounds: int, spread: float) ->
 
 
 def _standard_error(lower_quartile: Floats, upper_quartile: Floats, repeats: int) -> Floats:
-    """Of the median of normal numbers with these quartiles."""
+    """Return the standard error of the median of normal numbers with these quartiles."""
     return _MEDIAN_EFFICIENCY * (upper_quartile - lower_quartile) / NORMAL_QUARTILES / np.sqrt(repeats)

@@ -174,7 +174,7 @@ METHOD = 2
 
 
 Plans = dict[tuple[str, str], OperandPlan]
-"""By key of a case, where its operands lie; the same for all implementations of a kernel."""
+"""Places of a case's operands by the case's key; the same for all implementations of a kernel."""
 
 
 @dataclass(frozen=True)

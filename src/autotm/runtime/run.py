@@ -259,7 +259,7 @@ class PlannedStep(ABC):
     against: str
 
     def contender(self) -> Contender:
-        """For timing: it is verified first, but for the last of several steps, which is the first that is timed."""
+        """Return the step to time; steps are verified before, but the last of several to verify is timed first."""
         last = self.options.verify_steps
         if self.expected is None or self.options.poison or last == 1:
             return Contender(self.executor.step, self._warm_up)

@@ -55,7 +55,7 @@ class Tiling:
 
 
 def warp_tiles(products: Products) -> Sequence[WarpTile]:
-    """Those of tensor cores."""
+    """List the tiles of tensor cores."""
     return [WarpTile(*results, 16, products) for results in _WARP_TILES]
 
 
@@ -118,7 +118,7 @@ def _tensor_ns(tile: WarpTile, device: CudaDevice) -> float:
 LEAN, DIRECT, UNFOLDED = "lean", "direct", "unfolded"
 """The product without workspace; a thread for each result; the left operand laid out as a matrix before (im2col)."""
 EXACT = "exact"
-"""As the default would be without tensor cores."""
+"""The implementation that would be the default without tensor cores."""
 MOST_UNFOLDED_BYTES = 4 << 30
 """Beyond that an unfolded operand is not offered."""
 Stages = tuple[list[Stage], list[tirx.Buffer]]

@@ -56,7 +56,7 @@ DEVICES = {
     "h100": CudaDevice("H100 SXM", "sm_90", 132, 2048, 65536, 66900, 494700, 3350, 33500),
     "h200": CudaDevice("H200 SXM", "sm_90", 132, 2048, 65536, 66900, 494700, 4800, 33500),
 }
-"""By short name; a fatbin holds code for all their architectures, tiles are those of one device."""
+"""Devices by short name; a fatbin holds code for all their architectures, tiles are those of one device."""
 
 
 def device_named(name: str) -> CudaDevice:

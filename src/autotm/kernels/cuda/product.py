@@ -222,7 +222,7 @@ def _batched(problem: Problem) -> Product:
     batch = [problem.shape[axis] for axis in shared]
 
     def values(group: Index, mine: Index, own: int) -> dict[int, Index]:
-        """By axis of the result."""
+        """Return the values by axis of the result."""
         return {**dict(zip(shared, tir.unravel(group, batch) if batch else [], strict=True)), own: mine}
 
     def operand(buffer: tirx.Buffer, indices: Sequence[tirx.Expr], own: int) -> Operand:

@@ -251,7 +251,7 @@ def _store_result(block: Loops, column: tirx.Expr, value: tirx.Expr) -> tirx.Stm
 # read every intermediate tensor there.
 
 _MOST_SHARED_BYTES = 32 << 10
-"""Of a block: more would leave a multiprocessor with too few blocks."""
+"""Shared memory of a block at most: more would leave a multiprocessor with too few blocks."""
 _MOST_THREADS = 256  # Of a block at most.
 _ELEMENTS_OF_A_THREAD = 4  # Of a row, before a block gets more threads.
 _SHORT = 4096
@@ -304,7 +304,7 @@ def _are_rows(blocks: Sequence[Loops], axes: int, intermediates: Sequence[tirx.B
 def _placed(
     intermediates: Sequence[tirx.Buffer], axes: int
 ) -> tuple[dict[tirx.Buffer, tirx.Buffer], list[tirx.Buffer]]:
-    """By intermediate, the shared memory that holds a row of it; and those that there is no room for."""
+    """Return, by intermediate, the shared memory that holds a row of it; and the intermediates without room there."""
     inner: dict[tirx.Buffer, tirx.Buffer] = {}
     outside, taken = [], 0
     for buffer in sorted(intermediates, key=tir.elements):
@@ -352,7 +352,7 @@ class _Rows:
         return tir.sequence(steps)
 
     def _places(self) -> dict[tirx.Buffer, Place]:
-        """By intermediate in shared memory, where its elements of this row are there."""
+        """Return, by intermediate in shared memory, where its elements of this row are there."""
 
         def place_of(buffer: tirx.Buffer, memory: tirx.Buffer) -> Place:
             extents = tir.extents(buffer)[self.axes :]

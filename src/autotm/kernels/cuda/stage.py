@@ -233,7 +233,7 @@ class Loops:
         return self.in_row(0, 0, spatial, reduced)
 
     def in_row(self, axes: int, row: tir.Index, inner: tir.Index, reduced: tir.Index = 0) -> dict[tirx.Var, tirx.Expr]:
-        """As `at`, with the first data-parallel axes at `row` and the others at `inner`."""
+        """Values as `at` returns, with the first data-parallel axes at `row` and the others at `inner`."""
         spatial = self.nest.spatial
         return {
             **self._values(spatial[:axes], row),

@@ -26,7 +26,7 @@ from autotm.model.machine import Products
 PACKED = {"tf32": 1, "bf16": 2}
 """Factors in a word."""
 ROWS, COLUMNS, WORDS = 16, 8, 8
-"""Of one product of a warp."""
+"""Extents of one product of a warp: rows, columns, and words along k."""
 _ROUNDED_TF32 = """\
 static __device__ __forceinline__ unsigned rounded_tf32(float factor) {
   unsigned word;
@@ -113,12 +113,12 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return (self.rows // self.own_rows) * (self.columns // self.own_columns)
 
     @property
     def results(self) -> int:
-        """Of a thread."""
+        """Results of a thread."""
         return self.own_rows * self.own_columns
 
 
@@ -152,12 +152,12 @@ class WarpTile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return (self.rows // self.own_rows) * (self.columns // self.own_columns) * WARP
 
     @property
     def results(self) -> int:
-        """Of a thread."""
+        """Results of a thread."""
         return self.own_rows * self.own_columns // WARP
 
 
@@ -222,7 +222,7 @@ class Panel(ABC):
         return unrolled(math.ceil(count / self.tile.threads), turn)
 
     def fetch(self, thread: tirx.Expr, group: Index, origin: Index, first: Index, end: Index | None) -> tirx.Stmt:
-        """From device memory to registers: steps from `first` on, below `end` if that is not sure."""
+        """Load from device memory into registers: steps from `first` on, below `end` if that is not sure."""
         vector = self.operand.vector
         zero = tir.zeros(vector)
 
@@ -247,7 +247,7 @@ class Panel(ABC):
         return self.turns(thread, several)
 
     def put(self, thread: tirx.Expr) -> tirx.Stmt:
-        """From registers to shared memory."""
+        """Store from registers into shared memory."""
         return self.turns(thread, self.keep)
 
 
@@ -432,7 +432,7 @@ class WordPanel(Panel):
         return shared(words, "uint32", name)
 
     def place(self, own: Index, word: Index) -> Index:
-        """Of a row's or column's word."""
+        """Return the place of a row's or column's word."""
         if self.operand.along_k:
             return own * (self.tile.words + _PAD_OF_STEPS) + word
         return word * (self.size + _PAD_OF_ROWS) + own

@@ -84,7 +84,7 @@ def replace_by_sums(
 def _each_group(
     channels: int, count: int, info: TargetInfo, span: tuple[Index, Index], terms: Terms, done: Finish
 ) -> tirx.Stmt:
-    """For each group of channels, add the terms over a span, and hand the sums on."""
+    """Generate code that, for each group of channels, adds the terms over a span and hands the sums on."""
     width = min(_GROUP_VECTORS, info.registers // (2 * count)) * info.lanes
     first, last = span
 

@@ -37,7 +37,7 @@ _ERF_EVEN = (
 _ERF_END = 4.0
 """Coefficients of the library Eigen, highest power first: x P(x^2) / Q(x^2), and from where on the result is 1."""
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-"""Of the library Cephes: (exp(r) - 1 - r) / r^2 for |r| <= log(2) / 2."""
+"""Coefficients of the library Cephes for (exp(r) - 1 - r) / r^2, where |r| <= log(2) / 2."""
 _LOG2_HIGH, _LOG2_LOW = 0.693359375, -2.12194440e-4
 EXP_LEAST, EXP_MOST = -87.33, 88.37
 """Beyond, exp(x) is no normal float32."""

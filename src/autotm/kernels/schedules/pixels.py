@@ -271,7 +271,7 @@ class _Strips:
     padding: Padding
     pixels: Pixels
     cut: Cut
-    """Of an image's rows into tiles."""
+    """Division of an image's rows into tiles."""
 
     @property
     def _grid(self) -> tuple[int, int]:

@@ -54,7 +54,7 @@ class _Product:
     scalars: tirx.Buffer
     vectors: tirx.Buffer
     axes: tuple[_Axis, ...]
-    """Of the result, in its order; the last one is n."""
+    """Axes of the result, in its order; the last one is n."""
     row: int
     """Which of `axes` is m."""
     k: _Axis

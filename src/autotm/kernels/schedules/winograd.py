@@ -41,13 +41,13 @@ class Squares:
 
     @classmethod
     def of(cls, problem: Problem, origin: tuple[int, int], results: tuple[int, ...]) -> Squares:
-        """Those of all results, a grid of that shape; the source is the problem's left operand."""
+        """Return the squares of all results, a grid of that shape; the source is the problem's left operand."""
         _, rows, columns, _ = results
         return cls(problem, Grid.of(problem.left), origin, -(-rows // RESULTS), -(-columns // RESULTS))
 
     @property
     def count(self) -> int:
-        """Over all images."""
+        """Number of squares in all images."""
         return self.source.batch * self.down * self.across
 
     def place(self, square: Index) -> tuple[Index, Index, Index]:

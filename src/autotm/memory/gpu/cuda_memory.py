@@ -27,7 +27,7 @@ _REMEDIES = {
     "cudaErrorDevicesUnavailable": "another process has the GPU for itself (nvidia-smi -q -d COMPUTE): end it, or wait",
     "cudaErrorSystemDriverMismatch": "the driver was updated while it ran: restart the computer",
 }
-"""By CUDA's name of an error."""
+"""Remedies by CUDA's name of an error."""
 
 
 class CudaError(AutotmError):
@@ -131,7 +131,7 @@ class Span:
 
     @property
     def address(self) -> int:
-        """Of its first byte, as the device sees it."""
+        """Address of the first byte, as the device sees it."""
         return self.memory.address + self.start
 
 

@@ -110,13 +110,13 @@ class StreamTimer:
         self._begin, self._end, self._first, self._last = (device.event(timed=True) for _ in range(4))
 
     def alone_ns(self, tier: Tier, size_bytes: int) -> int:
-        """By events of the copy's stream."""
+        """Return the time of a copy alone in ns, by events of the copy's stream."""
         self._copy(tier, size_bytes)
         self._device.synchronize()
         return self._device.elapsed_ns(self._begin, self._end)
 
     def blocking_ns(self, tier: Tier, size_bytes: int) -> int:
-        """From the point at which the compute stream hands over to the one at which it goes on."""
+        """Return the time in ns between the points where the compute stream hands over to a copy and goes on."""
         compute, stream = self._device.compute, self._stream(tier)
         compute.record(self._first)
         stream.wait(self._first)
@@ -127,7 +127,7 @@ class StreamTimer:
         return self._device.elapsed_ns(self._first, self._last)
 
     def kernels_ns(self, co_runner: CoRunner, calls: int, copy: tuple[Tier, int] | None = None) -> tuple[int, int]:
-        """By events of both streams."""
+        """Return the times of the kernels and of the copy in ns, by events of both streams."""
         compute = self._device.compute
         if copy is not None:
             self._copy(*copy)

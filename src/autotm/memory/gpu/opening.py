@@ -53,7 +53,7 @@ class GpuFacts:
 
     @property
     def architecture(self) -> str:
-        """As compilers name it, `sm_90`."""
+        """The GPU's architecture as compilers name it: `sm_90`."""
         return "sm_{}{}".format(*self.capability)
 
 
@@ -199,7 +199,7 @@ _BUS_ID_CHARACTERS = 32
 _opened: set[str] = set()
 """GPUs that this process has a context on, until it ends."""
 _before: dict[str, set[int]] = {}
-"""By GPU, the processes that were on it when this one first looked, before it called CUDA."""
+"""Processes that were on a GPU when this one first looked, before it called CUDA; by GPU."""
 
 
 def visible_gpu(index: int) -> GpuFacts:

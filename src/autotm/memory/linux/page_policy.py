@@ -46,7 +46,7 @@ POLICIES = {
     "linux-weighted-interleave": PagePolicy.WEIGHTED_INTERLEAVE,
     "linux-balancing": PagePolicy.LOCAL,
 }
-"""By optimizer."""
+"""Linux's policy by optimizer."""
 
 
 def apply_policy(
@@ -166,7 +166,7 @@ class PolicyPool(Pool):
 
     @property
     def page_bytes(self) -> int:
-        """Of the largest page that Linux may place as one."""
+        """Bytes of the largest page that Linux may place as one."""
         return _HUGE_PAGE_BYTES if self._has_huge_pages else mmap.PAGESIZE
 
     def _mapped(self, size_bytes: int) -> mmap.mmap:

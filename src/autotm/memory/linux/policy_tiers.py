@@ -236,7 +236,7 @@ class Room:
 log = logging.getLogger(__name__)
 
 _LEFT_BYTES = 64 << 20
-"""Of slow memory beyond what pages need: where the last is taken, the kernel kills processes."""
+"""Slow memory left beyond what pages need: where the last is taken, the kernel kills processes."""
 
 
 class PolicyTiers(Tiers):
@@ -389,7 +389,7 @@ class PolicyTiers(Tiers):
         return taken
 
     def check(self) -> None:
-        """As `Tiers.check`, and the limit still holds.
+        """Check what `Tiers.check` does, and that the limit still holds.
 
         Raises:
             AutotmError: it does not, or pages are where they must not be.
@@ -428,14 +428,14 @@ class PolicyTiers(Tiers):
 
 
 def _tolerated(limit_bytes: int) -> int:
-    """Pages that come and go between two looks."""
+    """Return the bytes of pages that come and go between two looks."""
     return max(limit_bytes // 100, 1 << 20)
 
 
 class BoundTiers(Tiers):
-    """As where Linux places pages, but without a limit: fast memory holds all of them."""
+    """Tiers like those where Linux places pages, but without a limit: fast memory holds all pages."""
 
     def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
-        """Nothing: all pages are fast."""
+        """Return 0: all pages are fast."""
         del op_class, traffic
         return 0

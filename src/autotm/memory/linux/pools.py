@@ -184,7 +184,7 @@ def demotion(system: SystemMemory) -> str | None:
 # A folder or device for one process alone; the lock ends with the process, however that ends.
 
 _held: dict[tuple[int, int], tuple[int, int]] = {}
-"""By device and inode: the open file that holds the lock, and how many pools of this process are there."""
+"""Open file that holds the lock, and this process's number of pools there, by device and inode."""
 
 
 def hold(path: Path) -> tuple[int, int]:
@@ -357,7 +357,7 @@ class DaxPool(Pool):
             )
 
     def close(self) -> None:
-        """As `Pool.close`; others may have the folder or device then."""
+        """Close the pool as `Pool.close` does; others may have the folder or device then."""
         super().close()
         self._let_go()
 

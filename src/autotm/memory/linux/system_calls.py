@@ -56,7 +56,7 @@ def bind(address: int, size_bytes: int, nodes: Iterable[int]) -> None:
 
 
 def set_policy(address: int, size_bytes: int, mode: int, nodes: Iterable[int]) -> None:
-    """As `bind`, with any policy: `mode` is one of `MPOL_...` (include/uapi/linux/mempolicy.h).
+    """Set any policy for pages like those of `bind`: `mode` is one of `MPOL_...` (include/uapi/linux/mempolicy.h).
 
     Raises:
         AutotmError: the system refuses; says why and what helps.
