@@ -96,11 +96,12 @@ def test_everything_public_is_told() -> None:
     assert set(autotm.__all__) <= told
 
 
-def test_pictures_of_the_gallery_say_where_they_come_from() -> None:
-    gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    said = " ".join(re.sub(r"^> ?", "", gallery, flags=re.MULTILINE).split())
-    for picture in re.findall(r"\]\((images/[^)]+\.png)\)", gallery):
-        assert Image.open(ROOT / "docs" / picture).text["Description"] in said
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "images").glob("*.png")), ids=lambda path: path.name)
+def test_pictures_say_where_they_come_from_and_stand_on_a_page(picture: Path) -> None:
+    said = Image.open(picture).text["Description"]
+    for part in (r"[Mm]achine ", r"EMULATED|MODELLED", r"seed \d+|Seed \d+", r"autotm [\d.]+, .*commit [0-9a-f]{12}"):
+        assert re.search(part, said), part
+    assert any(f"images/{picture.name})" in page.read_text("utf-8") for page in (ROOT / "docs").glob("*.md"))
 
 
 def yaml_blocks() -> list[str]:
