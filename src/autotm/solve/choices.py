@@ -1,4 +1,4 @@
-"""What an optimizer may choose from: tensors' gadgets, windows for moves, tables; and what limits can be kept."""
+"""The choices of an optimizer: tensors' gadgets, windows for moves and tables; and a check that a limit is feasible."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class TensorChoices:
 
     Attributes:
         tensor: its name.
-        size_bytes: what it takes from fast memory, alignment included.
+        size_bytes: its bytes in fast memory, alignment included.
         starts, stops: gadget k spans kernels [starts[k], stops[k]); the gap after it ends at starts[k + 1].
-        slow_us: what slow memory costs at each gadget, but for kernels whose table prices the tensor.
+        slow_us: cost of slow memory at each gadget, but for kernels whose table prices the tensor.
         write_us, read_us: price of its copy to slow and to fast memory.
         must: gadgets at which it has to be fast.
         may: gadgets at which it can be fast.
@@ -136,7 +136,7 @@ def flows_by_use(problem: Problem) -> tuple[TensorChoices, ...]:
 
 
 def flows_beside_kernels(problem: Problem, clock: Clock) -> tuple[TensorChoices, ...]:
-    """As `flows_by_use`, with asynchronous moves in the gaps where they are cheaper than blocking ones.
+    """Return the flows of `flows_by_use` with asynchronous moves in the gaps where they are cheaper than blocking ones.
 
     Raises:
         BadInputError: asynchronous copies were not measured.
@@ -264,7 +264,7 @@ class Choices:
 
 
 def priced(flow: TensorChoices, ties: Sequence[OperandRef], shares: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """What slow memory costs at each gadget when operand o of table j has the share `shares[j][o]` of it."""
+    """Return the cost of slow memory at each gadget; being operand o of table j adds `shares[j][o]` to it."""
     slow_us = list(flow.slow_us)
     for tie in ties:
         slow_us[tie.gadget] += shares[tie.table][tie.operand]
@@ -284,7 +284,7 @@ def required_bytes(choices: Choices, kernels: int) -> npt.NDArray[np.int64]:
 
 
 def require_feasible(problem: Problem, choices: Choices, optimizer: str) -> None:
-    """Refuse a limit that what has to be fast does not fit, before any solver starts.
+    """Refuse a limit below the bytes that must be in fast memory during some kernel, before any solver starts.
 
     Raises:
         InfeasibleLimitError: names the worst kernel, the bytes short and the smallest feasible limit.

@@ -206,7 +206,7 @@ class Cuts:
         return dict(found)
 
     def _fractional(self, values: Floats) -> list[int]:
-        """Rows at which the solution has a part of a tensor or of an entry, and does not fit if all parts are whole."""
+        """List rows where the solution has a tensor or entry in part, and exceeds the limit once parts are whole."""
         parts = (values > WHOLE) & (values < 1 - WHOLE)
         crowded = self._during_each((self._spans[parts], np.ones(parts.sum())))
         sizes = np.array([flow.size_bytes for flow in self._ilp.reduced.choices.flows], np.float64)
@@ -220,7 +220,7 @@ class Cuts:
         return [row for row in self._ilp.reduced.rows if doubtful[row]]
 
     def _during_each(self, *held: tuple[Ints, Floats]) -> Floats:
-        """(kernels,): sums of what is held over spans."""
+        """(kernels,) Sum of the amounts that are held during each kernel; each is held over a span."""
         change = np.zeros(self._kernels + 1)
         for spans, amounts in held:
             change += np.bincount(spans[:, 0], amounts, self._kernels + 1)
@@ -228,7 +228,7 @@ class Cuts:
         return np.cumsum(change)[:-1]
 
     def _sizes_in_use(self, item: OpenTable) -> list[int]:
-        """What workspaces take in the entries that the solution has a part of."""
+        """List the distinct workspace bytes of the table's entries that the solution gives a share, ascending."""
         c, sizes = self._ilp.model.c, item.table.fast_bytes.tolist()
         return sorted({size for entry, size in enumerate(sizes) if value_of(c[item.number, entry]) > WHOLE})
 

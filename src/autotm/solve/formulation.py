@@ -147,7 +147,7 @@ class Demand:
         return block
 
     def prices(self, duals: Duals, us_per_unit: float) -> EnginePrices:
-        """What the last relaxation charges: minus the duals of the rows."""
+        """Return the prices of engine time in the last relaxation: minus the duals of the demand rows."""
         return EnginePrices(self.out.prices(duals, us_per_unit), self.back.prices(duals, us_per_unit))
 
 

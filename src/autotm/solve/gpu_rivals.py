@@ -27,14 +27,14 @@ from autotm.solve.problem import Problem
 
 @dataclass(frozen=True)
 class Paging:
-    """What paging does before one kernel.
+    """The page-outs and page-ins of whole tensors before one kernel.
 
     Attributes:
         kernel: its index.
         gone: tensors that leave the device.
         out: those of them that are copied to the host; the others are there already.
         brought: tensors that are copied in.
-        used_bytes: on the device during the kernel.
+        used_bytes: bytes in use on the device during the kernel.
     """
 
     kernel: int
@@ -168,12 +168,12 @@ class _Blocks:
 
 @dataclass(frozen=True)
 class Swapping:
-    """What is copied around one kernel, by name.
+    """The tensors that are copied around one kernel, by name.
 
     Attributes:
-        at_once: comes in before the kernel, which waits for it.
-        inward: comes in beside the kernel; the next one waits for it.
-        outward: leaves beside the kernel; the next one waits for it.
+        at_once: tensors copied in before the kernel, which waits for them.
+        inward: tensors copied in beside the kernel; the next kernel waits for them.
+        outward: tensors copied out beside the kernel; the next kernel waits for them.
     """
 
     at_once: list[str] = field(default_factory=list)
@@ -236,7 +236,7 @@ def swap_everything(problem: Problem) -> Simulated:
 
 
 def is_feature_map(tensor: Tensor, forward: int) -> bool:
-    """Whether both passes use it."""
+    """Whether the tensor is an intermediate that the forward and the backward pass use."""
     used = tensor.users
     return tensor.role is Role.INTERMEDIATE and used[0] <= forward < used[-1]
 
@@ -264,13 +264,13 @@ def _held_swapping(graph: Graph, back: Mapping[str, int]) -> Iterator[tuple[int,
 
 
 def saved(graph: Graph) -> dict[str, list[range]]:
-    """What autograd saves of a step: by tensor, the kernels [first, last] of each operation that wants it back.
+    """Return the tensors that autograd saves, each with the kernels [first, last] of the operations that need it back.
 
-    Saved is what a kernel of the forward pass uses and one of the backward pass reads, parameters and inputs too
-    (`SavedVariable` gives leaves to the hooks as it gives them all else). Each operation saves, and so copies, for
-    itself: the result of a ReLU goes to the host for the ReLU and once more for the convolution that reads it. Kernels
-    of the backward pass that read the same gradient are one operation, as those for the data and the weights of a
-    convolution; a kernel that only updates a parameter wants nothing back.
+    A tensor is saved if a kernel of the forward pass uses it and one of the backward pass reads it, parameters and
+    inputs too (`SavedVariable` gives leaves to the hooks like all other tensors). Each operation saves, and so copies,
+    for itself: the result of a ReLU goes to the host for the ReLU and once more for the convolution that reads it.
+    Kernels of the backward pass that read the same gradient are one operation, as those for the data and the weights of
+    a convolution; a kernel that only updates a parameter needs nothing back.
     """
     forward = last_forward_kernel(graph)
     found: dict[str, list[range]] = {}
@@ -355,9 +355,9 @@ class Segments:
     """A step whose forward pass runs in segments.
 
     Attributes:
-        count: of segments.
+        count: number of segments.
         calls: kernels in the order in which they are called; empty where none runs again.
-        step: as it is called.
+        step: the step with its kernels in the order of `calls`.
     """
 
     count: int
@@ -366,11 +366,11 @@ class Segments:
 
     @property
     def most_bytes(self) -> int:
-        """The most that is in memory at once, without holes between."""
+        """The most bytes of tensors in memory at once, without fragmentation."""
         return self.step.peak_live_bytes
 
     def repeated_us(self, profile: Profile) -> float:
-        """What kernels take that run again."""
+        """Return the time of the kernels that run again, in microseconds."""
         return sum(profile.base_us(self.step.kernels[number]) for number in repeats(self.calls))
 
 
@@ -389,7 +389,7 @@ def segmentations(graph: ChosenGraph) -> Iterator[Segments]:
 
 
 def recompute_segments(problem: Problem) -> Simulated:
-    """Of `segmentations` the fastest that fits the limit, without copies; where nothing fits, what needs least memory.
+    """Simulate the fastest of `segmentations` that fits the limit, or the leanest where none fits; it copies nothing.
 
     Memory is counted in bytes, without fragments.
     """
@@ -406,7 +406,7 @@ def recompute_segments(problem: Problem) -> Simulated:
 
 
 def leanest_of(segments: Sequence[Segments]) -> Segments:
-    """What needs least memory; of equals, what has the fewest segments."""
+    """Return the segmentation that needs least memory; of equal ones, the one with the fewest segments."""
     return min(segments, key=lambda one: (one.most_bytes, one.count))
 
 

@@ -16,18 +16,18 @@ from autotm.solve.problem import Problem
 
 @dataclass(frozen=True)
 class Simulated:
-    """A step as three engines make it.
+    """A step as the three engines executed it.
 
     Attributes:
         fits: whether what is placed keeps the limit.
-        most_bytes: of what is placed, the most in device memory at once.
-        step_us: from the first kernel to the end of the last.
-        kernels_us: of all kernels, each once.
-        repeated_us: of kernels that run again.
-        in_bytes, out_bytes: copied to the device and to the host.
-        events: what the engines did, by their start.
+        most_bytes: the most bytes of placed tensors in device memory at once.
+        step_us: time from the start of the first kernel to the end of the last.
+        kernels_us: time of all kernels, each run once.
+        repeated_us: time of the kernels that run again.
+        in_bytes, out_bytes: bytes copied to the device and to the host.
+        events: kernels and copies, in the order of their start.
         implementations: number of kernels by the name of the implementation.
-        remark: what else a reader must know.
+        remark: further facts that a reader must know.
     """
 
     fits: bool
@@ -43,7 +43,7 @@ class Simulated:
 
 
 class Engines:
-    """What a program on a GPU does: it launches kernels in order, asks for copies, and lets kernels wait for them.
+    """A simulated program on a GPU, which launches kernels in order, asks for copies and lets kernels wait for them.
 
     An engine copies in the order of deadlines; a copy that has begun is not interrupted.
     """
@@ -77,7 +77,7 @@ class Engines:
         return engine, self._count
 
     def copy(self, engine: Engine, name: str, size_bytes: int, deadline: int = 0) -> tuple[Engine, int]:
-        """Ask for a copy that takes as long as one beside kernels."""
+        """Ask for a copy that takes as long as an asynchronous one."""
         return self.ask(engine, name, size_bytes, self._problem.links.transfer_us(_TO[engine], size_bytes), deadline)
 
     def copy_and_wait(self, engine: Engine, name: str, size_bytes: int) -> None:
@@ -99,7 +99,7 @@ class Engines:
         self._events.append(EngineEvent(engine, name, start_us, self._free_us[engine]))
 
     def simulated(self, graph: Graph, most_bytes: int, *, repeated_us: float = 0.0, remark: str = "") -> Simulated:
-        """What was done for a step with one implementation for each kernel."""
+        """Return the simulated step; `graph` has one implementation for each kernel."""
         return Simulated(
             fits=most_bytes <= self._problem.limit_bytes,
             most_bytes=most_bytes,

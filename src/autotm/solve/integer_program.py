@@ -153,7 +153,7 @@ def _search(
 
 
 def _search_beyond(search: Search, ilp: Formulation, session: Session, cuts: Cuts, deadline: float) -> bool:
-    """What the relaxation alone leaves to do, in the order of what it costs; whether there was time for all."""
+    """Search on from the relaxation, by the cheapest method first; return whether there was time for all methods."""
     if ilp.has_async_moves:
         _improve(search, deadline)
     cut(search, ilp, session, cuts, deadline)
@@ -176,7 +176,7 @@ def _search_beyond(search: Search, ilp: Formulation, session: Session, cuts: Cut
 
 
 def _improve(search: Search, deadline: float) -> None:
-    """Improve the best plan by itself."""
+    """Improve the best plan by local search, for at most a share of the time that the search has taken so far."""
     now = time.perf_counter()
     search.refine(min(deadline, now + _LOCALLY * (now - search.started_s)))
 

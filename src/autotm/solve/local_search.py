@@ -70,13 +70,13 @@ class _Holders:
 
 
 def _slow_us(choices: Choices, index: int, residency: Residency) -> list[float]:
-    """What each gadget may save by being fast."""
+    """Return for each gadget the most microseconds that being fast there would save; 0 where it is fast already."""
     most_us = choices.most_us[index]
     return [0.0 if fast else us for us, fast in zip(most_us, residency.fast, strict=True)]
 
 
 def _rivals(builder: PlanBuilder, holders: _Holders, index: int) -> list[int]:
-    """Flows whose place would admit this one at a gadget where it pays most, the least valuable first."""
+    """List flows whose removal makes room for this one at the gadgets where it saves most, the least valuable first."""
     flow = builder.flows[index]
     slow_us = _slow_us(builder.choices, index, builder.residencies[index])
     rivals: dict[int, None] = {}

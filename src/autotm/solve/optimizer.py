@@ -1,4 +1,4 @@
-"""What optimizers share: refuse the impossible, check and price the result; and bases of those that do not search."""
+"""Base classes of optimizers: they refuse infeasible limits, and check and price the result; some need no search."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from autotm.solve.residencies import Residency, all_slow, stays_and_moves
 
 @dataclass(frozen=True)
 class Placement:
-    """What an optimizer decides.
+    """The decisions of an optimizer.
 
     Attributes:
         stays, moves: in any order.
-        implementations: chosen ones by kernel; the others have their default.
+        implementations: the chosen implementation by kernel; other kernels have their default.
         bound_us: proven lower bound on the objective; None where the optimizer has exactly one plan.
-        certificate: what proves it.
-        solver_bound_us: a higher one that a solver claims, if it does.
+        certificate: proof of that bound.
+        solver_bound_us: a higher bound that a solver claims; None where it claims none.
         status: how the search ended.
         build_s, solve_s: seconds spent.
         calls: kernels in the order in which they are called, where some run again.
-        offsets: by stay, where it decides them.
+        offsets: address of each stay, where the optimizer decides addresses.
     """
 
     stays: Sequence[Stay]
@@ -56,21 +56,21 @@ class Optimizer(ABC):
     """A way to decide a placement; a subclass says which choices each tensor has and picks among them.
 
     Attributes:
-        name: under which users ask for it.
+        name: the name under which users ask for it.
     """
 
     name: ClassVar[str]
 
     @abstractmethod
     def choices(self, problem: Problem) -> Choices:
-        """What there is to choose from."""
+        """Return the choices of each tensor and kernel."""
 
     @abstractmethod
     def place(self, problem: Problem, choices: Choices) -> Placement:
-        """Choose; the limit is known to be feasible."""
+        """Choose a placement; the limit is known to be feasible."""
 
     def place_all(self, problems: Sequence[Problem], choices: Choices) -> Iterator[Placement]:
-        """Choose for each of several problems that differ in their limit only, ascending."""
+        """Choose a placement for each of several problems that differ in their limit only, ascending."""
         return (self.place(problem, choices) for problem in problems)
 
     def program(self, problem: Problem) -> pyo.ConcreteModel | None:
@@ -193,10 +193,10 @@ class PagedPlacement(SingleTier):
         A page stays where it is when it is first touched.
 
         Args:
-            problem: with a limit that is not all of memory.
-            offsets: of each stay.
-            size_bytes: of the pool.
-            pages: that the step touches.
+            problem: a problem whose limit is not all of memory.
+            offsets: the address of each stay.
+            size_bytes: size of the pool.
+            pages: pages that the step touches.
         """
         fast_pages, weights = problem.limit_bytes // pages.page_bytes, self.weights(problem)
         fast = preferred(pages, fast_pages) if weights is None else interleaved(pages, fast_pages, weights)
@@ -245,13 +245,13 @@ def with_pool(
 
 
 class Rival(Optimizer):
-    """What others do on a GPU where a step exceeds its memory: one plan, by a rule that knows no step to come.
+    """An existing method for a step that exceeds a GPU's memory: one plan, by a rule that knows no later step.
 
-    It may take more fast memory than the limit.
+    The plan may take more fast memory than the limit.
     """
 
     def choices(self, problem: Problem) -> Choices:
-        """None: and so no limit is too small.
+        """Return no choices at all, so that no limit is too small.
 
         Raises:
             BadInputError: kernels can use slow operands, so this is no GPU; or a tensor is fixed in one memory.
@@ -271,7 +271,7 @@ class Rival(Optimizer):
 
     @abstractmethod
     def rule(self, problem: Problem) -> Placement:
-        """Where the rule has each tensor when; `ruled` makes it."""
+        """Return the placement that the rule decides; `ruled` builds it from stays and moves."""
 
 
 def ruled(
@@ -281,7 +281,10 @@ def ruled(
     calls: tuple[int, ...] = (),
     offsets: Mapping[Stay, int] | None = None,
 ) -> Placement:
-    """What a rule decides for `graph`, the step by the implementations that run; `calls` and `offsets` as of a plan."""
+    """Return the placement that a rule decides for `graph`, the step by the implementations that run.
+
+    `calls` and `offsets` are those of `Placement`.
+    """
     implementations = {index: kernel.implementation for index, kernel in enumerate(graph.kernels)}
     return Placement(
         stays,

@@ -53,9 +53,9 @@ class SolveOptions:
 
 
 _SHARE = 2.0
-"""What one limit may take, in equal shares of the time left: most need little of theirs, and the rest goes on."""
+"""The most time for one limit, in equal shares of the time left: most limits need little and leave the rest."""
 _LEAST = 0.5
-"""What each limit gets in any case, in equal shares of all the time: one that took too long costs the others little."""
+"""The least time for each limit, in equal shares of all the time: a limit that took too long costs others little."""
 
 
 class TimeBudget:
@@ -64,7 +64,7 @@ class TimeBudget:
     Args:
         total_s: seconds for all; infinite where only each limit's own time is limited.
         count: limits.
-        begun_s: reading of `time.perf_counter` from which on they have it; now, if not given.
+        begun_s: reading of `time.perf_counter` at which the time begins; now, if not given.
     """
 
     def __init__(self, total_s: float, count: int, begun_s: float | None = None) -> None:
@@ -73,7 +73,7 @@ class TimeBudget:
         self._count = count
 
     def next_s(self) -> float:
-        """Seconds for the next limit."""
+        """Return the seconds for the next limit."""
         left_s = max(0.0, self._end_s - time.perf_counter())
         share, self._count = min(1.0, _SHARE / (self._count + 1)), max(1, self._count - 1)
         return max(self._least_s, left_s * share)

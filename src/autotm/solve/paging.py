@@ -217,14 +217,14 @@ def interleave_weights(fast_bytes_per_s: float, slow_bytes_per_s: float) -> tupl
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What a step takes whose operands are partly slow: times of its kernels, and of copies of pages, microseconds.
+    """The times of a step whose operands are partly slow: of its kernels, and of copies of pages, in microseconds.
 
     Attributes:
-        base_us: by kernel, all fast.
-        slow_us_per_byte: by kernel and movable tensor, what a slow byte of it adds: what the whole tensor adds alone,
-            over its bytes.
-        promote_us_per_byte, demote_us_per_byte: of pages that move to fast and to slow memory: as of the largest
-            blocking copy that was measured.
+        base_us: time of each kernel with every operand fast.
+        slow_us_per_byte: by kernel and movable tensor, the time that a slow byte of the tensor adds: the time that the
+            whole tensor adds when it alone is slow, divided by its bytes.
+        promote_us_per_byte, demote_us_per_byte: time per byte of pages that move to fast and to slow memory, which is
+            that of the largest blocking copy measured.
     """
 
     base_us: tuple[float, ...]
@@ -234,7 +234,7 @@ class StepCosts:
 
     @classmethod
     def of(cls, problem: Problem, graph: ChosenGraph) -> StepCosts:
-        """From profile and links, for `graph`, the step with the implementations that run.
+        """Derive the costs from the profile and the links; `graph` is the step with the implementations that run.
 
         Raises:
             AutotmError: the profile lacks a kernel or a configuration.

@@ -89,7 +89,7 @@ class Conflicts:
         return residency
 
     def _left_to(self, index: int, others: Mapping[int, Residency]) -> list[Member]:
-        """What the flow must not do, since the others do their parts of a conflict."""
+        """List stays in fast memory that the flow must not have, since each completes a conflict with other flows."""
         left = []
         for number in self._of.get(index, ()):
             mine = [member for member in self._sets[number] if member[0] == index]
@@ -309,7 +309,7 @@ _SWEEPS = 4
 class PlanBuilder:
     """A plan in the making: residencies of flows and entries of tables, and the fast bytes and engine time left.
 
-    It is completed and improved by what is best for one flow after the other. All bytes and nanoseconds of engines are
+    It is completed and improved by the best choice of one flow after another. All bytes and nanoseconds of engines are
     integers, so it keeps the limits exactly, whatever tolerances a solver had. A flow that has no residency yet is
     slow; a table has the entry that its operands' tiers leave it, at first with the leanest workspaces.
 
@@ -317,9 +317,9 @@ class PlanBuilder:
         residencies: by index of the flow.
         entries: by number of the table.
         left: fast bytes free during each kernel.
-        worth: per flow, what slow memory costs for each of its bytes.
-        engines: whose moves have the copying engines when.
-        conflicts: what must not be fast together.
+        worth: per flow, the cost of slow memory for each of its bytes.
+        engines: the copying engines' time, and the moves that have it.
+        conflicts: stays that must not be fast together.
     """
 
     def __init__(self, choices: Choices, limit_bytes: int, kernels: int, conflicts: Conflicts | None = None) -> None:
@@ -339,24 +339,24 @@ class PlanBuilder:
 
     @property
     def cost_us(self) -> float:
-        """What all residencies and entries together cost beside the kernels that have no table."""
+        """The cost of all residencies and entries together; the kernels that have no table come on top."""
         flows = sum(cost_us(self.flows[index], residency) for index, residency in self.residencies.items())
         return flows + sum(self._time_us(number) for number in range(len(self.tables)))
 
     @property
     def fast_bytes(self) -> list[int]:
-        """What the workspaces of each table's entry take from fast memory."""
+        """Bytes of fast memory that the workspaces of each table's entry take."""
         return [int(table.fast_bytes[entry]) for table, entry in zip(self.tables, self.entries, strict=True)]
 
     def copy(self) -> Self:
-        """The same plan, to be changed by itself; what must not be fast together is shared."""
+        """Copy the plan, so that it can change by itself; both share their conflicts."""
         other = copy.copy(self)
         other.residencies, other.slow, other.entries = dict(self.residencies), list(self.slow), list(self.entries)
         other.left, other.engines = self.left.copy(), self.engines.copy()
         return other
 
     def marked(self, group: Collection[int]) -> tuple[dict[int, Residency], dict[int, int]]:
-        """What `undo` needs to take back what happens to these flows from here on."""
+        """Mark the present state; return the residencies of these flows and the entries of their tables, for `undo`."""
         self.engines.mark()
         tables = {tie.table for index in group for tie in self.choices.ties[index]}
         return {index: self.residencies[index] for index in group}, {number: self.entries[number] for number in tables}
@@ -487,7 +487,7 @@ class PlanBuilder:
         return False
 
     def give_up(self, members: Sequence[Member]) -> None:
-        """Take what a conflict forbids away from the one of its members that this costs least, then improve."""
+        """Break a conflict: change the residency of the flow that loses least by it, then improve the plan."""
         losses = {index: self._loss_us(index) for index in dict.fromkeys(index for index, _, _ in members)}
         loser = min(losses, key=lambda index: (losses[index], index))
         self.remove(loser)
@@ -495,7 +495,7 @@ class PlanBuilder:
         self.improve()
 
     def _loss_us(self, index: int) -> float:
-        """What another residency than its present one, now forbidden, costs a flow."""
+        """Return how much the cost grows when a flow leaves its present residency, now forbidden, for another one."""
         before, entries = self.marked((index,))
         rank = self.rank((index,), entries)
         self.remove(index)

@@ -109,9 +109,10 @@ def _highest(
 
 
 def _again_us(problem: Problem, flow: TensorChoices) -> float:
-    """What computing a tensor again costs at least: its kernel's share, everything fast, inputs there for nothing.
+    """Return the least cost of computing a tensor again: a share of its kernel's time, all fast, with its inputs free.
 
-    One more run of a kernel may bring back all that it writes, so each output bears an equal share.
+    One more run of a kernel may bring back all its outputs, so each output bears an equal share. The cost is infinite
+    for a tensor that no kernel produces and for one that is no intermediate.
     """
     tensor = problem.graph.by_name[flow.tensor]
     if tensor.producer is None or tensor.role is not Role.INTERMEDIATE:
@@ -121,7 +122,7 @@ def _again_us(problem: Problem, flow: TensorChoices) -> float:
 
 
 def _any_order_us(problem: Problem) -> float:
-    """Each kernel by itself with the whole limit: what of its operands does not fit is slow, cheapest bytes first."""
+    """Sum each kernel's least time with the whole limit: operands that do not fit are slow, cheapest bytes first."""
     total = 0.0
     tabled = {table.kernel: table for table in problem.tabulation.tables}
     for index, kernel in enumerate(problem.graph.kernels):

@@ -1,4 +1,4 @@
-"""Prices of memory, knapsack rows and copying engines: what they charge and prove, how certificates state them."""
+"""Prices of memory, knapsack rows and copying engines: charges, bounds, and certificates that state them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from autotm.solve.residencies import Charges, PricedCopy, PricedResidencies, Res
 
 
 class Fitting:
-    """The most that items weigh together which fit so many bytes: a knapsack, by dynamic programming over weights.
+    """A knapsack by dynamic programming over weights: the greatest weight of items that fit a number of bytes.
 
-    Items are added one by one. Weights are whole numbers >= 1. Time and memory go with the most that fits the limit.
+    Items are added one by one. Weights are whole numbers >= 1. Time and memory grow with the greatest weight that fits
+    the limit.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -32,7 +33,7 @@ class Fitting:
         """By weight, the fewest bytes of items that weigh as much or more."""
 
     def add(self, weight: int, size_bytes: int) -> None:
-        """One item more."""
+        """Add one item."""
         before = self._least_bytes
         with_it = np.concatenate((np.zeros(weight, np.int64), before)) + size_bytes
         with_it[0] = 0
@@ -40,23 +41,23 @@ class Fitting:
         self._least_bytes = with_it[: int(np.searchsorted(with_it, self._limit_bytes, side="right"))]
 
     def most(self, room_bytes: int) -> int:
-        """The most that fits so many bytes, at most those of the limit."""
+        """Return the greatest weight that fits `room_bytes`, which may not exceed the limit."""
         return int(np.searchsorted(self._least_bytes, room_bytes, side="right")) - 1
 
     def most_in_each(self, rooms_bytes: Ints) -> Ints:
-        """The same for many rooms; 0 where there is none."""
+        """Return the greatest weight that fits each of many rooms; 0 for a room that is not positive."""
         most: Ints = np.searchsorted(self._least_bytes, np.maximum(rooms_bytes, 0), side="right") - 1
         return most
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A knapsack inequality, weights of tensors: what is fast at one time weighs at most what fits the limit.
+    """A knapsack inequality: tensors in fast memory at one time weigh at most the greatest weight that fits the limit.
 
     Attributes:
-        weights: by tensor, those that have any.
+        weights: weight by tensor; other tensors have none.
         limit_bytes: the limit.
-        fitting: what fits of them.
+        fitting: the knapsack that gives the greatest weight for any room.
     """
 
     weights: Mapping[str, int]
@@ -65,7 +66,7 @@ class Cut:
 
     @classmethod
     def of(cls, weights: Mapping[str, int], sizes_bytes: Mapping[str, int], limit_bytes: int) -> Cut:
-        """With what fits, from the tensors' sizes."""
+        """Build a cut from the tensors' weights and sizes."""
         fitting = Fitting(limit_bytes)
         for tensor, weight in weights.items():
             fitting.add(weight, sizes_bytes[tensor])
@@ -73,11 +74,11 @@ class Cut:
 
     @property
     def most(self) -> int:
-        """What fits the limit."""
+        """The greatest weight of tensors that fit the limit together."""
         return self.fitting.most(self.limit_bytes)
 
     def of_workspaces(self, fast_bytes: Ints) -> Ints:
-        """What workspaces of so many bytes weigh: what no longer fits beside them."""
+        """Return the weight of workspaces of these sizes: by how much they lower the greatest weight that fits."""
         weights: Ints = self.most - self.fitting.most_in_each(self.limit_bytes - fast_bytes)
         return weights
 
@@ -88,8 +89,8 @@ class SpanPrices:
 
     Attributes:
         starts, ends: span j has kernels [starts[j], ends[j]).
-        lasts_ns: what an engine can work in each.
-        price_us: of a nanosecond of work that cannot be done outside of the span; none below 0.
+        lasts_ns: nanoseconds that an engine can work in each span.
+        price_us: price of a nanosecond of work that cannot be done outside of the span; none below 0.
     """
 
     starts: Ints
@@ -99,19 +100,19 @@ class SpanPrices:
 
     @property
     def whole_us(self) -> float:
-        """Of all the work that can be done in the spans."""
+        """The price of all the work that an engine can do in the spans."""
         return float(self.lasts_ns @ self.price_us)
 
     def of_us(self, window: Window) -> float:
-        """Of a move that has to be done in a window."""
+        """Return the price of a move that has to be done in a window."""
         return float(self.price_us[self.around(window)].sum()) * window.work_ns
 
     def around(self, window: Window) -> npt.NDArray[np.bool_]:
-        """(spans,) Those that a window lies within."""
+        """(spans,) Whether a window lies within each span."""
         return (self.starts <= window.start) & (self.ends >= window.end)
 
     def unused_us(self, windows: Collection[Window]) -> Floats:
-        """(spans,) Price of the time that moves in these windows leave."""
+        """(spans,) Price of the engine time that moves in these windows leave unused."""
         work_ns = sum((self.around(window) * window.work_ns for window in windows), np.zeros(len(self.starts)))
         return (self.lasts_ns - work_ns) * self.price_us
 
@@ -132,18 +133,18 @@ class EnginePrices:
 
 
 SlowPrices = tuple[tuple[float, ...], ...]
-"""Per table and operand, what the tensor pays the kernel for being slow."""
+"""Per table and operand, the price that the tensor pays the kernel for being slow."""
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What the Lagrangian relaxation of capacity, knapsack, marginal and engine rows charges.
+    """The prices of the Lagrangian relaxation of capacity, knapsack, marginal and engine rows.
 
     Attributes:
-        byte_us: for a byte of fast memory during each kernel; none below 0.
-        slow_us: per table and operand.
-        engines: for the time of the copying engines.
-        cut_us: for a unit of weight by a cut during each kernel; none below 0.
+        byte_us: price of a byte of fast memory during each kernel; none below 0.
+        slow_us: per table and operand, the price of being slow.
+        engines: prices of the time of the copying engines.
+        cut_us: by cut, the price of a unit of its weight during each kernel; none below 0.
     """
 
     byte_us: Floats
@@ -152,7 +153,7 @@ class Prices:
     cut_us: Mapping[Cut, Floats] = field(default_factory=dict)
 
     def holding_us(self, limit_bytes: int) -> float:
-        """Of all that the step has of what is charged."""
+        """Return the price of all fast memory, weight and engine time that the step has."""
         total = float(self.byte_us.sum()) * limit_bytes
         total += sum(float(each.sum()) * cut.most for cut, each in self.cut_us.items())
         return total + self.engines.out.whole_us + self.engines.back.whole_us
@@ -169,7 +170,7 @@ class Prices:
 
 
 class HoldingCosts:
-    """Prices summed over kernels, so that what a span of them costs is a difference."""
+    """Prices summed over kernels, so that the cost of a span of kernels is a difference of two sums."""
 
     def __init__(self, prices: Prices, limit_bytes: int) -> None:
         self._prices = prices
@@ -181,7 +182,7 @@ class HoldingCosts:
                 self._cuts_at[kernel].append((cut, float(each[kernel])))
 
     def charges(self, flow: TensorChoices) -> Charges:
-        """What the flow is charged."""
+        """Return the charges of a flow: for fast and slow memory at its gadgets and gaps, and for its copies."""
         gaps, engines = range(len(flow) - 1), self._prices.engines
         return Charges(
             slow_us=flow.slow_us,
@@ -219,9 +220,9 @@ class HoldingCosts:
 
 
 def cheapest_entry_us(table: Table, shares: tuple[float, ...], holding_us: Floats, most_bytes: int) -> float:
-    """A table's cheapest entry when operand o pays it `shares[o]` for being slow, and entry e pays `holding_us[e]`.
+    """Return a table's least cost when operand o pays it `shares[o]` for being slow, and entry e pays `holding_us[e]`.
 
-    Its fast bytes are at most `most_bytes`; infinite where no entry's are.
+    Only entries of at most `most_bytes` fast bytes count; the cost is infinite where there is none.
     """
     slow = table.slow[:, None] >> np.arange(len(shares)) & 1
     cost_us = table.time_us + holding_us - slow @ np.array(shares)
@@ -229,14 +230,14 @@ def cheapest_entry_us(table: Table, shares: tuple[float, ...], holding_us: Float
 
 
 class Lagrangian:
-    """One problem, whose bounds `Priced` gives for prices.
+    """The Lagrangian relaxation of one problem; `Priced` gives its bound at given prices.
 
     Prices of bytes, weights and engines are at least 0; prices of slow operands may have either sign.
 
     Args:
-        choices: of all tensors and kernels.
-        limit_bytes: what is larger than this never is in fast memory.
-        kernels: of the step.
+        choices: choices of all tensors and kernels.
+        limit_bytes: the limit; a larger tensor is never in fast memory.
+        kernels: number of kernels of the step.
     """
 
     def __init__(self, choices: Choices, limit_bytes: int, kernels: int) -> None:
@@ -257,11 +258,11 @@ class Lagrangian:
 class Priced:
     """The lower bound that prices prove: every tensor's cheapest residency and every table's cheapest entry.
 
-    It is a sum of terms, so what changes a few choices costs little to evaluate.
+    The bound is a sum of terms, so a change of a few choices costs little to evaluate.
 
     Attributes:
-        prices: these.
-        bound_us: of the whole problem, without the kernels that have no table.
+        prices: the prices.
+        bound_us: bound of the whole problem, without the kernels that have no table.
     """
 
     def __init__(self, problem: Lagrangian, prices: Prices) -> None:
@@ -281,7 +282,7 @@ class Priced:
         self.bound_us = float(self._flow_us.sum()) + sum(self._table_us) - prices.holding_us(limit_bytes)
 
     def regret_us(self, index: int, residency: Residency) -> float:
-        """What a residency costs a flow more than its cheapest one, at these prices; none below 0 but for rounding."""
+        """Return by how much a residency costs more than the flow's cheapest at these prices; >= 0 but for rounding."""
         flow, engines = self._flow(index), self.prices.engines
         holding_us = sum(self._holding.memory_us(flow, *span) for span in fast_spans(flow, residency))
         holding_us += engines.out.of_us(residency.out) if residency.out else 0.0
@@ -289,7 +290,7 @@ class Priced:
         return cost_us(flow, residency) + holding_us - float(self._flow_us[index])
 
     def entry_regret_us(self, number: int, table: Table, entry: int) -> float:
-        """What an entry of a table, or of what is left of it, costs more than the cheapest of all."""
+        """Return by how much an entry exceeds the cheapest one of the whole table, of which `table` may be a part."""
         shares = self.prices.slow_us[number]
         paid_us = sum(share for operand, share in enumerate(shares) if int(table.slow[entry]) >> operand & 1)
         holding_us = float(self._holding.during_us(table.kernel, table.fast_bytes[[entry]])[0])
@@ -325,7 +326,7 @@ def certificate_of(prices: Prices, tables: Sequence[Table]) -> Certificate:
 def prices_without_engines(
     certificate: Certificate, tables: Sequence[Table], sizes_bytes: Mapping[str, int], limit_bytes: int, kernels: int
 ) -> Prices:
-    """What a certificate charges for bytes, weights and slow operands; its engines cost nothing."""
+    """Return a certificate's prices of bytes, weights and slow operands, with free engines."""
     slow = certificate.slow
     slow_us = dict(zip(zip(slow.kernels, slow.tensors, strict=True), slow.prices_us, strict=True))
     cut_us = {

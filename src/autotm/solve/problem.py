@@ -48,7 +48,7 @@ class Table:
         variants: implementations with their workspaces' tiers.
         slow: (entries,) bit o is set where operand o is in slow memory.
         time_us: (entries,)
-        fast_bytes: (entries,) what the workspaces take from fast memory during the kernel.
+        fast_bytes: (entries,) bytes of fast memory that the workspaces take during the kernel.
         variant: (entries,) index into `variants`.
         least_us, most_us: per operand, the least and the most that slow memory adds, all else being equal.
     """
@@ -84,12 +84,12 @@ class Table:
 
     @cached_property
     def least_bytes(self) -> int:
-        """What the leanest variant takes; the same for every placement."""
+        """Fast bytes that the workspaces of the leanest variant take; they are the same for every placement."""
         return int(self.fast_bytes.min())
 
     @cached_property
     def most_bytes(self) -> int:
-        """What the largest variant takes."""
+        """Fast bytes that the workspaces of the largest variant take."""
         return int(self.fast_bytes.max())
 
     def best(self, slow: int, room_bytes: int) -> int:
@@ -209,7 +209,7 @@ class _Call:
         self.workspace_bytes = tuple(graph.by_name[name].allocated_bytes for name in self.workspaces)
 
     def extra_us(self, profile: Profile) -> Floats:
-        """What each tensor alone adds in slow memory."""
+        """Return, for each tensor, the microseconds that it adds when it alone is in slow memory."""
         return np.array([profile.extra_us(self.graph, self.kernel, name) for name in self.names])
 
     def additive_us(self, profile: Profile) -> Floats:
@@ -329,7 +329,7 @@ def _named(index: int, unnamed: _Unnamed, calls: Sequence[_Call]) -> Table:
 
 @dataclass(frozen=True)
 class Problem:
-    """What an optimizer is asked; `packing` judges whether a plan can have addresses, where that matters."""
+    """The placement problem of an optimizer; `packing` judges whether a plan can have addresses, where that matters."""
 
     graph: CountedGraph
     profile: Profile
@@ -347,7 +347,7 @@ class Problem:
                 raise BadInputError(f"tensor '{name}' is fixed in slow memory, but kernels here need fast operands")
 
     def at(self, limit: Limit) -> Problem:
-        """The same problem with another limit; what does not depend on the limit is worked out once for both."""
+        """Return the problem with another limit; results that do not depend on the limit are computed once for both."""
         other = replace(self, limit=limit)
         shared = ("beside", "tabulation", "tabled", "placed", "base_us")
         other.__dict__.update({name: getattr(self, name) for name in shared})
@@ -358,13 +358,13 @@ class Problem:
         """The budget in bytes.
 
         Raises:
-            InfeasibleLimitError: what no plan places takes more than all of it.
+            InfeasibleLimitError: the tensors that no plan places take more than the whole budget.
         """
         return self.limit.fast_bytes(self.graph.peak_live_bytes, fixed_bytes(self.graph))
 
     @cached_property
     def beside(self) -> BesideKernels:
-        """What asynchronous moves and kernels take from each other."""
+        """The time that asynchronous moves and kernels cost each other."""
         return BesideKernels(self.graph, self.profile, self.links)
 
     @cached_property

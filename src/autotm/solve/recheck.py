@@ -93,9 +93,10 @@ def plan_us(problem: Problem, plan: Plan) -> float:
 
 
 def _kernel_us(problem: Problem, graph: ChosenGraph, index: int, kernel: int, slow: frozenset[str]) -> float:
-    """Of call `index`, of kernel `kernel` of the problem.
+    """Return the time of call `index`, of kernel `kernel` of the problem, with the tensors `slow` in slow memory.
 
-    From its table where it has one with operands; else slow operands add what they do to the default.
+    The time comes from the kernel's table where that has operands. Elsewhere each slow operand adds the time that it
+    adds to the default implementation.
     """
     profile, chosen, default = problem.profile, graph.kernels[index], problem.graph.kernels[kernel]
     if kernel in problem.tabled:
@@ -109,7 +110,11 @@ def _kernel_us(problem: Problem, graph: ChosenGraph, index: int, kernel: int, sl
 
 
 def _waits_us(problem: Problem, graph: ChosenGraph, moves: Sequence[Move]) -> float:
-    """What copies beside single kernels take longer than these: the next kernel waits for both directions."""
+    """Compute by how many microseconds copies beside a single kernel outlast it, summed over all kernels.
+
+    A kernel waits for the copies beside the kernel before it, those to slow memory and those to fast memory, which run
+    at the same time.
+    """
     copies_us: dict[tuple[int, Tier], float] = defaultdict(float)
     for move in moves:
         if move.is_asynchronous:

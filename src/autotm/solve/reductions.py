@@ -19,7 +19,7 @@ from autotm.solve.residencies import Charges, Residency, all_slow, best_residenc
 
 @dataclass(frozen=True)
 class Reduced:
-    """What is left to decide.
+    """The part of a problem that the reductions leave to decide.
 
     Attributes:
         choices: the choices given, with those of the flows narrowed; the tables are whole.
@@ -27,8 +27,8 @@ class Reduced:
         rows: kernels whose capacity can bind, ascending.
         room: bytes of fast memory per row for the undecided flows and the tables, within `limit_bytes`.
         limit_bytes: the limit, or the most of several.
-        is_partial: some residencies were decided for good reasons only, and rows left out: what solves it need be
-            neither the best nor legal.
+        is_partial: whether some residencies were decided without proof, and rows left out; a solution of the rest then
+            need be neither optimal nor legal.
     """
 
     choices: Choices

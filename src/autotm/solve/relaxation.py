@@ -52,7 +52,7 @@ _INTEGRAL = 1e-6
 
 
 def integral(ilp: Formulation) -> tuple[dict[int, Residency], dict[int, int]]:
-    """What the model's values leave no doubt about: residencies by flow, variants by number of the table."""
+    """Return the choices whose variables are integral: residencies by flow, variants by number of the table."""
     residencies = ((index, _residency(ilp, index)) for index in ilp.flows)
     tables = {item.number: item.table for item in ilp.tables}
     variants = {
@@ -64,7 +64,7 @@ def integral(ilp: Formulation) -> tuple[dict[int, Residency], dict[int, int]]:
 
 
 def variables_of(ilp: Formulation, flows: Collection[int]) -> list[Variable]:
-    """The variables of some flows."""
+    """Return the variables of these flows."""
     kinds = (ilp.model.a, ilp.model.b, ilp.model.s)
     return [variable for kind in kinds for key, variable in kind.items() if key[0] in flows]
 
@@ -103,7 +103,7 @@ def _start_flow(ilp: Formulation, index: int, residency: Residency) -> None:
 
 
 def prices_of(session: Session | None, ilp: Formulation, cuts: Cuts | None, kernels: int) -> Prices:
-    """The duals of a relaxation that converged; without one, prices at which nothing that is shared costs anything."""
+    """Return the duals of a converged relaxation as prices; without a `session`, memory and engines are free."""
     byte_us, engines = np.zeros(kernels), EnginePrices.none()
     cut_us: Mapping[Cut, Floats] = {}
     if session is not None:
@@ -116,7 +116,7 @@ def prices_of(session: Session | None, ilp: Formulation, cuts: Cuts | None, kern
 
 
 def _slow_prices(session: Session | None, ilp: Formulation) -> SlowPrices:
-    """What each operand of each table pays for being slow: minus the dual of its marginal row (F9).
+    """Return, for each operand of each table, the price of being slow: minus the dual of its marginal row (F9).
 
     An operand without a row was decided by itself: its price is one at which its tensor and its table agree on that.
     """

@@ -59,12 +59,12 @@ def by_blocking_moves(fast: tuple[bool, ...], between: tuple[bool, ...]) -> Resi
 
 
 def all_slow(flow: TensorChoices) -> Residency:
-    """Never fast."""
+    """Return the residency of a tensor that is never fast."""
     return by_blocking_moves((False,) * len(flow), (False,) * (len(flow) - 1))
 
 
 def cost_us(flow: TensorChoices, residency: Residency) -> float:
-    """What the residency adds to the all-fast step: slow operands, one write at most, and read-backs."""
+    """Return the time that a residency adds to the all-fast step: slow operands, at most one write, read-backs."""
     slow = sum(cost for cost, fast in zip(flow.slow_us, residency.fast, strict=True) if not fast)
     write = 0.0
     if 0 < residency.first_leave < len(flow):
@@ -124,16 +124,16 @@ _BORN_FAST, _COPIED, _SLOW = range(3)
 """In fast memory since birth; in fast memory with a valid slow copy; in slow memory only."""
 
 PricedCopy = tuple[float, Window | None]
-"""The cheapest way of a copy over a gap at some prices: what it costs, and its window; None if it is blocking."""
+"""The cheapest way of a copy over a gap at some prices: its cost, and its window, which is None if it is blocking."""
 
 
 @dataclass(frozen=True)
 class Charges:
-    """What a flow is charged at some prices of memory and engines; infinity forbids.
+    """The charges of a flow at some prices of memory and engines; infinity forbids a choice.
 
     Attributes:
-        slow_us, fast_us: at each gadget.
-        between_us: for staying fast over each gap.
+        slow_us, fast_us: charge for being slow and for being fast at each gadget.
+        between_us: charge for staying fast over each gap.
         out, back: the cheapest way to copy the tensor to slow, to fast memory over each gap.
     """
 
@@ -147,7 +147,7 @@ class Charges:
     def blocking(
         cls, flow: TensorChoices, slow_us: Sequence[float], fast_us: Sequence[float], between_us: Sequence[float]
     ) -> Charges:
-        """With blocking copies only."""
+        """Build charges with blocking copies only."""
         gaps = len(flow) - 1
         return cls(slow_us, fast_us, between_us, [(flow.write_us, None)] * gaps, [(flow.read_us, None)] * gaps)
 
@@ -174,7 +174,7 @@ def best_residency(flow: TensorChoices, charges: Charges) -> Residency:
 
 
 def best_value(flow: TensorChoices, charges: Charges) -> float:
-    """What the cheapest residency costs, prices included."""
+    """Return the cost of the cheapest residency, prices included."""
     return min(_forward(flow, charges)[0])
 
 
@@ -236,7 +236,10 @@ class _Gadget:
 
 
 class _HoldingCosts:
-    """What flows pay for their bytes, and what some rows of them pay besides in the kernels before each."""
+    """The holding costs of flows: the price of their bytes, and for some flows further costs.
+
+    `besides_us` has the further costs by the flow's row, of shape (kernels + 1,), summed over the kernels before each.
+    """
 
     def __init__(self, sizes_bytes: Ints, prices_us: Floats, besides_us: Mapping[int, Floats]) -> None:
         self._sizes_bytes = sizes_bytes
@@ -259,8 +262,8 @@ class CheapestResidencies:
     """Cheapest residencies at some prices.
 
     Attributes:
-        cost_us: (flows,) of each, holding cost included, at the prices at which it was the cheapest.
-        used_bytes: (kernels,) what all of them hold in fast memory.
+        cost_us: (flows,) cost of each, holding cost included, at the prices at which it was the cheapest.
+        used_bytes: (kernels,) bytes that all of them hold in fast memory.
         fast, between: by gadget k, whether the flows that have one are fast there, and over the gap before; in the
             order of `PricedResidencies.order`.
         signature: (flows,) different for different residencies of a flow.
@@ -281,8 +284,8 @@ class PricedResidencies:
     Args:
         flows: the tensors' choices, with blocking moves.
         limit_bytes: tensors larger than this never are in fast memory.
-        kernels: of the step.
-        again_us: per flow, what computing it again costs at least; infinite where that cannot be.
+        kernels: number of kernels of the step.
+        again_us: per flow, the least cost of computing its tensor again; infinite where that is impossible.
     """
 
     def __init__(
@@ -302,7 +305,8 @@ class PricedResidencies:
     def cheapest(self, prices_us_per_byte: Floats, weighed_us: Mapping[str, Floats] = _NOTHING) -> CheapestResidencies:
         """All tensors' cheapest residencies at these prices, of shape (kernels,), not negative.
 
-        `weighed_us` is what tensors pay for being fast besides, of shape (kernels + 1,) in the kernels before each.
+        `weighed_us` has the further costs of some tensors for being fast, of shape (kernels + 1,), summed over the
+        kernels before each.
         """
         besides_us = {self._rows[tensor]: paid for tensor, paid in weighed_us.items() if tensor in self._rows}
         holding = _HoldingCosts(self._sizes, prices_us_per_byte, besides_us)
@@ -329,7 +333,7 @@ class PricedResidencies:
         return by_flow
 
     def mixed(self, first: CheapestResidencies, second: CheapestResidencies, from_first: Flags) -> CheapestResidencies:
-        """The residencies of some flows from one, of the others from another; `from_first` is of shape (flows,)."""
+        """Take residencies from `first` where `from_first`, of shape (flows,), is true, and from `second` elsewhere."""
         ordered = from_first[self.order]
 
         def mix(some: Sequence[Flags], others: Sequence[Flags]) -> list[Flags]:
@@ -344,7 +348,7 @@ class PricedResidencies:
         )
 
     def holding_us(self, cheapest: CheapestResidencies, prices_us_per_byte: Floats) -> Floats:
-        """(flows,) What those residencies would pay for fast memory at these prices."""
+        """(flows,) Compute the holding cost of those residencies at these prices."""
         holding = np.concatenate(([0.0], np.cumsum(prices_us_per_byte)))
         paid = np.zeros(len(self.order))
         for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
@@ -354,7 +358,7 @@ class PricedResidencies:
         return self._in_order(paid)
 
     def used_bytes(self, cheapest: CheapestResidencies, chosen: Flags) -> Ints:
-        """(kernels,) What the residencies of some flows hold in fast memory; `chosen` is of shape (flows,)."""
+        """(kernels,) Compute the fast bytes that the residencies of some flows hold; `chosen` is of shape (flows,)."""
         change, ordered = np.zeros(self._kernels + 1), chosen[self.order]
         for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
             self._hold(change, fast & ordered[: len(gadget)], gadget.starts, gadget.stops)

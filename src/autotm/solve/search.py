@@ -35,16 +35,17 @@ _OPTIMAL_GAP = 1e-9
 
 @dataclass
 class Search:
-    """What is known about one problem.
+    """The state of the search for one problem: its best plan and its best bound so far.
 
     Attributes:
-        problem, choices: what is asked.
-        reduced: what is left to decide of it.
-        prices: those that prove the highest bound.
-        bound_us: what they prove.
+        problem, choices: the problem, and all its choices.
+        reduced: the choices that the reductions leave open.
+        prices: the prices that prove the highest bound.
+        bound_us: the bound that these prices prove.
         claimed_us: the highest bound that the solver claims, without a proof.
-        builder, objective_us: the best plan.
-        reserve_us: what addresses cost the last plan that was tried: the next one has to be better by that much.
+        builder, objective_us: the best plan, and its time.
+        reserve_us: microseconds that finding addresses added to the last plan that was tried; the next plan has to be
+            better by as much.
         timed_out: whether the time limit ended the search.
         started_s: when it began, by `time.perf_counter`.
     """
@@ -63,7 +64,7 @@ class Search:
 
     @property
     def gap(self) -> float:
-        """As that of a plan."""
+        """The relative gap between the best plan and the bound, as `Plan` defines it."""
         return (self.objective_us - self.bound_us) / self.objective_us if self.objective_us > 0 else 0.0
 
     @property
@@ -74,12 +75,12 @@ class Search:
 
     @property
     def is_done(self) -> bool:
-        """Whether the gap is as asked, with the reserve."""
+        """Whether the gap is at most the one asked for, the reserve added to the best plan's time."""
         return self.bound_us >= (self.objective_us + self.reserve_us) * (1 - self.problem.options.gap)
 
     @property
     def target_us(self) -> float:
-        """What the choices of a plan that is close enough cost at most."""
+        """The most that a plan's choices may cost if it is within the gap; kernels without a table come on top."""
         return self.bound_us / (1 - self.problem.options.gap) - self.reserve_us - self.problem.base_us
 
     def update_prices(self, prices: Prices) -> None:
@@ -102,7 +103,7 @@ class Search:
 
     @cached_property
     def conflicts(self) -> Conflicts:
-        """What was found not to fit together."""
+        """The sets of stays that were found to have no addresses together."""
         return Conflicts(self.reduced.choices.flows)
 
     def keep(self, builder: PlanBuilder) -> None:
@@ -112,7 +113,10 @@ class Search:
             self.builder, self.objective_us = builder, objective_us
 
     def refine(self, deadline_s: float) -> None:
-        """Improve the best plan until it is close enough, `time.perf_counter` reaches `deadline_s`, or no more."""
+        """Improve the best plan until it is close enough, nothing improves, or the clock reaches `deadline_s`.
+
+        The clock is `time.perf_counter`.
+        """
         if self.is_done:
             return
         refine(self.best, self.priced, deadline_s, self.target_us, self.problem.options.seed)
@@ -120,23 +124,23 @@ class Search:
 
     @property
     def solver_bound_us(self) -> float | None:
-        """What the solver claims beyond what is proven; None where that is nothing."""
+        """The bound that the solver claims, where it is higher than the proven one; else None."""
         return min(self.claimed_us, self.objective_us) if self.claimed_us > self.bound_us else None
 
     @property
     def certificate(self) -> Certificate:
-        """What proves the bound."""
+        """The certificate that proves the bound."""
         assert self.prices is not None
         return certificate_of(self.prices, self.choices.tables)
 
     @cached_property
     def lagrangian(self) -> Lagrangian:
-        """What prices prove."""
+        """The Lagrangian relaxation of the problem, which turns prices into a bound."""
         return Lagrangian(self.choices, self.problem.limit_bytes, len(self.problem.graph.kernels))
 
     @property
     def priced(self) -> Priced:
-        """The bound of the best prices, term by term."""
+        """The bound that the best prices prove, as a sum of terms."""
         assert self.prices is not None
         return Priced(self.lagrangian, self.prices)
 
@@ -161,9 +165,9 @@ _NEAR_SHARE = 0.1
 def decide_fractional(search: Search, ilp: Formulation, session: Session, deadline: float) -> bool:
     """Let HiGHS decide the tensors that the relaxation left fractional, the others staying where it put them.
 
-    Berthold's RENS (Mathematical Programming Computation, 2014) without rounding bounds: what it proves holds for
-    these few tensors only, so only its plan is taken. It is asked again with rows for the engines that cannot keep up
-    with its plan. Returns whether it ended in time.
+    Berthold's RENS (Mathematical Programming Computation, 2014) without rounding bounds: the bound of HiGHS holds for
+    these few tensors only, so only its plan is taken. HiGHS is asked again with rows for the engines that cannot keep
+    up with its plan. Returns whether it ended in time.
     """
     gap = search.problem.options.gap
     enough = search.bound_us / (1 - SOLVER_SHARE * gap) / ilp.us_per_unit
@@ -181,9 +185,9 @@ def decide_fractional(search: Search, ilp: Formulation, session: Session, deadli
 
 
 def search_again(search: Search, ilp: Formulation, session: Session, deadline: float) -> None:
-    """The program has got a row since: relax it from where it was, and let HiGHS search it.
+    """Relax the program, which has got a row since, starting from its last solution, and let HiGHS search it.
 
-    What it proves holds for plans that keep such rows only, so only its plans are taken.
+    The bound of HiGHS holds only for plans that keep the new rows, so only its plans are taken.
     """
     if session.relax(deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
         return
@@ -206,7 +210,7 @@ _WORTH = 0.01
 
 
 def add_engine_cuts(search: Search, ilp: Formulation, session: Session, relaxed: Solved, deadline: float) -> Solved:
-    """Add rows for what the relaxation asks of engines that cannot keep up, while that raises the bound."""
+    """Add rows for spans in which the relaxation asks too much work of an engine, while they raise the bound."""
     while (block := ilp.demand.add_broken()) is not None:
         session.extend(block)
         before, relaxed = relaxed, session.relax(deadline - time.perf_counter())
@@ -221,7 +225,7 @@ def add_engine_cuts(search: Search, ilp: Formulation, session: Session, relaxed:
 
 
 def cut(search: Search, ilp: Formulation, session: Session, cuts: Cuts, deadline: float) -> None:
-    """Add rows that the relaxation breaks as long as that closes much of the gap; and a plan from what it says then."""
+    """Add rows that the relaxation breaks as long as they close much of the gap; then try a plan from its solution."""
     kernels = len(search.problem.graph.kernels)
     before_us, count = search.bound_us, cuts.count
     while not search.is_done:

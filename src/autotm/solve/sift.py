@@ -198,7 +198,7 @@ class Sifting:
         return priced_residencies.mixed(greedy, frugal, holds), own_us, np.abs(lots - last) < _CLOSE
 
     def _left(self, fixed: CheapestResidencies, doubtful: Flags) -> Ints:
-        """What clear residencies leave of the room; where they take more, the least valuable ones become doubtful."""
+        """Return the room that clear residencies leave; where they exceed it, the least valuable become doubtful."""
         left = self._room - self._priced_residencies.used_bytes(fixed, ~doubtful)
         while int(left.min()) < 0:
             row = int(left.argmin())

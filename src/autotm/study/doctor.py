@@ -31,7 +31,7 @@ from autotm.study.setup import compiler_path
 
 
 class Use(StrEnum):
-    """What a finding means for a study here."""
+    """The meaning of a finding for a study on this machine."""
 
     USED = "used"
     USABLE = "usable"
@@ -46,7 +46,7 @@ class Finding:
 
     Attributes:
         what: the thing.
-        found: what there is of it.
+        found: the kind or amount that the machine has.
         use: whether autotm uses it; `usable` where a machine file must name it; `missing` where it cannot work without.
         why: the reason, or the remedy; may be empty.
     """

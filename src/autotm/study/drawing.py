@@ -1,4 +1,4 @@
-"""What all figures share: fonts, colours, names, panels, captions, and how they are saved."""
+"""The common parts of all figures: fonts, colours, names, panels, captions, and how they are saved."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def machine_text(row: Mapping[Hashable, Any]) -> str:
 
 
 def caption(table: pd.DataFrame) -> str:
-    """What a reader must know to trust a figure of runs: machine, tier reality, threads, gap, seed, versions."""
+    """Return the caption of a figure of runs: machine, tier reality, threads, gap, seed and versions."""
     first, seconds, all_fast = table.iloc[0], table["all_fast_runtime_s"].dropna(), ""
     batches = table.drop_duplicates("network")
     networks = ", ".join(f"{row['network']} (batch {row['batch']})" for _, row in batches.iterrows())
@@ -222,7 +222,7 @@ def caption(table: pd.DataFrame) -> str:
 
 
 def proven_text(table: pd.DataFrame) -> str:
-    """How good the plans of optimizers that search are; the others have one plan, and no bound to be near."""
+    """State the gap of the plans of optimizers that search; the others have one plan, and no bound to be near."""
     searched = table[table["solver_status"] != str(Status.NOT_OPTIMIZED)]
     if searched.empty:
         return ""
@@ -231,7 +231,7 @@ def proven_text(table: pd.DataFrame) -> str:
 
 
 def pages_text(table: pd.DataFrame) -> str:
-    """Whether the pages of Linux's policies were placed by a simulation; empty where the table has none of these."""
+    """State whether Linux or a simulation of it placed the pages of its policies; empty where the table has none."""
     texts = {
         "simulated": "where they are is SIMULATED, by the rules it documents",
         "linux": "placed by this machine's kernel, in fast memory that was filled but for the limit",
@@ -242,7 +242,7 @@ def pages_text(table: pd.DataFrame) -> str:
 
 
 def gap_text(gap: float) -> str:
-    """How near a plan is to its bound, in words; a gap that is rounding error is none."""
+    """Say in words how near a plan is to its bound; a gap that is only rounding error counts as 0."""
     return f"within {100 * gap if gap > _NO_GAP else 0:.2g} % of a proven bound"
 
 
@@ -266,12 +266,12 @@ def disturbed_text(table: pd.DataFrame) -> str:
 
 
 def prices_remark(table: pd.DataFrame) -> str:
-    """The prices taken, for a caption."""
+    """Return the caption's sentence about the assumed ratio of memory prices."""
     return f"A byte of fast memory is taken as {table['price_ratio'].iloc[0]:.3g} times as dear as one of slow memory."
 
 
 def modelled_caption(table: pd.DataFrame) -> str:
-    """What a reader must know to trust a figure of plans: where the kernels were timed, and what is not known."""
+    """Return the caption of a figure of modelled steps: where kernels were timed, and the errors of the prediction."""
     first, networks = table.iloc[0], table.drop_duplicates("network")
     errors = "; ".join(
         f"{row['network']} (batch {row['batch']}) {100 * row['step_error']:+.1f} %, single kernels "

@@ -30,9 +30,9 @@ class BindingKernel:
     Attributes:
         kernel: its index in the step.
         name, op: as in the graph file.
-        live_bytes: of all tensors that are live there, wherever they are.
-        fast_bytes: of those in fast memory.
-        price_us_per_mb: what a megabyte there is worth.
+        live_bytes: bytes of all tensors that are live there, in either memory.
+        fast_bytes: bytes of those in fast memory.
+        price_us_per_mb: price of a megabyte of fast memory there.
     """
 
     kernel: int
@@ -45,17 +45,17 @@ class BindingKernel:
 
 @dataclass(frozen=True)
 class LimitExplanation:
-    """What a limit costs, and where.
+    """The cost of a limit, and the kernels that cause it.
 
     Attributes:
-        network, optimizer, limit: of the plan; the limit as asked.
-        limit_bytes: of fast memory.
-        peak_live_bytes: what the step needs when nothing is slow.
-        predicted_us: of the step.
-        bound_us: no plan of the optimizer is faster.
-        all_fast_us: of the step with everything fast, predicted.
+        network, optimizer, limit: those of the plan; the limit as asked.
+        limit_bytes: bytes of fast memory.
+        peak_live_bytes: bytes that the step needs when nothing is slow.
+        predicted_us: predicted time of the step.
+        bound_us: lower bound on that time; no plan of the optimizer is faster.
+        all_fast_us: predicted time of the step with everything fast.
         is_optimized: whether there was a choice; without one there are no prices either.
-        saved_us_per_mb: what the best step would be shorter by with 1 MB more, as far as prices hold: they
+        saved_us_per_mb: microseconds by which 1 MB more would shorten the best step, as far as prices hold: they
             fall as memory grows. None where the plan has no prices.
         binding: kernels whose fast memory has a price, dearest first.
     """
@@ -73,7 +73,7 @@ class LimitExplanation:
     binding: tuple[BindingKernel, ...]
 
     def text(self, most: int = 10) -> str:
-        """For a terminal; names the `most` dearest kernels."""
+        """Return the explanation for a terminal; it names the `most` dearest kernels."""
         lines = [
             f"{self.network}, {self.optimizer}, limit {self.limit}: {self.limit_bytes / 1e6:.6g} MB of fast memory.",
             f"That is {100 * self.limit_bytes / max(1, self.peak_live_bytes):.3g} % of the step's peak.",

@@ -172,7 +172,7 @@ def heap_files(study: Study) -> dict[str, Path]:
 
 
 def link_files(study: Study) -> dict[str, Path]:
-    """What the figure of the links reads: what was measured, and the file of the device that is emulated, if any."""
+    """Return the input files of the figure of the links: the measurements, and the emulated device's file, if any."""
     device = getattr(study.machine.slow_tier, "device", None)
     of_device = {} if device is None else {"device": study.devices_dir / f"{device}.yaml"}
     return {"links": study.machine_paths.links, **of_device}

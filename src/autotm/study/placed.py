@@ -80,7 +80,7 @@ class MemoryPrices:
     """Lagrange multipliers of the limit, from the plan's certificate (docs/formulation.md, section 5).
 
     Args:
-        plan: whose certificate is read; without one nothing has a price.
+        plan: the plan whose certificate is read; without a certificate nothing has a price.
         kernels: how many kernels its step has.
     """
 
@@ -99,7 +99,7 @@ class MemoryPrices:
 
     @property
     def total_us_per_mb(self) -> float:
-        """What 1 MB more would save of the best step, as far as prices hold."""
+        """Microseconds that 1 MB more would save of the best step, as far as prices hold."""
         return self._until[-1]
 
 
@@ -114,10 +114,10 @@ class Placed:
         graph: the step as limits see it, with all implementations.
         profile: times of its kernels.
         links: copy times.
-        plan: of that step.
-        program: made from the plan.
+        plan: the plan of that step.
+        program: the program made from the plan.
         source: provenance of the plan: machine, threads, versions, seed.
-        record: of a run of the program.
+        record: record of a run of the program; None where there was no run.
     """
 
     graph: Graph

@@ -158,11 +158,11 @@ def _share(size: float, step: Graph) -> float:
 
 @dataclass(frozen=True)
 class SweepResult(Generic[T]):
-    """What limits on fast memory cost one step.
+    """The cost of limits on fast memory for one step.
 
     Attributes:
         table: a row for each limit, as `sweep_table` describes it.
-        placements: what was placed at the limits that can be kept, in the order in which they were asked for; a result
+        placements: the placements at the limits that can be kept, in the order in which these were asked for; a result
             iterates over them.
     """
 
@@ -177,7 +177,7 @@ class SweepResult(Generic[T]):
 
     @property
     def answers(self) -> list[str]:
-        """How little fast memory is enough for a step at most 1, 5 and 10 % slower, a sentence each."""
+        """A sentence each on how little fast memory is enough for a step at most 1, 5 and 10 % slower."""
         return answers(self.table)
 
     def plot(self, path: str | Path, style: StyleConfig | None = None) -> None:

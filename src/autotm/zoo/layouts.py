@@ -22,7 +22,7 @@ from autotm.zoo.network import gradient_of, shape_and_dtype
 
 Order = tuple[int, ...]
 CONSTANT = "constant_"
-"""What the names of arguments begin with that were constants."""
+"""The prefix of the names of arguments that were constants in the network."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Laid:
 
     @property
     def shape(self) -> Order:
-        """Of the value, not of the tensor."""
+        """The shape of the value, not of the tensor."""
         extents = tuple(int(extent) for extent in self.tensor.ty.shape)
         return tuple(extents[self.order.index(axis)] for axis in range(len(extents)))
 
     @property
     def is_plain(self) -> bool:
-        """Whether it lies as it is written."""
+        """Whether the tensor's axes have the order of the value's axes."""
         return self.order == tuple(range(len(self.order)))
 
 
@@ -49,9 +49,9 @@ class Applied:
     """A call of an operator as it was rewritten; gradients follow it.
 
     Attributes:
-        result: what the call is bound to.
-        order: of the result's axes, or of its first part's.
-        orders: of the operands' axes.
+        result: the variable that the call is bound to.
+        order: order of the result's axes, or of its first part's.
+        orders: order of each operand's axes.
     """
 
     result: relax.Var

@@ -1,4 +1,4 @@
-"""What a network is: a Relax function, initial values of its arguments, its source, and marks for gradients."""
+"""Networks: a Relax function, the initial values of its arguments, its source, and marks for gradients."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _require_same_names(given: Mapping[str, Any], own: Mapping[str, Any], of: st
 
 
 Fill = Initial | InitialValue | npt.NDArray[Any]
-"""What an argument holds before the first step: a rule, a file, or the value itself."""
+"""The initial content of an argument before the first step: a rule, a file, or the value itself."""
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,7 @@ def _has_bar(table: pd.DataFrame) -> pd.Series:
 
 
 def _framework_text(table: pd.DataFrame) -> str:
-    """For captions: what ran of PyTorch, and what was left out; empty where neither was asked for."""
+    """Return the caption's text on PyTorch's own step: what ran, what is left out and why; empty if not asked for."""
     own = table[table["optimizer"] == SAVE_ON_CPU]
     if own.empty or LEFT_OUT not in own:
         return ""
@@ -243,7 +243,7 @@ def _framework_text(table: pd.DataFrame) -> str:
 # Figure 12 of AutoTM: training beyond a GPU's memory, speed-up over memory that the driver manages.
 
 _NOT_MEASURED = "MODELLED, not measured: no GPU ran any of this"
-"""What the figure says in itself, wherever it is copied to."""
+"""The warning inside the figure, which stays with it wherever it is copied."""
 _LEGEND_COLUMNS, _LEGEND_ROW = 2, 0.25
 """The legend is above the bars; a row of it takes this share of the highest one."""
 _CROWDED = 5

@@ -1,4 +1,4 @@
-"""What a limit on fast memory costs one step: figure 10, its points one by one for a talk, and a sweep.
+"""Figures of the cost of a limit on fast memory for one step: figure 10, its points one by one, and a sweep.
 
 A table that lacks a run which a figure needs, or has runs of several steps, raises BadInputError.
 """

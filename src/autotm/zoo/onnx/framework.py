@@ -123,7 +123,7 @@ _CLASSES = (
     ("Normalization", OpClass.NORMALIZATION), ("Softmax", OpClass.NORMALIZATION), ("Pool", OpClass.WINDOW),
     ("Reduce", OpClass.REDUCTION), ("Gather", OpClass.DATA_MOVEMENT), ("Scatter", OpClass.DATA_MOVEMENT),
 )  # fmt: skip
-"""What an operator does to memory, by a part of its name; the first that fits. All others pass over their operands."""
+"""Class of an operator's memory accesses, by a part of its name; the first that fits. All others are elementwise."""
 
 
 def reference_kernel(

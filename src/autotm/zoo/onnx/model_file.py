@@ -17,7 +17,7 @@ from autotm.zoo.network import Array, Fill
 
 OWN_DOMAINS = ("", "ai.onnx")
 CONTRIBUTED = {("com.microsoft", name) for name in ("Gelu", "FastGelu", "BiasGelu", "SkipLayerNormalization")}
-"""Operators that are not ONNX's own, and are imported all the same: what ONNX Runtime makes of others."""
+"""Operators that are not ONNX's own but are imported too: ONNX Runtime fuses other operators into them."""
 EXPANDED = (
     "Attention", "Celu", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss", "Swish",
 )  # fmt: skip
@@ -29,10 +29,10 @@ _TOO_WIDE = {TensorProto.DOUBLE: "float64", TensorProto.FLOAT16: "float16", Tens
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What an ONNX file holds.
+    """The contents of an ONNX file.
 
     Attributes:
-        graph: without functions: their nodes stand where they were called.
+        graph: the graph without functions: their nodes stand where they were called.
         opset: version of ONNX's own operators.
         initializers: values by name, also those kept in files beside it.
     """
@@ -182,7 +182,7 @@ Shape = tuple[int, ...]
 InputValues = Mapping[str, Any] | Sequence[Any] | Array
 
 NUMBERS = ("float32", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-"""What kernels compute with."""
+"""Element types that kernels compute with."""
 _PASSED_ON = {"Cast", "Clip", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 
 

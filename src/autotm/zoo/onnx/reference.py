@@ -1,4 +1,4 @@
-"""An ONNX file as its own tools compute it: what a step here is compared with before it is timed."""
+"""An ONNX file as its own tools compute it; a step here is compared with their results before it is timed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TYPES = {"to", "dtype"}
 
 @dataclass(frozen=True)
 class OnnxReference:
-    """What onnxruntime, where it is installed, and ONNX's own reference compute for a step.
+    """A step as onnxruntime, where it is installed, and ONNX's own reference compute it.
 
     Attributes:
         names: inputs of the file and their names in the step.
@@ -46,7 +46,7 @@ class OnnxReference:
 
     @property
     def name(self) -> str:
-        """What computes, with its version."""
+        """The name and version of each tool that computes the step."""
         runtime, own = _runtime(), f"ONNX's reference {onnx.__version__}"
         return f"onnxruntime {runtime.__version__} and {own}" if runtime else own
 
@@ -128,7 +128,7 @@ class OnnxReference:
 
 
 def _runtime() -> Any:
-    """onnxruntime, where it is installed."""
+    """Return the module onnxruntime; None where it is not installed."""
     try:
         return importlib.import_module("onnxruntime")
     except ImportError:

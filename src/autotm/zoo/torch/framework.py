@@ -128,7 +128,7 @@ _CLASSES = (
     ("pool", OpClass.WINDOW), ("sum", OpClass.REDUCTION), ("mean", OpClass.REDUCTION), ("cat", OpClass.DATA_MOVEMENT),
     ("gather", OpClass.DATA_MOVEMENT), ("index", OpClass.DATA_MOVEMENT), ("embedding", OpClass.DATA_MOVEMENT),
 )  # fmt: skip
-"""What an operator does to memory, by a part of its name; the first that fits. All others pass over their operands."""
+"""Class of an operator's memory accesses, by a part of its name; the first that fits. All others are elementwise."""
 
 
 class FrameworkKernels:

@@ -26,7 +26,7 @@ from autotm.zoo.torch.random_numbers import COUNTER, uniform_numbers
 
 @dataclass(frozen=True)
 class TorchReference:
-    """What PyTorch computes for a step, which is given as captured and as imported.
+    """A step as PyTorch computes it; the step is given as captured and as imported.
 
     `detailed` imports it again with other nodes as outputs; `eager` calls the module itself on its own values, and is
     None where the step draws random numbers.
