@@ -186,19 +186,13 @@ def timing_study_file(wildcards):
 
 def case_study_records(study):
     """The records that figure 10 shows."""
-    return study.case_study_records(study.config.figures.fig10)
+    return study.case_study_records()
 
 
 def device_records(study):
     """The records that the figure of devices shows."""
     machines = inputs.device_machines(study)
     return [record for machine in machines for record in inputs.device_records(study.on(machine))]
-
-
-def large_files(study):
-    """What figure 8 shows: records, or plans of modelled steps with their graphs."""
-    records, plans, graphs = inputs.large_files(study)
-    return {"records": records, "plans": plans, "graphs": graphs}
 
 
 def gpu_steps(study):

@@ -16,8 +16,8 @@ OF_WORKLOADS = {
 }
 # On one machine: functions of the study there.
 OF_MACHINES = {
-    "fig8": (large_files, "speed-up of large networks over memory-mode"),
-    "fig8_talk": (large_files, "figure 8 as for a talk"),
+    "fig8": (inputs.large_files, "speed-up of large networks over memory-mode"),
+    "fig8_talk": (inputs.large_files, "figure 8 as for a talk"),
     "fig10": (
         case_study_records,
         "slow-down, I/O in fast memory and bytes moved against the fast memory allowed",

@@ -22,23 +22,15 @@ from autotm.model.graph import Tensor, Tier
 from autotm.model.limit import Limit
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve, solve_and_pack
-from autotm.study.explain import TensorExplanation, compare, explain_limit, explain_tensor, fast_bytes, tensor_text
+from autotm.study.explain import compare, explain_limit, explain_tensor, fast_bytes, tensor_text
 from autotm.study.placed import MemoryPrices, Placed
 from modelled_profile import modelled_links, modelled_profile
 from zoo_graphs import zoo_graph
 
-# What binds a limit, and why a tensor lives where it does, against the plan, its profile and its certificate.
-
-LAYERS = 4
-
-
-def placed_at(optimizer: str, limit: str = "3:1") -> Placed:
-    return solved(optimizer, limit, LAYERS)
-
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous", "asynchronous"])
 def test_where_memory_has_a_price_it_is_nearly_full(optimizer: str) -> None:
-    placed = placed_at(optimizer)
+    placed = solved(optimizer)
     found = explain_limit(placed)
     assert found.binding
     assert found.saved_us_per_mb == pytest.approx(sum(one.price_us_per_mb for one in found.binding))
@@ -50,18 +42,17 @@ def test_where_memory_has_a_price_it_is_nearly_full(optimizer: str) -> None:
 
 
 def test_more_memory_saves_at_most_what_prices_say() -> None:
-    placed = placed_at("static")
+    placed = solved("static")
     found = explain_limit(placed)
-    case = random_graphs.with_engines(random_graphs.training_step_case(LAYERS), slower=3.0)
     more = found.limit_bytes + max(found.limit_bytes // 50, 64)
-    better, _ = solve_and_pack(case.graph, case.profile, case.links, "static", Limit(size_bytes=more), QUICK)
+    better, _ = solve_and_pack(placed.graph, placed.profile, placed.links, "static", Limit(size_bytes=more), QUICK)
     assert found.saved_us_per_mb is not None
     saved = found.saved_us_per_mb * (more - found.limit_bytes) / 1e6
     assert better.objective_us >= found.bound_us - saved - 1e-6 * found.bound_us
 
 
 def test_what_a_planned_tensor_costs_adds_up() -> None:
-    placed = placed_at("synchronous")
+    placed = solved("synchronous")
     prices = MemoryPrices(placed.plan, len(placed.step.kernels))
     moves_us = uses_us = 0.0
     for tensor in placed.step.movable:
@@ -80,29 +71,26 @@ def test_what_a_planned_tensor_costs_adds_up() -> None:
 
 
 def test_a_gap_counts_each_tensor_between_once() -> None:
-    placed = placed_at("synchronous")
+    placed = solved("synchronous")
     tensor = max(placed.step.movable, key=lambda one: max((b - a for a, b in pairwise(one.users)), default=0))
     gap = max(explain_tensor(placed, tensor.name).gaps, key=lambda one: one.before - one.after)
     assert gap.before - gap.after > 2
-    names = {
-        operand.tensor for kernel in placed.step.kernels[gap.after + 1 : gap.before] for operand in kernel.operands
-    }
-    movable = {one.name: one.size_bytes for one in placed.step.movable}
-    assert gap.reuse_bytes == sum(movable.get(name, 0) for name in names)
+    between = placed.step.kernels[gap.after + 1 : gap.before]
+    names = {operand.tensor for kernel in between for operand in kernel.operands}
+    assert gap.reuse_bytes == sum(one.size_bytes for one in placed.step.movable if one.name in names)
 
 
 def test_a_plan_without_prices_says_so_and_one_with_memory_enough() -> None:
-    placed = placed_at("all-slow", "1:0")
+    placed = solved("all-slow", "1:0")
     assert "nothing says what more memory would save" in explain_limit(placed).text()
-    name = placed.step.movable[0].name
-    found = explain_tensor(placed, name)
+    found = explain_tensor(placed, placed.step.movable[0].name)
     assert {use.tier for use in found.uses} == {Tier.SLOW}
     assert "The plan has no prices" in tensor_text(found)
-    assert "No kernel binds the limit" in explain_limit(placed_at("static", "0:1")).text()
+    assert "No kernel binds the limit" in explain_limit(solved("static", "0:1")).text()
 
 
 def test_tensors_that_are_not_placed_are_named() -> None:
-    placed = placed_at("static")
+    placed = solved("static")
     fixed = next(tensor for tensor in placed.step.tensors if not tensor.is_movable and tensor.alias_of is None)
     with pytest.raises(BadInputError, match=r"in fast memory for good: the limit does not count it\. With --counts"):
         explain_tensor(placed, fixed.name)
@@ -114,15 +102,8 @@ def test_tensors_that_are_not_placed_are_named() -> None:
         explain_tensor(placed, alias.name)
 
 
-# What `explain` says a tensor's other homes cost at least, against placing the step anew with it forced there.
-
-HOMES = {"fast for life": Tier.FAST, "slow for life": Tier.SLOW}
 COUNT, LOOKED_AT = 10, 40
 """Tensors whose claims are checked: those with the highest ones, of these that cost most where they are slow."""
-
-
-def losses_us(found: TensorExplanation) -> dict[Tier, float]:
-    return {HOMES[way.name]: way.loss_us for way in found.residencies[1:] if way.loss_us is not None}
 
 
 def check_claims(case: Case, optimizer: str, limit: str, *, least_share: float) -> None:
@@ -135,14 +116,17 @@ def check_claims(case: Case, optimizer: str, limit: str, *, least_share: float) 
     def slower_us(tensor: Tensor) -> float:
         return sum(profile.extra_us(step, step.kernels[user], tensor.name) for user in tensor.users)
 
+    def losses_us(tensor: Tensor) -> dict[Tier, float]:
+        _, *others = explain_tensor(placed, tensor.name).residencies
+        return {tier: one.loss_us for tier, one in zip(Tier, others, strict=True) if one.loss_us is not None}
+
     fitting = [tensor for tensor in step.movable if tensor.allocated_bytes <= plan.dram_limit_bytes]
     dearest = sorted(fitting, key=slower_us, reverse=True)[:LOOKED_AT]
-    said = {tensor.name: losses_us(explain_tensor(placed, tensor.name)) for tensor in dearest}
-    told = sorted(said, key=lambda name: -max(said[name].values(), default=0.0))[:COUNT]
-    assert min(max(said[name].values(), default=0.0) for name in told) > 0, "ten whose other home costs something"
+    claims = {tensor.name: losses_us(tensor) for tensor in dearest}
     shares = []
-    for name in told:
-        for tier, loss_us in said[name].items():
+    for name in sorted(claims, key=lambda name: -max(claims[name].values(), default=0.0))[:COUNT]:
+        assert max(claims[name].values(), default=0.0) > 0, "ten whose other home costs something"
+        for tier, loss_us in claims[name].items():
             forced = SolveOptions(gap=1e-4, fixed={name: tier})
             try:
                 other = solve(graph, profile, links, optimizer, Limit.parse(limit), forced)
@@ -168,9 +152,6 @@ def test_nor_does_one_of_inception(tmp_path: Path) -> None:
     graph = zoo_graph("inception_v4", "tiny", tmp_path)
     case = Case(graph, modelled_profile(graph, noise=0.3, seed=3), modelled_links())
     check_claims(case, "synchronous", "8:1", least_share=0.0)
-
-
-# Two plans or two records side by side; what cannot be compared is one message.
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from shipped_study import CONFIG, shipped_study
-from synthetic_records import LINUX
 
 from autotm.cli.main import main
 from autotm.model.config import SolveConfig
 from autotm.model.cores import CoreChoice
 from autotm.model.errors import BadInputError, DamagedFileError
+from autotm.model.files import read_yaml
 from autotm.model.limit import Limit
 from autotm.model.machine import DaxTier, Machine, NumaTier
 from autotm.model.paths import Paths
@@ -27,8 +27,6 @@ from autotm.stages.solve import ilp_solve_stage
 from autotm.study.costs import Cost, costs, figure_jobs, table_of_costs
 from autotm.study.inputs import comparison_records, large_files, predicted_records, rival_records
 from autotm.study.setup import CONVENTIONAL, Study, machine_named, machine_settings
-
-# A study from its config: names, settings of machines, refusals.
 
 
 def test_every_optimizer_is_listed_under_its_own_name() -> None:
@@ -48,19 +46,14 @@ def machine_of(folder: Path, more: str) -> Machine:
     return machine_named(folder, "other", 1)
 
 
-def test_memory_mode_is_a_setting_of_machines_that_have_it_only(tmp_path: Path) -> None:
-    machine, cached = (machine_of(tmp_path, more) for more in ("", "memory_mode: true\n"))
-    assert "memory_mode" not in machine_settings(tmp_path, machine), "a new key must not rerun what was measured"
-    assert machine_settings(tmp_path, cached)["memory_mode"] is True
-    assert (machine.reality_of(cached=True), cached.reality_of(cached=True)) == ("emulated", "real")
-    assert cached.reality_of(cached=False) == "emulated"
-
-
-def test_the_size_of_a_real_cache_is_a_setting_where_it_is_known(tmp_path: Path) -> None:
-    unknown, known = (machine_of(tmp_path, f"memory_mode: true\n{more}") for more in ("", "cache: 192GB\n"))
-    assert (unknown.cache_bytes, known.cache_bytes) == (None, 192 * 10**9)
-    assert "cache_bytes" not in machine_settings(tmp_path, unknown)
-    assert machine_settings(tmp_path, known)["cache_bytes"] == 192 * 10**9
+def test_a_real_cache_and_its_size_are_settings_of_machines_that_have_them_only(tmp_path: Path) -> None:
+    mores = ("", "memory_mode: true\n", "memory_mode: true\ncache: 192GB\n")
+    plain, unknown, known = machines = [machine_of(tmp_path, more) for more in mores]
+    found = [{*machine_settings(tmp_path, machine)} & {"memory_mode", "cache_bytes"} for machine in machines]
+    assert found == [set(), {"memory_mode"}, {"memory_mode", "cache_bytes"}], "a new key reruns nothing measured"
+    assert machine_settings(tmp_path, known)["cache_bytes"] == known.cache_bytes == 192 * 10**9
+    assert [machine.reality_of(cached=True) for machine in (plain, unknown)] == ["emulated", "real"]
+    assert unknown.reality_of(cached=False) == "emulated"
 
 
 @pytest.mark.parametrize(
@@ -72,30 +65,20 @@ def test_the_size_of_a_real_cache_is_a_setting_where_it_is_known(tmp_path: Path)
     ],
 )
 def test_a_cache_that_cannot_be_is_refused(tmp_path: Path, more: str, said: str) -> None:
-    with pytest.raises(BadInputError) as caught:
+    with pytest.raises(BadInputError, match=said):
         machine_of(tmp_path, more)
-    assert said in str(caught.value)
 
 
 def test_a_real_cache_has_one_size_whatever_is_asked(tmp_path: Path) -> None:
     context = Context(machine_of(tmp_path, "memory_mode: true\ncache: 192GB\n"), tmp_path / "devices", 1)
-    given = PlacementInputs(Paths(tmp_path, context.machine, "tiny", "mlp"))
-
-    def solve(optimizer: str, limit: str) -> None:
-        plan = tmp_path / "plan.json"
-        ilp_solve_stage(context, optimizer, Limit.parse(limit), SolveConfig(), given, plan=plan)
-
-    with pytest.raises(BadInputError) as caught:
-        solve("memory-mode", "5:2")
-    assert '192000000000 bytes whatever is asked; ask for limit "192000MB"' in str(caught.value)
-    for optimizer, limit in (("memory-mode", "192GB"), ("static", "5:2")):
-        with pytest.raises(DamagedFileError, match=r"graph\.json"):
-            solve(optimizer, limit)
-
-
-# Which records figures read.
-
-CORES = CoreChoice("elsewhere.yaml")
+    inputs = PlacementInputs(Paths(tmp_path, context.machine, "tiny", "mlp"))
+    for optimizer, limit, error, message in (
+        ("memory-mode", "5:2", BadInputError, '192000000000 bytes whatever is asked; ask for limit "192000MB"'),
+        ("memory-mode", "192GB", DamagedFileError, r"graph\.json"),
+        ("static", "5:2", DamagedFileError, r"graph\.json"),
+    ):
+        with pytest.raises(error, match=message):
+            ilp_solve_stage(context, optimizer, Limit.parse(limit), SolveConfig(), inputs, plan=tmp_path / "plan.json")
 
 
 def study(**further: dict[str, list[str]]) -> Study:
@@ -133,13 +116,14 @@ def test_what_cannot_run_on_a_machine_has_no_column_there() -> None:
     found = study(rivals={"linux-preferred": ["4:1"], "linux-balancing": ["4:1"], "all-slow": ["1:0"]})
     tiers = (NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(1,)), DaxTier(kind="dax", path="/mnt/pmem"))
     # Elsewhere: what this computer's kernel has does not matter.
-    numa, dax = (found.on(replace(found.machine, slow_tier=tier, cores=CORES)) for tier in tiers)
+    elsewhere = CoreChoice("elsewhere.yaml")
+    numa, dax = (found.on(replace(found.machine, slow_tier=tier, cores=elsewhere)) for tier in tiers)
     assert of(found.further_records("conventional", "rivals")) == {"linux-preferred", "linux-balancing", "all-slow"}
     assert of(numa.further_records("conventional", "rivals")) == {"linux-preferred", "linux-balancing", "all-slow"}
     assert of(dax.further_records("conventional", "rivals")) == {"all-slow"}
     shipped = shipped_study()
-    assert "memory-mode" in of(large_files(shipped)[0])
-    on_numa = of(large_files(shipped.on(numa.machine))[0])
+    assert "memory-mode" in of(large_files(shipped)["records"])
+    on_numa = of(large_files(shipped.on(numa.machine))["records"])
     assert on_numa >= {"linux-preferred", "static", "synchronous"}
     assert "memory-mode" not in on_numa
     assert "memory-mode" not in of(numa.verification_records())
@@ -147,28 +131,16 @@ def test_what_cannot_run_on_a_machine_has_no_column_there() -> None:
 
 
 def test_what_is_named_and_cannot_run_is_refused_before_anything_does() -> None:
-    found = study()
+    figures = read_yaml(CONFIG / "config.yaml", "study")["figures"]
+    fig10 = figures["fig10"] | {"optimizers": ["static", "memory-mode"]}
+    found = shipped_study(figures=figures | {"fig10": fig10}, verification={"optimizers": ["linux-preferred"]})
+    assert found.case_study_records()
     real = found.on(replace(found.machine, slow_tier=DaxTier(kind="dax", path="/mnt/pmem")))
-    case = found.config.figures.fig10.model_copy(update={"optimizers": ["static", "memory-mode"]})
-    assert found.case_study_records(case)
     with pytest.raises(BadInputError, match=r"memory-mode cannot run on config/machines/laptop\.yaml: .* no cache"):
-        real.case_study_records(case)
-    named = found.config.verification.model_copy(update={"optimizers": ["linux-preferred"]})
-    narrowed = replace(real, config=real.config.model_copy(update={"verification": named}))
+        real.case_study_records()
     with pytest.raises(BadInputError, match=r"verification: linux-preferred cannot run .* behind DAX"):
-        narrowed.verification_records()
+        real.verification_records()
 
-
-def test_the_study_has_three_policies_of_linux_and_few_asynchronous_plans_of_every_conventional_network() -> None:
-    shipped = shipped_study()
-    for records in (rival_records(shipped, CONVENTIONAL), large_files(shipped)[0]):
-        assert of(records) >= set(LINUX) - {"linux-interleave"}, "the weighted one says more"
-    further = set(predicted_records(shipped, CONVENTIONAL)) - set(comparison_records(shipped, CONVENTIONAL))
-    assert {path.parts[-4] for path in further} == set(shipped.config.workloads["conventional"].networks)
-    assert len(further) == 8
-
-
-# What figures cost, from the benchmark files of their jobs.
 
 MIB = 1 << 20
 
@@ -226,8 +198,7 @@ def test_the_command_tells_what_is_missing(
 @pytest.mark.parametrize("text", ["", "s\tmax_rss\n", "time\n3\n", "s\tmax_rss\nsoon\t3\n"])
 def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     file = tmp_path / "laptop-1t" / "calibrate.benchmark.tsv"
-    file.parent.mkdir(parents=True)
+    file.parent.mkdir()
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(DamagedFileError) as caught:
+    with pytest.raises(DamagedFileError, match=f"^{file}: "):
         costs(shipped_study(), tmp_path)
-    assert str(caught.value).startswith(f"{file}: ")

@@ -32,8 +32,6 @@ from autotm.study.setup import Study, optimizer_names
 from autotm.study.tables import read_table, table_of_records
 from autotm.zoo import networks
 
-# All runs in one table: a row each, every scalar of the record, readable from both kinds of file.
-
 SEVERAL = {
     "pages_by_node", "pages_by_node_before",
     "samples_s", "all_fast_samples_s", "waited_s", "all_fast_waited_s",
@@ -80,37 +78,21 @@ def test_both_files_hold_the_table(paths: list[Path], tmp_path: Path) -> None:
         write_runs(table, tmp_path / "runs.xlsx")
 
 
-# The table of verified programs fails when a program ran without being compared.
-
-
-def study_verifying(**verification: object) -> Study:
-    return shipped_study(verification=verification)
-
-
-def verified_records(folder: Path, *verified_steps: int) -> list[Path]:
-    paths = []
-    for number, steps in enumerate(verified_steps):
-        paths.append(folder / f"{number}.json")
-        one = replace(record("static", "4:1", network=f"net{number}"), verified_steps=steps)
-        save(paths[-1], "record", one, PROVENANCE | {"program_hash": "0123"})
-    return paths
-
-
 def test_an_unverified_program_fails_by_name_after_the_table_is_written(tmp_path: Path) -> None:
-    csv, unfit = tmp_path / "verification.csv", tmp_path / "unfit.json"
-    with pytest.raises(UnverifiedError, match="1 of 2 programs ran unverified: net1 static 4:1"):
-        verify_records(verified_records(tmp_path, 2, 0), csv)
-    assert list(read_table(csv)["is_verified"]) == [True, False]
+    csv = tmp_path / "verification.csv"
+    verified, unverified, unfit = paths = [tmp_path / f"{name}.json" for name in ("verified", "unverified", "unfit")]
+    save(verified, "record", record("static", "4:1", network="net0"), PROVENANCE)
+    save(unverified, "record", replace(record("static", "4:1", network="net1"), verified_steps=0), PROVENANCE)
     save(unfit, "record", replace(record("swap-all", "4:1"), verified_steps=0, fits=False), PROVENANCE)
-    verify_records([*verified_records(tmp_path, 2, 1), unfit], csv)
-    table = read_table(csv)
-    assert list(table["network"][:2]) == ["net0", "net1"]
-    assert list(table["verified_steps"]) == [2, 1, 0]
-    assert list(table["is_verified"]) == [True, True, False], "what exceeds its limit did not run and is no failure"
+    verify_records([verified, unfit], csv)
+    assert list(read_table(csv)["is_verified"]) == [True, False], "what exceeds its limit did not run: no failure"
+    with pytest.raises(UnverifiedError, match="1 of 3 programs ran unverified: net1 static 4:1"):
+        verify_records(paths, csv)
+    assert list(read_table(csv)["verified_steps"]) == [2, 0, 0]
 
 
 def test_every_network_meets_every_optimizer() -> None:
-    found = study_verifying()
+    found = shipped_study()
     pairs = {(path.parents[2].name, path.parents[1].name) for path in found.verification_records()}
     able = found.runnable(optimizer_names())
     assert pairs == {(network, optimizer) for network in found.scale.networks for optimizer in able}
@@ -121,15 +103,13 @@ def test_every_network_meets_every_optimizer() -> None:
 
 
 def test_config_narrows_it_down() -> None:
-    found = study_verifying(networks=["mlp"], optimizers=["numa", "static"], limit="8:1").verification_records()
+    narrowed = shipped_study(verification={"networks": ["mlp"], "optimizers": ["numa", "static"], "limit": "8:1"})
+    found = narrowed.verification_records()
     assert [path.parts[-4:-1] for path in found] == [("mlp", "numa", "8to1"), ("mlp", "static", "8to1")]
-    with pytest.raises(BadInputError, match="verification: unknown network"):
-        study_verifying(networks=["mpl"]).verification_records()
-    with pytest.raises(BadInputError, match="verification: unknown optimizer"):
-        study_verifying(optimizers=["statik"]).verification_records()
+    for key, name in (("network", "mpl"), ("optimizer", "statik")):
+        with pytest.raises(BadInputError, match=f"verification: unknown {key} '{name}'"):
+            shipped_study(verification={f"{key}s": [name]}).verification_records()
 
-
-# The headline numbers, recomputed by hand; what is missing is named with its command.
 
 WORKLOAD = {"networks": ["mlp", "vgg19"], "optimizers": ["synchronous"], "limits": ["1:0", "4:1", "1:1", "0:1"]}
 
@@ -150,44 +130,35 @@ def write(study: Study, leave_out: str = "none") -> list[Path]:
 
 
 def test_losses_and_speed_ups_are_geometric_means(study: Study) -> None:
-    found = {str(one.limit): one for one in headlines(table_of_records(write(study)))}
+    paths = write(study)
+    slower = next(path for path in paths if path.parts[-4:-1] == ("vgg19", "synchronous", "4to1"))
+    save(slower, "record", replace(record("static", "4:1", network="vgg19"), optimizer="synchronous"), PROVENANCE)
+    found = {str(one.limit): one for one in headlines(table_of_records(paths))}
     assert list(found) == ["1:1", "4:1"], "the ends are what the others are compared with"
-    at = found["4:1"]
-    assert at.losses["synchronous"].value == pytest.approx(1 - 1 / (1 + 1.4 * 0.64))
-    assert at.losses["numa"].value == pytest.approx(1 - 1 / (1 + 4.2 * 0.64))
-    assert at.losses["numa"].networks == ("mlp", "vgg19")
-    assert at.speed_ups["numa"].value == pytest.approx((1 + 4.2 * 0.64) / (1 + 1.4 * 0.64))
+    at, both = found["4:1"], ((1 + 1.4 * 0.64) * (1 + 3.5 * 0.64)) ** 0.5
+    assert at.losses["synchronous"].value == pytest.approx(1 - 1 / both)
+    assert at.losses["numa"] == (pytest.approx(1 - 1 / (1 + 4.2 * 0.64)), ("mlp", "vgg19"))
+    assert at.speed_ups["numa"].value == pytest.approx((1 + 4.2 * 0.64) / both)
     assert set(at.speed_ups) == {"numa", "memory-mode"}
 
 
-def test_networks_of_different_slow_downs_are_averaged_geometrically(study: Study) -> None:
-    paths = write(study)
-    slower = next(path for path in paths if path.parts[-4:-1] == ("vgg19", "synchronous", "4to1"))
-    save(slower, "record", record("static", "4:1", network="vgg19", step_s=2.0), PROVENANCE)
-    table = table_of_records(paths)
-    table.loc[(table["network"] == "vgg19") & (table["optimizer"] == "static"), "optimizer"] = "synchronous"
-    at = {str(one.limit): one for one in headlines(table)}["4:1"]
-    one, other = 1 + 1.4 * 0.64, 1 + 3.5 * 0.64
-    assert at.losses["synchronous"].value == pytest.approx(1 - (one * other) ** -0.5)
-    numa = 1 + 4.2 * 0.64
-    assert at.speed_ups["numa"].value == pytest.approx(numa / (one * other) ** 0.5)
-
-
 def test_what_was_run_is_told_beside_what_was_published_and_how_to_make_what_is_missing(study: Study) -> None:
-    text = describe(study, "two")
-    assert "missing: 14 of 14" in text
-    assert "loses 27.7 %" in text
-    write(study, leave_out="vgg19/memory-mode")
-    text = describe(study, "two")
-    assert "memory mode (2LM) (mlp)" in text, "a speed-up is told for the networks that have both"
-    for part in ("missing: 2 of 14 records", "snakemake --cores 1 \\\n", "vgg19/memory-mode/4to1/record.json"):
-        assert part in text
-    write(study)
-    text = describe(study, "two")
-    assert "synchronous loses 47.3 % against all fast (mlp, vgg19)" in text
-    assert "synchronous is 1.95 times as fast as first touch (numa) (mlp, vgg19)" in text
-    assert "27.7 %" in text
-    assert "71.9 %" in text
+    published = ("loses 27.7 %", "loses 71.9 %")
+    runs = (
+        "synchronous loses 47.3 % against all fast (mlp, vgg19)",
+        "synchronous is 1.95 times as fast as first touch (numa) (mlp, vgg19)",
+    )
+    # A speed-up is told for the networks that have both.
+    missing = ("missing: 2 of 14 records", "snakemake --cores 1 \\\n", "vgg19/memory-mode/4to1/record.json")
+    for left_out, parts in (
+        ("", ("missing: 14 of 14", *published)),
+        ("vgg19/memory-mode", ("memory mode (2LM) (mlp)", *missing)),
+        ("none", (*runs, *published)),
+    ):
+        write(study, leave_out=left_out)
+        text = describe(study, "two")
+        for part in parts:
+            assert part in text
     assert "missing" not in text
 
 
@@ -203,9 +174,6 @@ def test_without_an_all_fast_step_there_are_speed_ups_but_no_losses(study: Study
     assert "vgg19/synchronous/0to1" in text
     with pytest.raises(BadInputError, match="workload"):
         describe(study, "too")
-
-
-# What a report shows of the pipeline's files, each by a directive of reStructuredText.
 
 
 def shown(directive: str, path: Path) -> str:

@@ -17,7 +17,7 @@ from autotm.solve.options import SolveOptions
 from autotm.stages.solve import place_each, program_of
 from autotm.study.columns import MEANINGS
 from autotm.study.figures.limits import draw_sweep
-from autotm.study.sweep import SweepPoint, SweepResult, answers, sweep_table
+from autotm.study.sweep import SweepPoint, SweepResult, sweep_table
 
 PEAK = 100_000_000
 
@@ -37,9 +37,12 @@ def row(share: float, predicted: float, bound: float | None = None, **more: Any)
     }
 
 
+def answers(*rows: dict[str, Any]) -> list[str]:
+    return SweepResult(pd.DataFrame(rows), ()).answers
+
+
 def test_the_least_memory_that_is_enough_answers() -> None:
-    table = pd.DataFrame([row(1, 1.0), row(0.5, 1.008), row(0.2, 1.04, 1.03), row(0.1, 1.2, 1.08), row(0, 2.0)])
-    one, five, ten = answers(table)
+    one, five, ten = answers(row(1, 1.0), row(0.5, 1.008), row(0.2, 1.04, 1.03), row(0.1, 1.2, 1.08), row(0, 2.0))
     assert one == (
         "With 50 MB of fast memory (50 % of the step's peak) the step is predicted to be at most 1 % slower than all "
         "fast; proven: with 20 MB or less, no synchronous plan is."
@@ -50,21 +53,21 @@ def test_the_least_memory_that_is_enough_answers() -> None:
 
 
 def test_no_limit_may_be_enough_no_memory_may_be_and_what_was_measured_is_said() -> None:
-    table = pd.DataFrame([row(0.5, 1.04, measured_slowdown=1.062)])
-    assert "at most 5 % slower than all fast (measured: +6.2 %)." in answers(table)[1]
-    assert answers(pd.DataFrame([row(0.1, 1.5)]))[0].startswith("With none of these limits the step is predicted")
-    assert answers(pd.DataFrame([row(0.0, 1.0)]))[0].startswith("With no fast memory the step is predicted")
-    table = pd.DataFrame([row(1, 1.0), row(0.1, 1.5, solver_status=str(Status.NOT_OPTIMIZED))])
-    assert "proven" not in answers(table)[0], "an optimizer that searches nothing proves nothing"
+    assert "at most 5 % slower than all fast (measured: +6.2 %)." in answers(row(0.5, 1.04, measured_slowdown=1.062))[1]
+    assert answers(row(0.1, 1.5))[0].startswith("With none of these limits the step is predicted")
+    assert answers(row(0.0, 1.0))[0].startswith("With no fast memory the step is predicted")
+    one, *_ = answers(row(1, 1.0), row(0.1, 1.5, solver_status=str(Status.NOT_OPTIMIZED)))
+    assert "proven" not in one, "an optimizer that searches nothing proves nothing"
 
 
 @pytest.fixture(scope="module")
 def swept() -> SweepResult[str]:
     case = training_step_case(layers=4, branches=3)
     limits = [Limit.parse(text) for text in ("4:1", "0:1", "1:0")]
-    found = place_each(case.graph, case.profile, case.links, "synchronous", limits, SolveOptions())
-    kept = [one for one in found if not isinstance(one, Refusal)]
-    points = [SweepPoint(plan, program_of(case.graph, plan, layout)) for plan, layout in kept]
+    points = []
+    for found in place_each(case.graph, case.profile, case.links, "synchronous", limits, SolveOptions()):
+        assert not isinstance(found, Refusal)
+        points.append(SweepPoint(found[0], program_of(case.graph, *found)))
     refused = [Refusal(Limit.parse("5B"), 64, "no synchronous placement keeps limit 5B")]
     source = {**PROVENANCE, "machine": "desk-2t", "threads": 2, "seed": 20, "tier_reality": "emulated"}
     table = sweep_table(case.graph, case.profile, "synchronous", points, refused, source)
@@ -84,19 +87,16 @@ def test_the_table_goes_from_all_fast_down_and_ends_with_what_cannot_be(swept: S
     assert table["smallest_bytes"].iloc[-1] == 64
 
 
-def test_the_text_says_what_is_predicted_and_where(swept: SweepResult[str]) -> None:
-    told = str(swept)
+def test_text_and_picture_say_what_is_predicted_proven_and_impossible(swept: SweepResult[str]) -> None:
+    text = str(swept)
     for part in ("slow memory EMULATED", "ms PREDICTED from measured kernels", "5B: no synchronous placement keeps"):
-        assert part in told
-    assert told.splitlines()[-1] == swept.answers[-1]
-
-
-def test_bounds_are_drawn_as_steps_and_what_is_impossible_as_a_margin(swept: SweepResult[str]) -> None:
-    figure, text = draw_sweep(swept.table, StyleConfig())
+        assert part in text
+    assert text.splitlines()[-1] == swept.answers[-1]
+    figure, caption = draw_sweep(swept.table, StyleConfig())
     labels = figure.axes[0].get_legend_handles_labels()[1]
     assert labels == ["ruled out (proven bound)", "predicted", "too little for any placement"]
     for part in ("PREDICTED", "Nothing was run", "slow memory EMULATED"):
-        assert part in text
+        assert part in caption
 
 
 def test_the_same_table_gives_the_same_picture(swept: SweepResult[str], tmp_path: Path) -> None:

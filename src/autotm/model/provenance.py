@@ -87,11 +87,12 @@ def slow_memory_text(source: Mapping[str, Any]) -> str:
     said = [f"memory node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"]
     if facts.get("distance") is not None:
         said.append(f"distance {facts['distance']}")
-    said += [f"HMAT of node {node}: {_hmat_text(hmat)}" for node, hmat in facts.get("hmat", {}).items()]
+    said += [f"HMAT of node {node}: {hmat_text(hmat)}" for node, hmat in facts.get("hmat", {}).items()]
     return ", ".join(said)
 
 
-def _hmat_text(hmat: Mapping[str, int]) -> str:
+def hmat_text(hmat: Mapping[str, int]) -> str:
+    """Return what the firmware says of accesses to a memory node, with units."""
     units = {
         "read_mb_per_s": "MB/s read",
         "write_mb_per_s": "MB/s written",

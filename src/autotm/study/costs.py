@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -16,16 +18,23 @@ from autotm.study.inputs import (
     device_machines,
     device_records,
     front_records,
+    heap_files,
     large_files,
     predicted_records,
     rival_records,
 )
 from autotm.study.setup import CONVENTIONAL, Study
 
-_SEPARATE = ("figures/devices.pdf",)
+_SEPARATE = "figures/devices.pdf"
 """It needs machines of its own, so it is not part of `figures`."""
 _OF_WORKLOADS = ("fig7", "fig9", "ilp_times", "price_performance", "cost_performance")
 _OF_THE_CASE_STUDY = ("fig10", "fig10a_all_fast", "fig10a_all_slow", "fig10a_synchronous")
+_RULES = {
+    "plan.json": ("ilp_solve",),
+    "program.json": ("ilp_solve", "compile"),
+    "record.json": ("ilp_solve", "compile", "run"),
+}
+"""By file of a limit's folder, the rules whose jobs make it and what it is made from."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +63,8 @@ def costs(study: Study, logs: Path) -> list[Cost]:
     """
     jobs = figure_jobs(study, logs)
     # `make figures` leaves out the figures of further workloads, which have folders.
-    of_all = [files for target, files in jobs.items() if target.count("/") == 1 and target not in _SEPARATE]
-    jobs["figures"] = list(dict.fromkeys(file for files in of_all for file in files))
+    of_all = [files for target, files in jobs.items() if target.count("/") == 1 and target != _SEPARATE]
+    jobs["figures"] = list(dict.fromkeys(itertools.chain(*of_all)))
     measured = {file: _measured(file) for files in jobs.values() for file in files if file.exists()}
     table = []
     for target, files in jobs.items():
@@ -80,80 +89,56 @@ def figure_jobs(study: Study, logs: Path) -> dict[str, list[Path]]:
 
     Figures that cannot be drawn (no sizes at the study's scale, no end to compare with) are left out.
     """
-    steps = _Steps(study, logs)
-    records, plans, _ = large_files(study)
-    of_large = steps.of_plans(plans) if plans else steps.of_records(records)
-    jobs = {} if study.config.scale.endswith(MODELLED) else _jobs_of_runs(study, steps)
-    jobs |= dict.fromkeys(("fig8", "fig8_talk"), of_large)
+    large = large_files(study)
+    jobs = {} if study.config.scale.endswith(MODELLED) else _jobs_of_runs(study, logs)
+    jobs |= dict.fromkeys(("fig8", "fig8_talk"), _jobs_behind(study, logs, large.get("plans") or large["records"]))
     return {
         f"figures/{name}.pdf": [*dict.fromkeys(files), logs / "figures" / f"{name}.benchmark.tsv"]
         for name, files in jobs.items()
     }
 
 
-def _jobs_of_runs(study: Study, steps: _Steps) -> dict[str, list[Path]]:
+def _jobs_of_runs(study: Study, logs: Path) -> dict[str, list[Path]]:
     """Return what is behind the figures of runs, which a modelled scale does not have, without their drawings."""
+    behind = partial(_jobs_behind, study, logs)
     jobs: dict[str, list[Path]] = {}
     for workload in study.config.workloads:
         folder = "" if workload == CONVENTIONAL else f"{workload}/"
         with contextlib.suppress(BadInputError):
-            records = comparison_records(study, workload)
-            jobs |= {f"{folder}{name}": steps.of_records(records) for name in _OF_WORKLOADS}
-            jobs[f"{folder}fig7"] = steps.of_records(rival_records(study, workload))
-            jobs[f"{folder}fig11"] = steps.of_records(predicted_records(study, workload))
-    figures = study.config.figures
-    jobs |= dict.fromkeys(_OF_THE_CASE_STUDY, steps.of_records(study.case_study_records(figures.fig10)))
-    jobs["front"] = steps.of_records(front_records(study))
+            jobs |= dict.fromkeys(
+                (f"{folder}{name}" for name in _OF_WORKLOADS), behind(comparison_records(study, workload))
+            )
+            jobs[f"{folder}fig7"] = behind(rival_records(study, workload))
+            jobs[f"{folder}fig11"] = behind(predicted_records(study, workload))
+    jobs |= dict.fromkeys(_OF_THE_CASE_STUDY, behind(study.case_study_records()))
+    jobs["front"] = behind(front_records(study))
     devices = [study.on(machine) for machine in device_machines(study)]
-    jobs["devices"] = [file for on in devices for file in _Steps(on, steps.logs).of_records(device_records(on))]
-    heap = study.paths(figures.heap.network).plan(figures.heap.optimizer, figures.heap.limit)
-    jobs["heap"] = [*steps.of_plans([heap]), steps.in_folder(heap, "compile")]
-    jobs["links"] = [steps.calibrate]
-    jobs["kernel_plot"] = [steps.calibrate, steps.of_scale / "convolution_profile.benchmark.tsv"]
-    timed = steps.of_scale / study.config.timing_study.network
-    names = ("kernel_profile", "timing_study")
-    jobs["timing_study"] = [steps.calibrate, *(timed / f"{name}.benchmark.tsv" for name in names)]
+    jobs["devices"] = [file for on in devices for file in _jobs_behind(on, logs, device_records(on))]
+    jobs["heap"] = behind([heap_files(study)["program"]])
+    jobs["links"] = behind([])
+    of_scale = logs / study.machine.slug / study.config.scale
+    jobs["kernel_plot"] = [*behind([]), of_scale / "convolution_profile.benchmark.tsv"]
+    timed = of_scale / study.config.timing_study.network
+    jobs["timing_study"] = [
+        *behind([]),
+        *(timed / f"{rule}.benchmark.tsv" for rule in ("kernel_profile", "timing_study")),
+    ]
     return jobs
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """The benchmark files that the rules of a study write."""
-
-    study: Study
-    logs: Path
-
-    @property
-    def calibrate(self) -> Path:
-        return self.logs / self.study.machine.slug / "calibrate.benchmark.tsv"
-
-    @property
-    def of_scale(self) -> Path:
-        return self.logs / self.study.machine.slug / self.study.config.scale
-
-    def in_folder(self, result: Path, rule: str) -> Path:
-        """Return that of the job of `rule` that makes a file in a limit's folder."""
-        return self.logs / result.relative_to(self.study.results).with_name(f"{rule}.benchmark.tsv")
-
-    def of_records(self, records: Sequence[Path]) -> list[Path]:
-        placed = [self.in_folder(record, rule) for record in records for rule in ("ilp_solve", "compile", "run")]
-        return [*self._prepared(records), *placed]
-
-    def of_plans(self, plans: Sequence[Path]) -> list[Path]:
-        return [*self._prepared(plans), *(self.in_folder(plan, "ilp_solve") for plan in plans)]
-
-    def _prepared(self, results: Sequence[Path]) -> Iterator[Path]:
-        """Yield those of jobs before placing: calibration, and the networks' profiles."""
-        yield self.calibrate
-        for network in dict.fromkeys(result.parts[-4] for result in results):
-            scale = self.study.config.scale
-            if not scale.endswith(MODELLED):
-                yield self.of_scale / network / "kernel_profile.benchmark.tsv"
-                continue
-            for batch in self.study.config.extrapolate.batches:
-                folder = self.of_scale.with_name(f"{scale.removesuffix(MODELLED)}-batch-{batch}")
-                yield folder / network / "kernel_profile.benchmark.tsv"
-            yield self.of_scale / network / "extrapolate.benchmark.tsv"
+def _jobs_behind(study: Study, logs: Path, results: Sequence[Path]) -> list[Path]:
+    """Return the benchmark files of calibration, of the networks' profiles, and of the rules behind files of limits."""
+    scale = study.config.scale
+    of_machine = logs / study.machine.slug
+    files = [of_machine / "calibrate.benchmark.tsv"]
+    for network in dict.fromkeys(result.parts[-4] for result in results):
+        timed = [scale]
+        if scale.endswith(MODELLED):
+            timed = [f"{scale.removesuffix(MODELLED)}-batch-{batch}" for batch in study.config.extrapolate.batches]
+            files.append(of_machine / scale / network / "extrapolate.benchmark.tsv")
+        files += [of_machine / one / network / "kernel_profile.benchmark.tsv" for one in timed]
+    in_logs = [(logs / result.relative_to(study.results), _RULES[result.name]) for result in results]
+    return files + [file.with_name(f"{rule}.benchmark.tsv") for file, rules in in_logs for rule in rules]
 
 
 def table_of_costs(table: Iterable[Cost]) -> str:

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
 
 import yaml
@@ -22,12 +21,10 @@ from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import write_atomically
 from autotm.model.graph import Tier
 from autotm.model.machine import DaxTier, MachineFile, NumaTier, kernel_lacks
-from autotm.model.provenance import cpu_model
+from autotm.model.provenance import cpu_model, hmat_text, installed_version
 from autotm.model.system import SystemMemory, cpu_quota
 from autotm.study.columns import columns
 from autotm.study.setup import compiler_path
-
-# One thing that a machine has or lacks.
 
 
 class Use(StrEnum):
@@ -56,8 +53,6 @@ class Finding:
     use: Use
     why: str = ""
 
-
-# Slow memory: the line of a machine file for each candidate, or why it cannot be used.
 
 Probe = Callable[[NumaTier | DaxTier], str | None]
 """Tries a memory out; says why it cannot be had, or None where it can."""
@@ -102,11 +97,10 @@ def probe_here(tier: NumaTier | DaxTier) -> str | None:
     try:
         if isinstance(tier, NumaTier):
             NodePool(Tier.SLOW, mmap.PAGESIZE, tier.slow_nodes, "none", system).close()
-            NodePool(Tier.FAST, mmap.PAGESIZE, tier.fast_nodes, "none", system).close()
         else:
             DaxPool(Path(tier.path), 0, stand_in=False, system=system).close()
-            if tier.fast_nodes is not None:
-                NodePool(Tier.FAST, mmap.PAGESIZE, tier.fast_nodes, "none", system).close()
+        if tier.fast_nodes is not None:
+            NodePool(Tier.FAST, mmap.PAGESIZE, tier.fast_nodes, "none", system).close()
     except AutotmError as error:
         return str(error)
     return None
@@ -124,14 +118,6 @@ def found_slow(root: Path = Path("/"), probe: Probe = probe_here) -> list[SlowMe
     """Return all memories of this machine that are, or might be, slower than one next to its cores."""
     search = _Search(SystemMemory(root), fast_nodes(root), probe)
     return [*search.nodes(), *search.file_systems(), *search.devices(root / "dev")]
-
-
-_HMAT_UNITS = {
-    "read_mb_per_s": "MB/s read (HMAT)",
-    "write_mb_per_s": "MB/s write (HMAT)",
-    "read_ns": "ns read (HMAT)",
-    "write_ns": "ns write (HMAT)",
-}
 
 
 @dataclass(frozen=True)
@@ -160,7 +146,8 @@ class _Search:
             facts = [f"{node.total_bytes / 1e9:.4g} GB, {node.free_bytes / 1e9:.4g} GB free", cores]
             if (distance := system.distance(near, node.number)) is not None:
                 facts.append(f"distance {distance} from node {near}")
-            facts += [f"{value} {_HMAT_UNITS[key]}" for key, value in node.hmat.items()]
+            if node.hmat:
+                facts.append(f"HMAT {hmat_text(node.hmat)}")
             tier = NumaTier(kind="numa", fast_nodes=(near,), slow_nodes=(node.number,))
             why_not = refusal(system, node) or self.barred or self.probe(tier) or ""
             name, shown = f"memory node {node.number}", None if why_not else tier
@@ -216,9 +203,6 @@ class _Search:
         return SlowMemory(what, found, None if why_not else tier, why_not, other_fast_nodes=others)
 
 
-# GPUs, as their driver describes them, and whether a machine of kind cuda could use them.
-
-
 def gpu_findings(root: Path) -> Iterator[Finding]:
     """Yield a finding for each GPU and one for those who share it, or why there is none; `root` holds /proc."""
     try:
@@ -254,8 +238,6 @@ def _gpu(what: str, facts: GpuFacts) -> Finding:
     return Finding(what, said, Use.USABLE, why)
 
 
-# All findings, in the order in which they are shown.
-
 _PATIENCE_S = 20.0
 """A compiler that takes longer to print its version hangs."""
 _EXTRAS = {
@@ -267,13 +249,7 @@ _EXTRAS = {
 
 
 def findings(results: Path, root: Path = Path("/"), probe: Probe = probe_here) -> list[Finding]:
-    """Look at this machine.
-
-    Args:
-        results: the folder that files would go to.
-        root: where /sys, /proc and /dev are; tests look at machines that are not there.
-        probe: tries a memory out.
-    """
+    """Look at this machine, or one whose /sys, /proc and /dev are below `root`; files would go to `results`."""
     memories = SystemMemory(root)
     return [
         *_cores(root),
@@ -358,7 +334,7 @@ def _compilers() -> Iterator[Finding]:
         yield Finding("C compiler", "none", Use.MISSING, "kernels are linked with one: sudo apt-get install g++")
     else:
         yield Finding("C compiler", (_output(path, "--version").splitlines() or [path])[0], Use.USED)
-    if (version := _version("apache-tvm")) is None:
+    if (version := installed_version("apache-tvm")) is None:
         yield Finding("TVM", "none", Use.MISSING, "make setup, or pip install autotm, brings it")
     else:
         yield Finding("TVM", version, Use.USED)
@@ -372,16 +348,9 @@ def _output(*command: str) -> str:
     return ended.stdout.strip() if ended.returncode == 0 else ""
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _extras() -> Iterator[Finding]:
     for name, (purpose, remedy) in _EXTRAS.items():
-        if (version := _version(name)) is None:
+        if (version := installed_version(name)) is None:
             yield Finding(name, "not installed", Use.UNUSED, f"for {purpose}: {remedy}")
         else:
             yield Finding(name, version, Use.USED, f"for {purpose}")
@@ -395,8 +364,6 @@ def _disk(results: Path) -> Finding:
     found = f"{there} cannot be written" if there.is_dir() else f"{there} is no folder"
     return Finding(f"folder {results}", found, Use.MISSING, "files go there: name another with --results")
 
-
-# The findings for a terminal, and a first machine file.
 
 _DEVICE = "optane-dcpmm"
 """The device that a first machine file emulates: that of the paper."""

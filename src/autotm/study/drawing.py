@@ -27,8 +27,6 @@ from autotm.study.tables import DISTURBED_BEFORE, DISTURBED_SEPARATOR, PAGES, is
 Drawn = tuple[Figure, str]
 """A figure without its caption, and the caption."""
 
-# Fonts, lines, and one colour for each optimizer and network.
-
 GRAY = "0.35"
 _NETWORKS = ("inception_v4", "resnet200", "vgg19", "densenet264", "vgg416", "resnet50", "transformer", "dlrm")
 OPTIMIZER_ORDER = ("static", "synchronous", "asynchronous", "numa", "memory-mode", "all-fast", "all-slow")
@@ -86,8 +84,6 @@ def network_colors(style: StyleConfig, networks: Iterable[str]) -> dict[str, tup
     return colors | {name: colors[other] for name, other in _SAME_COLOR.items()}
 
 
-# Names of networks and optimizers in figures, and the order of limits.
-
 _TITLES = {
     "densenet264": "DenseNet-264",
     "inception_v4": "Inception v4",
@@ -126,19 +122,13 @@ def series_name(optimizer: str) -> str:
     return _SERIES.get(optimizer, optimizer)
 
 
-# Panels in a row or a grid, their titles, and axes that count in bytes.
-
 _CM_PER_INCH = 2.54
 _UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 
 
-def panels(count: int, style: StyleConfig, *, widen: float = 1.0) -> tuple[Figure, list[Axes]]:
-    """A row of panels, `widen` times as wide as usual, with room for a caption below."""
-    return grid(count, count, style, widen=widen)
-
-
-def grid(count: int, columns: int, style: StyleConfig, *, widen: float = 1.0) -> tuple[Figure, list[Axes]]:
-    """Panels row by row, `columns` in each; places of the last row that no panel needs stay empty."""
+def panels(count: int, style: StyleConfig, *, columns: int = 0, widen: float = 1.0) -> tuple[Figure, list[Axes]]:
+    """Panels row by row, `columns` (0: all) in each, `widen` times as wide as usual; the last row may be short."""
+    columns = columns or count
     rows = -(-count // columns)
     width, height = widen * style.panel_width_cm / _CM_PER_INCH, style.panel_height_cm / _CM_PER_INCH
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
@@ -231,13 +221,12 @@ def proven_text(table: pd.DataFrame) -> str:
 
 
 def pages_text(table: pd.DataFrame) -> str:
-    """State whether Linux or a simulation of it placed the pages of its policies; empty where the table has none."""
+    """State whether Linux or a simulation of it placed the pages of its policies; empty where it placed none."""
     texts = {
         "simulated": "where they are is SIMULATED, by the rules it documents",
         "linux": "placed by this machine's kernel, in fast memory that was filled but for the limit",
     }
-    runs = table if PAGES in table else table.assign(**{PAGES: ""})
-    names = {how: ", ".join(dict.fromkeys(runs.loc[runs[PAGES] == how, "optimizer"])) for how in texts}
+    names = {how: ", ".join(dict.fromkeys(table.loc[table[PAGES] == how, "optimizer"])) for how in texts}
     return "".join(f"Pages by Linux ({names[how]}): {text}. " for how, text in texts.items() if names[how])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -19,8 +20,6 @@ from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.model.record import Record
 from autotm.study.columns import columns, shorten
 from autotm.study.placed import BYTES_PER_MB, MemoryPrices, Placed
-
-# Where a limit on fast memory binds, and what more memory would save.
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,6 @@ def fast_bytes(placed: Placed) -> list[int]:
                 total[kernel] += sizes[stay.tensor].allocated_bytes
     return total
 
-
-# Why a tensor lives where a plan has it: what its uses, bytes and moves cost there, and elsewhere.
 
 _NEAR = 5
 """Names that the message about an unknown tensor suggests."""
@@ -245,17 +242,15 @@ def explain_tensor(placed: Placed, name: str) -> TensorExplanation:
         is_fast = any(stay.tier is Tier.FAST and stay.start <= index < stay.end for stay in stays)
         slower_us = placed.profile.extra_us(priced, priced.kernels[index], tensor.name)
         uses.append(Use(index, step.kernels[index].name, Tier.FAST if is_fast else Tier.SLOW, slower_us))
-    held = prices.held_us
     moved = [(move, us) for move, us in zip(plan.moves, placed.moves_us, strict=True) if move.tensor == tensor.name]
     size = tensor.allocated_bytes
     planned = Residency(
         "as planned",
         sum(use.slower_us for use in uses if use.tier is Tier.SLOW),
         sum(us for _, us in moved),
-        sum(held(size, stay.start, stay.end) for stay in stays if stay.tier is Tier.FAST),
+        sum(prices.held_us(size, stay.start, stay.end) for stay in stays if stay.tier is Tier.FAST),
     )
-    held_us = held(size, tensor.live.start, tensor.live.stop)
-    fits = size <= plan.dram_limit_bytes
+    held_us, fits = prices.held_us(size, tensor.live.start, tensor.live.stop), size <= plan.dram_limit_bytes
     for_life = Residency("fast for life", 0.0, 0.0, held_us, _loss_us(placed, tensor, stays, Tier.FAST), fits)
     slow_us = sum(use.slower_us for use in uses)
     never = Residency("slow for life", slow_us, 0.0, 0.0, _loss_us(placed, tensor, stays, Tier.SLOW))
@@ -303,8 +298,6 @@ def _gaps(placed: Placed, tensor: Tensor, prices: MemoryPrices) -> Iterator[Gap]
         yield Gap(after, before, time_us, reuse_bytes, held_us, both_us)
 
 
-# The explanation of a tensor, for a terminal.
-
 _NO_TIME_US = 5e-4
 """A smaller saving is rounding of the prices."""
 
@@ -331,20 +324,16 @@ def tensor_text(explanation: TensorExplanation) -> str:
     if explanation.gaps:
         gaps = [("kernels", "time us", "reuse distance MB", "holding cost us", "out and back us")]
         for gap in explanation.gaps:
-            costs = _short(gap.time_us, gap.reuse_bytes / 1e6, gap.held_us, gap.moved_us)
-            gaps.append((f"{gap.after} to {gap.before}", *costs))
+            numbers = (gap.time_us, gap.reuse_bytes / 1e6, gap.held_us, gap.moved_us)
+            gaps.append((f"{gap.after} to {gap.before}", *(f"{number:.4g}" for number in numbers)))
         lines += ["\nBetween uses (predicted)", columns(gaps, left=1)]
     residencies = [("residency", "slow uses", "moves", "holding cost", "in all", "step slower by")]
     for one in explanation.residencies:
         loss = "" if one.loss_us is None else f"at least {one.loss_us:.4g}"
-        costs = _short(one.uses_us, one.moves_us, one.held_us, one.total_us)
+        costs = (f"{cost_us:.4g}" for cost_us in (one.uses_us, one.moves_us, one.held_us, one.total_us))
         residencies.append((one.name, *costs, loss if one.fits else "does not fit"))
     lines.append("\nWhat it costs the step, by the prices of the plan's certificate (predicted us)")
     return "\n".join([*lines, columns(residencies, left=1), _verdict(explanation)])
-
-
-def _short(*numbers: float) -> list[str]:
-    return [f"{number:.4g}" for number in numbers]
 
 
 def _verdict(explanation: TensorExplanation) -> str:
@@ -366,8 +355,6 @@ def _verdict(explanation: TensorExplanation) -> str:
         )
     return text
 
-
-# How two plans, or the records of two runs, differ.
 
 Value = float | str | None
 _SOURCE = ("machine", "cpu_model", "threads", "seed", "tier_reality", "autotm_commit")
@@ -426,20 +413,17 @@ def compare(first: Path, second: Path) -> Comparison:
         BadInputError: they are of different kinds, or of neither.
         DamagedFileError: one of them cannot be read.
     """
-    kinds = [_kind(path) for path in (first, second)]
-    if kinds[0] != kinds[1]:
-        raise BadInputError(f"{first} is a {kinds[0]}, {second} a {kinds[1]}: compare two plans, or two records")
-    (fields_a, details_a), (fields_b, details_b) = (
-        _plan(path) if kinds[0] == "plan" else _record(path) for path in (first, second)
+    kind, other = (_kind(path) for path in (first, second))
+    if kind != other:
+        raise BadInputError(f"{first} is a {kind}, {second} a {other}: compare two plans, or two records")
+    read = _plan if kind == "plan" else _record
+    fields, details = (
+        {name: (a.get(name), b.get(name)) for name in {**a, **b}}
+        for a, b in zip(read(first), read(second), strict=True)
     )
-    details = _paired(details_a, details_b)
-    differing = {name: (a, b) for name, (a, b) in details.items() if a != b}
-    ordered = sorted(differing.items(), key=lambda item: -abs((item[1][1] or 0) - (item[1][0] or 0)))
-    return Comparison(kinds[0], (first, second), _paired(fields_a, fields_b), dict(ordered))
-
-
-def _paired(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    return {name: (first.get(name), second.get(name)) for name in {**first, **second}}
+    differing = [(name, (a, b)) for name, (a, b) in details.items() if a != b]
+    differing.sort(key=lambda item: -abs((item[1][1] or 0) - (item[1][0] or 0)))
+    return Comparison(kind, (first, second), fields, dict(differing))
 
 
 def _kind(path: Path) -> str:
@@ -447,7 +431,7 @@ def _kind(path: Path) -> str:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInputError(f"{path}: no such file; give two plan.json or two record.json") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, IsADirectoryError):
+    except (ValueError, IsADirectoryError):
         document = {}
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind not in {"plan", "record"}:
@@ -460,9 +444,8 @@ def _plan(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     plan, source = load_with_provenance(path, "plan", Plan)
     fields = {name: source.get(name) for name in _SOURCE} | {name: getattr(plan, name) for name in _PLAN}
     fields |= {"stays": len(plan.stays), "moves": len(plan.moves), "solve_s": plan.solve_s}
-    fast: dict[str, float] = {}
+    fast: dict[str, Any] = defaultdict(int)
     for stay in plan.stays:
-        fast.setdefault(stay.tensor, 0)
         fast[stay.tensor] += stay.end - stay.start if stay.tier is Tier.FAST else 0
     return fields, fast
 

@@ -15,8 +15,8 @@ from autotm.model.config import MODELLED, scale_named
 from autotm.model.errors import BadInputError
 from autotm.model.limit import ALL_FAST, ALL_SLOW, Limit
 from autotm.model.machine import CudaTier, EmulatedTier, Machine, require_runnable
-from autotm.model.plan import SAVE_ON_CPU
-from autotm.study.setup import FIRST_TOUCH, GPU_BASELINE, MOVER, Study, machine_named
+from autotm.model.plan import MANAGED_MEMORY, SAVE_ON_CPU
+from autotm.study.setup import FIRST_TOUCH, MOVER, Study, machine_named
 
 _PAPER = "paper"
 """The scale of the paper's own sizes; its experiments on a GPU have scales of their own."""
@@ -41,14 +41,14 @@ def rival_records(study: Study, workload: str) -> list[Path]:
     return comparison_records(study, workload) + study.further_records(workload, "rivals")
 
 
-def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:
+def large_files(study: Study) -> dict[str, list[Path]]:
     """The records that figure 8 reads, or, at a modelled scale, where nothing runs, the plans and their graphs."""
     name = study.config.figures.fig8.workload
     records = study.workload_records(name) + study.further_records(name, "rivals")
     if not study.config.scale.endswith(MODELLED):
-        return records, [], []
-    plans = [record.with_name("plan.json") for record in records]
-    return [], plans, [study.paths(network).graph for network in study.config.workloads[name].networks]
+        return {"records": records}
+    graphs = [study.paths(network).graph for network in study.config.workloads[name].networks]
+    return {"plans": [record.with_name("plan.json") for record in records], "graphs": graphs}
 
 
 def gpu_steps(study: Study) -> list[Path]:
@@ -83,7 +83,7 @@ def gpu_timeline(study: Study) -> list[Path]:
 
 
 def _gpu_steps(study: Study) -> list[tuple[Study, Path]]:
-    config, found = study.config.figures.fig12, []
+    config, all_steps = study.config.figures.fig12, []
     for of_scale, limit in _gpu_studies(study):
         for network in config.networks:
             if network not in of_scale.scale.networks:
@@ -92,8 +92,8 @@ def _gpu_steps(study: Study) -> list[tuple[Study, Path]]:
             # PyTorch's step is no program of ours, so its streams are not timed: it is in no timeline.
             if SAVE_ON_CPU in config.rivals and not of_scale.machine.is_modelled:
                 steps.append(of_scale.paths(network).framework(SAVE_ON_CPU, limit))
-            found += [(of_scale, step) for step in steps]
-    return found
+            all_steps += [(of_scale, step) for step in steps]
+    return all_steps
 
 
 def _gpu_studies(study: Study) -> list[tuple[Study, Limit]]:
@@ -108,8 +108,8 @@ def _gpu_studies(study: Study) -> list[tuple[Study, Limit]]:
         )
     if isinstance(tier, CudaTier) and not tier.managed_oversubscription:
         raise BadInputError(
-            f"figures.fig12.machine: figure 12 compares with {GPU_BASELINE} beyond the GPU's memory, which can hang a "
-            f"GPU; to risk it, set slow_tier.managed_oversubscription: true in config/machines/{machine.name}.yaml"
+            f"figures.fig12.machine: figure 12 compares with {MANAGED_MEMORY} beyond the GPU's memory, which can hang "
+            f"a GPU; to risk it, set slow_tier.managed_oversubscription: true in config/machines/{machine.name}.yaml"
         )
     on_gpu, studies = study.on(machine), []
     if study.config.scale != _PAPER:
@@ -123,7 +123,7 @@ def _gpu_studies(study: Study) -> list[tuple[Study, Limit]]:
 
 def _gpu_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
     config, paths = study.config.figures.fig12, study.paths(network)
-    names = (GPU_BASELINE, *config.optimizers, *config.rivals)
+    names = (MANAGED_MEMORY, *config.optimizers, *config.rivals)
     if study.machine.is_modelled:
         return [paths.modelled(name, limit) for name in names]
     return [paths.record(name, limit) for name in names if name != SAVE_ON_CPU]

@@ -124,22 +124,13 @@ class KernelReport:
         kernels = sorted(self.kernels, key=lambda kernel: -kernel.beyond_best_us)
         return [kernel for kernel in kernels[:count] if kernel.beyond_best_us > 0]
 
-    @property
-    def as_written(self) -> list[KernelTime]:
-        """The kernels that no schedule was found for, most time first."""
-        return [kernel for kernel in self.kernels if kernel.schedule == ScheduleKind.AS_WRITTEN]
-
 
 def report_kernels(
     graph: Graph, profile: Profile, rates: MachineRates | None, schedules: Mapping[str, ScheduleKind]
 ) -> KernelReport:
     """Put the report together, of default implementations with all operands fast.
 
-    Args:
-        graph: the step.
-        profile: times of its kernels.
-        rates: what the machine can do at best, if that was measured.
-        schedules: by symbol of a kernel; those that lack are `unknown`.
+    `schedules` are by symbol of a kernel; those that lack are `unknown`.
 
     Raises:
         AutotmError: the profile lacks a kernel.
@@ -177,16 +168,8 @@ def report_kernels(
             )
         )
     kernels = tuple(sorted(kernel_times, key=lambda kernel: (-kernel.time_us, kernel.function)))
-    return KernelReport(
-        network=graph.network,
-        scale=graph.scale,
-        time_us=total_us,
-        rates=rates,
-        kernels=kernels,
-        by_class=_groups(kernels, "op_class", rates),
-        by_op=_groups(kernels, "op", rates),
-        by_schedule=_groups(kernels, "schedule", rates),
-    )
+    groups = (_groups(kernels, field, rates) for field in ("op_class", "op", "schedule"))
+    return KernelReport(graph.network, graph.scale, total_us, rates, kernels, *groups)
 
 
 def moved_bytes(graph: Graph, kernel: Kernel) -> int:
@@ -220,8 +203,6 @@ def _groups(kernels: Sequence[KernelTime], field: str, rates: MachineRates | Non
     return tuple(sorted(groups, key=lambda group: (-group.time_us, group.name)))
 
 
-# The report as text for a terminal.
-
 _MS_FROM_US = 10_000.0
 """From this time of a step on, its report counts in milliseconds."""
 
@@ -230,12 +211,11 @@ def report_text(report: KernelReport, where: str, worst: int = 10) -> str:
     """Return groups as tables, the `worst` kernels, and those without a schedule; `where` names machine and threads."""
     calls = sum(kernel.calls for kernel in report.kernels)
     step = f"{calls} kernels, {len(report.kernels)} distinct, {_time(report.time_us, report)} a step"
+    groups = {"op class": report.by_class, "operation": report.by_op, "schedule": report.by_schedule}
     parts = [
         f"{report.network} ({report.scale}) on {where}: {step}. MEASURED, all operands in fast memory.",
-        _rates(report),
-        _group_table("op class", report.by_class, report),
-        _group_table("operation", report.by_op, report),
-        _group_table("schedule", report.by_schedule, report),
+        _rates(report.rates),
+        *(_group_table(what, members, report) for what, members in groups.items()),
         _worst_table(report, worst),
         _as_written(report),
     ]
@@ -244,8 +224,7 @@ def report_text(report: KernelReport, where: str, worst: int = 10) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _rates(report: KernelReport) -> str:
-    rates = report.rates
+def _rates(rates: MachineRates | None) -> str:
     if rates is None:
         return (
             "What the machine can do at best is not known: links.json is from before it was measured. To measure it: "
@@ -272,8 +251,7 @@ def _worst_table(report: KernelReport, count: int) -> str:
         return ""
     if not kernels:
         return "No kernel takes longer than its best."
-    is_known = report.rates is not None
-    head = "Most time beyond what the machine needs" if is_known else "Most time"
+    head = "Most time beyond what the machine needs" if report.rates else "Most time"
     lines = [("kernel", "operation and shapes", "calls", "time", "share", "beyond best", "of best", "set by")]
     lines += [
         (
@@ -282,7 +260,7 @@ def _worst_table(report: KernelReport, count: int) -> str:
             str(kernel.calls),
             _time(kernel.time_us, report),
             f"{kernel.share:.1%}",
-            _time(kernel.beyond_best_us, report) if is_known else "-",
+            _time(kernel.beyond_best_us, report) if report.rates else "-",
             _percent(kernel.of_best),
             kernel.set_by or "-",
         )
@@ -294,7 +272,7 @@ def _worst_table(report: KernelReport, count: int) -> str:
 def _as_written(report: KernelReport) -> str:
     if any(kernel.schedule == UNKNOWN for kernel in report.kernels):
         return "graph.json does not say where schedules come from; `autotm profile` writes one that does."
-    unscheduled = report.as_written
+    unscheduled = [kernel for kernel in report.kernels if kernel.schedule == ScheduleKind.AS_WRITTEN]
     if not unscheduled:
         return "No kernel was compiled nearly as written."
     share = sum(kernel.share for kernel in unscheduled)

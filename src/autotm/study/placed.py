@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -18,79 +17,41 @@ from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tier
 from autotm.model.links import BesideKernels, Links
-from autotm.model.plan import Plan
+from autotm.model.plan import KernelPrices, Plan
 from autotm.model.profile import Profile
-from autotm.model.program import KernelStep, MoveStep, Program, StartMoveStep
+from autotm.model.program import Program
 from autotm.model.record import Record
 from autotm.study.tables import write_table
 
 
-def stay_offsets(step: Graph, plan: Plan, program: Program) -> list[int]:
-    """The offset of each stay of the plan in its tier's pool, bytes: as the plan states it, or the program uses it.
-
-    Args:
-        step: with the plan's implementations.
-        plan: whose stays are asked for.
-        program: made from it.
+def stay_offsets(plan: Plan, program: Program) -> tuple[int, ...]:
+    """Return the offset of each stay of the plan in its tier's pool, in bytes.
 
     Raises:
-        BadInputError: the program was made from another plan, or neither says where a stay is.
+        BadInputError: the program, which runs at these addresses, was made from another plan.
     """
     if program.plan_hash != hash_of(plan):
         raise BadInputError(
             f"the program of {program.optimizer}, limit {program.limit}, was made from another plan; make it again: "
             "autotm compile NETWORK OPTIMIZER LIMIT"
         )
-    if stated := plan.one_pool.offsets if plan.one_pool else plan.offsets:
-        return list(stated)
-    uses: dict[tuple[str, Tier], list[tuple[int, int]]] = defaultdict(list)
-    for kernel, tensor, tier, offset in _uses(step, program):
-        uses[tensor, tier].append((kernel, offset))
-    offsets = []
-    for stay in plan.stays:
-        # A stay begins at a kernel that writes it or at a move: both name its address.
-        at = (offset for kernel, offset in uses[stay.tensor, stay.tier] if stay.start <= kernel < stay.end)
-        if (offset := next(at, None)) is None:
-            raise BadInputError(
-                f"nothing says where '{stay.tensor}' is from kernel {stay.start} on; solve for the plan again"
-            )
-        offsets.append(offset)
-    return offsets
+    return plan.one_pool.offsets if plan.one_pool else plan.offsets
 
-
-def _uses(step: Graph, program: Program) -> Iterator[tuple[int, str, Tier, int]]:
-    """Yield every kernel, tensor, tier and offset that the program uses; a move counts for the kernel after it."""
-    following = 0
-    for item in program.steps:
-        if isinstance(item, KernelStep):
-            for operand, address in zip(step.kernels[item.kernel].operands, item.addresses, strict=True):
-                if address.offset is not None:
-                    yield item.kernel, operand.tensor, address.tier, address.offset
-            following = item.kernel + 1
-        elif isinstance(item, MoveStep | StartMoveStep) and item.destination.offset is not None:
-            yield following, item.tensor, item.destination.tier, item.destination.offset
-
-
-# The price of fast memory during each kernel, by the certificate of a plan.
 
 BYTES_PER_MB = 1e6
 
 
 class MemoryPrices:
-    """Lagrange multipliers of the limit, from the plan's certificate (docs/formulation.md, section 5).
+    """Lagrange multipliers of the limit, from the certificate of a plan (docs/formulation.md, section 5).
 
-    Args:
-        plan: the plan whose certificate is read; without a certificate nothing has a price.
-        kernels: how many kernels its step has.
+    Without a certificate nothing has a price. `kernels` is how many kernels the plan's step has.
     """
 
     def __init__(self, plan: Plan, kernels: int) -> None:
-        self.us_per_mb = [0.0] * kernels
         self.are_known = plan.certificate is not None
-        if plan.certificate is not None:
-            stated = plan.certificate.fast
-            for kernel, price_us in zip(stated.kernels, stated.prices_us, strict=True):
-                self.us_per_mb[kernel] += price_us * BYTES_PER_MB
+        fast = plan.certificate.fast if plan.certificate else KernelPrices()
+        price_us = dict(zip(fast.kernels, fast.prices_us, strict=True))
+        self.us_per_mb = [price_us.get(kernel, 0.0) * BYTES_PER_MB for kernel in range(kernels)]
         self._until = [0.0, *accumulate(self.us_per_mb)]
 
     def held_us(self, size_bytes: int, start: int, end: int) -> float:
@@ -101,9 +62,6 @@ class MemoryPrices:
     def total_us_per_mb(self) -> float:
         """Microseconds that 1 MB more would save of the best step, as far as prices hold."""
         return self._until[-1]
-
-
-# A plan with its addresses, and everything that its pictures are made from.
 
 
 @dataclass(frozen=True)
@@ -133,14 +91,14 @@ class Placed:
         """The step with the plan's implementations, as it is called."""
         return self.plan.step_of(self.graph)
 
-    @cached_property
-    def offsets(self) -> list[int]:
+    @property
+    def offsets(self) -> tuple[int, ...]:
         """Of each stay, bytes from the start of its tier's pool.
 
         Raises:
             BadInputError: the program was made from another plan.
         """
-        return stay_offsets(self.step, self.plan, self.program)
+        return stay_offsets(self.plan, self.program)
 
     @cached_property
     def kernels_us(self) -> list[float]:
@@ -164,8 +122,6 @@ class Placed:
         """Whether slow memory was `real`, `emulated`, `modelled` or a `stand-in` where kernels were timed."""
         return str(self.profile.provenance.get("tier_reality", self.source.get("tier_reality")))
 
-
-# The stays of a plan as MiniMalloc and OmniMalloc read them: a file for each pool, a line for each buffer.
 
 _UNQUOTED = "/:.@#+=()[]|!*'<>{}$&;?^`~ "
 """Characters of an id, besides letters, digits and `_.-~`, that are not escaped. A comma must be: MiniMalloc knows no

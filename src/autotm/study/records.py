@@ -27,8 +27,6 @@ from autotm.study.tables import (
     write_table,
 )
 
-# Records as one table: a row a run, a column each scalar field, under the record's own names.
-
 _PROVENANCE = ("cpu_model", "autotm_commit", "started", "load_1min", "program_hash")
 
 
@@ -66,11 +64,10 @@ def write_runs(table: pd.DataFrame, path: Path) -> None:
 
 def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
     fields = dataclasses.asdict(record) | {"limit": str(record.limit)}
-    cache = fields["cache"] or dict.fromkeys(each.name for each in dataclasses.fields(CacheCounts))
-    pages = fields["pages"] or dict.fromkeys(each.name for each in dataclasses.fields(PageCounts))
-    several = {"cache", "pages"}
+    cache = fields.pop("cache") or dict.fromkeys(field.name for field in dataclasses.fields(CacheCounts))
+    pages = fields.pop("pages") or dict.fromkeys(field.name for field in dataclasses.fields(PageCounts))
     return {
-        **{key: value for key, value in fields.items() if not isinstance(value, dict | tuple) and key not in several},
+        **{key: value for key, value in fields.items() if not isinstance(value, dict | tuple)},
         **{name: sum(fields[name]) for name in ("creation_times", "optimization_times")},
         DISTURBED_BEFORE: DISTURBED_SEPARATOR.join(record.disturbed_before),
         "samples": len(record.samples_s),
@@ -83,9 +80,10 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# Programs whose results were compared with those of the plain step, bit for bit.
-
-_COLUMNS = ("network", "optimizer", "limit", "scale", "machine", "tier_reality", "counts", "verified_steps", "seed")
+_COLUMNS = [
+    "network", "optimizer", "limit", "scale", "machine", "tier_reality", "counts", "verified_steps", "seed",
+    "is_verified", "program_hash", "autotm_commit",
+]  # fmt: skip
 
 
 class UnverifiedError(AutotmError):
@@ -102,10 +100,10 @@ def verify_records(records: Sequence[Path], csv: Path) -> pd.DataFrame:
         DamagedFileError: a record cannot be read.
     """
     runs = table_of_runs(records)
-    table = runs[[*_COLUMNS, *(name for name in ("program_hash", "autotm_commit") if name in runs)]].copy()
-    table.insert(len(_COLUMNS), "is_verified", table["verified_steps"] > 0)
-    write_runs(table, csv)
-    wrong = table[~table["is_verified"] & runs["fits"]]
+    runs["is_verified"] = runs["verified_steps"] > 0
+    table = runs[_COLUMNS]
+    write_table(table, csv)
+    wrong = runs[runs["fits"] & ~runs["is_verified"]]
     if len(wrong):
         names = ", ".join(f"{one.network} {one.optimizer} {one.limit}" for one in wrong.itertuples())
         raise UnverifiedError(
@@ -114,8 +112,6 @@ def verify_records(records: Sequence[Path], csv: Path) -> pd.DataFrame:
         )
     return table
 
-
-# The paper's headline numbers for a study's records, beside those published (Hildebrand et al., ASPLOS 2020).
 
 _NAMES = {MOVER: MOVER, FIRST_TOUCH: "first touch (numa)", CACHED: "memory mode (2LM)"}
 """The optimizers that headline numbers are about, as the text names them."""
@@ -202,10 +198,11 @@ def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:
                 losses[name] = Headline(1 - 1 / geometric_mean(slowdowns), tuple(slowdowns.index))
             if name == MOVER or planned is None:
                 continue
-            if len(both := of.index.intersection(planned.index, sort=False)):
-                ratios = of["slowdown"].div(planned["slowdown"]).loc[both]
-                medians = of["actual_runtime_median_s"].div(planned["actual_runtime_median_s"]).loc[both]
-                speed_ups[name] = Headline(geometric_mean(ratios.fillna(medians)), tuple(both))
+            of_slowdowns, of_medians = (
+                of[column] / planned[column] for column in ("slowdown", "actual_runtime_median_s")
+            )
+            if len(ratios := of_slowdowns.fillna(of_medians).reindex(of.index).dropna()):
+                speed_ups[name] = Headline(geometric_mean(ratios), tuple(ratios.index))
         yield AtLimit(text, losses, speed_ups)
 
 

@@ -41,10 +41,8 @@ def _provenance(path: Path) -> nodes.Node:
     for name, value in document["provenance"].items():
         if value is None:
             continue
-        if isinstance(value, Mapping):
-            text = ", ".join(f"{key} {one}" for key, one in value.items())
-        else:
-            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        parts = [f"{key} {one}" for key, one in value.items()] if isinstance(value, Mapping) else value
+        text = ", ".join(map(str, parts)) if isinstance(parts, list) else str(parts)
         fields += nodes.field("", nodes.field_name(text=name), nodes.field_body("", nodes.paragraph(text=text)))
     return fields
 

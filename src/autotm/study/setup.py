@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from autotm.model.config import CaseStudyConfig, ScaleFile, StudyConfig, scale_named, sizes_at
+from autotm.model.config import ScaleFile, StudyConfig, scale_named, sizes_at
 from autotm.model.errors import AutotmError, BadInputError, unknown_name, validated
 from autotm.model.files import read_yaml
 from autotm.model.limit import ALL_FAST, Limit
@@ -27,16 +27,10 @@ from autotm.model.machine import (
 )
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import ConvolutionPaths, MachinePaths, Paths
-from autotm.model.plan import MANAGED_MEMORY
 from autotm.solve.options import optimizer_names
 
-# Optimizers that figures and headline numbers single out.
-
 MOVER, FIRST_TOUCH, CACHED, SPILLED = "synchronous", "numa", "memory-mode", "linux-preferred"
-GPU_BASELINE = MANAGED_MEMORY
-"""The one that figure 12 compares with."""
-
-# The compiler that kernels are linked with.
+"""Optimizers that figures and headline numbers single out."""
 
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 
@@ -58,9 +52,6 @@ def require_compiler() -> None:
             f"no C compiler found (looked for $CXX, {', '.join(_COMPILERS)}); kernels are linked with one. "
             "Install one: sudo apt-get install g++"
         )
-
-
-# Machines by name, and the settings that a measurement depends on.
 
 
 def machine_named(config_dir: Path, name: str, threads: int | None, asked_in: object = None) -> Machine:
@@ -103,8 +94,6 @@ def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
             del settings[key]
     return settings | {"device": device_settings(config_dir, machine)}
 
-
-# The study: what rules and commands start from.
 
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
@@ -191,12 +180,13 @@ class Study:
         points = [(optimizer, limit) for optimizer in self.runnable(limits) for limit in limits[optimizer]]
         return [record for network in self.config.workloads[name].networks for record in self.records(network, points)]
 
-    def case_study_records(self, case: CaseStudyConfig) -> list[Path]:
-        """The records that a case study reads, in the order of its config.
+    def case_study_records(self) -> list[Path]:
+        """The records that figure 10 reads, in the order of its config.
 
         Raises:
             BadInputError: one of its optimizers cannot run on the study's machine.
         """
+        case = self.config.figures.fig10
         for optimizer in case.optimizers:
             require_runnable(self.machine, optimizer)
         return self.records(case.network, itertools.product(case.optimizers, case.limits))
@@ -212,7 +202,7 @@ class Study:
             with contextlib.suppress(BadInputError):
                 of_workloads += self.workload_records(name)
                 of_workloads += self.further_records(name, "predicted") + self.further_records(name, "rivals")
-        return list(dict.fromkeys([*of_workloads, *self.case_study_records(self.config.figures.fig10)]))
+        return list(dict.fromkeys([*of_workloads, *self.case_study_records()]))
 
     def verification_records(self) -> list[Path]:
         """A record of every network with every optimizer, as the study's `verification` narrows them down.

@@ -20,28 +20,21 @@ from autotm.model.program import Program
 from autotm.model.provenance import slow_memory_text
 from autotm.model.record import Record
 from autotm.study.columns import columns
-from autotm.study.tables import DISTURBED, PAGES, SLOWDOWNS_ASKED, fields_of, kernels_word, versions_text, write_table
+from autotm.study.tables import DISTURBED, PAGES, SLOWDOWNS_ASKED, fields_of, is_modelled, versions_text, write_table
 
 T = TypeVar("T")
 
-# How little fast memory a step needs, in words.
 
-
-def answers(table: pd.DataFrame) -> list[str]:
-    """Say for each of `SLOWDOWNS_ASKED` the least memory tried that is enough, and what is proven too little."""
-    kept = table[table["refused"] == ""]
-    return [_answer(kept, allowed) for allowed in SLOWDOWNS_ASKED]
-
-
-def _answer(kept: pd.DataFrame, allowed: float) -> str:
+def _answer(rows: pd.DataFrame, allowed: float) -> str:
+    """Say of limits that can be kept the least memory that is enough, and what is proven too little."""
     slower, too_little = f"at most {100 * allowed:.0f} % slower than all fast", ""
     # Only optimizers that search have a bound, which rules limits out.
-    proven = kept[(kept["bound_slowdown"] > 1 + allowed) & (kept["solver_status"] != str(Status.NOT_OPTIMIZED))]
+    proven = rows[(rows["bound_slowdown"] > 1 + allowed) & (rows["solver_status"] != str(Status.NOT_OPTIMIZED))]
     if len(proven):
         most = proven.loc[proven["dram_limit_bytes"].idxmax()]
         size = f"{most['dram_limit_bytes'] / 1e6:.4g} MB or less" if most["dram_limit_bytes"] else "none at all"
         too_little = f"; proven: with {size}, no {most['optimizer']} plan is"
-    enough = kept[kept["predicted_slowdown"] <= 1 + allowed]
+    enough = rows[rows["predicted_slowdown"] <= 1 + allowed]
     if enough.empty:
         return f"With none of these limits the step is predicted to be {slower}{too_little}."
     least = enough.loc[enough["dram_limit_bytes"].idxmin()]
@@ -52,9 +45,6 @@ def _answer(kept: pd.DataFrame, allowed: float) -> str:
     if pd.notna(least["measured_slowdown"]):
         measured = f" (measured: {100 * (least['measured_slowdown'] - 1):+.1f} %)"
     return f"With {memory} the step is predicted to be {slower}{measured}{too_little}."
-
-
-# The table: plans, and what running them measured.
 
 
 @dataclass(frozen=True)
@@ -74,18 +64,10 @@ def sweep_table(
     refused: Iterable[Refusal],
     source: Mapping[str, Any],
 ) -> pd.DataFrame:
-    """Return one row for each limit, most fast memory first; those that no placement can keep come last.
+    """Return one row for each limit of a step as limits count it, most fast memory first, refused limits last.
 
     Columns are described in `study/columns.py`; what was measured is empty where nothing ran. Of a refused limit there
-    are `refused`, why, and `smallest_bytes`.
-
-    Args:
-        step: as limits count it.
-        profile: of its kernels.
-        optimizer: that placed it.
-        points: limits that were kept.
-        refused: the other limits.
-        source: provenance: machine, threads, versions.
+    are `refused`, why, and `smallest_bytes`. `source` is provenance: machine, threads, versions.
 
     Raises:
         AutotmError: the profile lacks a kernel.
@@ -107,7 +89,7 @@ def sweep_table(
     runs = [point.record for point in points if point.record and point.plan.limit.is_unlimited]
     medians = [record.actual_runtime_median_s for record in runs if record.actual_runtime_median_s is not None]
     all_fast_run_s = min(medians, default=math.nan)
-    rows = [shared | _kept_row(step, point, all_fast_s, all_fast_run_s) for point in points]
+    rows = [shared | _row(step, point, all_fast_s, all_fast_run_s) for point in points]
     rows.sort(key=lambda row: -row["dram_limit_bytes"])
     for refusal in refused:
         limit = refusal.limit
@@ -119,7 +101,7 @@ def sweep_table(
     return pd.DataFrame(rows)
 
 
-def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s: float) -> dict[str, Any]:
+def _row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s: float) -> dict[str, Any]:
     plan, record = point.plan, point.record
     tensors = plan.step_of(step).by_name
     measured_s = all_fast_measured_s = math.nan
@@ -153,9 +135,6 @@ def _share(size: float, step: Graph) -> float:
     return size / step.peak_live_bytes if step.peak_live_bytes else 1.0
 
 
-# The result: from Python, for a terminal, and as files.
-
-
 @dataclass(frozen=True)
 class SweepResult(Generic[T]):
     """The cost of limits on fast memory for one step.
@@ -178,7 +157,8 @@ class SweepResult(Generic[T]):
     @property
     def answers(self) -> list[str]:
         """A sentence each on how little fast memory is enough for a step at most 1, 5 and 10 % slower."""
-        return answers(self.table)
+        can_be_kept = self.table[self.table["refused"] == ""]
+        return [_answer(can_be_kept, allowed) for allowed in SLOWDOWNS_ASKED]
 
     def plot(self, path: str | Path, style: StyleConfig | None = None) -> None:
         """Draw slow-down against fast memory: `path` names a .pdf or a .png, and the other is written beside it.
@@ -223,7 +203,8 @@ def _title(table: pd.DataFrame) -> str:
     where = f"{first['machine']}, {threads}; slow memory {str(first['tier_reality']).upper()}"
     if first["slow_memory"]:
         where += f" ({first['slow_memory']})"
-    all_fast = f"{1e3 * first['all_fast_predicted_s']:.4g} ms PREDICTED from {kernels_word(table)} kernels"
+    kernels = "modelled" if is_modelled(table) else "measured"
+    all_fast = f"{1e3 * first['all_fast_predicted_s']:.4g} ms PREDICTED from {kernels} kernels"
     if first[PAGES]:
         where += f"; pages {str(first[PAGES]).upper()}"
     return (

@@ -19,8 +19,6 @@ from autotm.model.plan import Plan
 from autotm.model.provenance import slow_memory_text
 from autotm.model.record import Record
 
-# Tables as .csv files, and rows from the fields of objects.
-
 
 def write_table(table: pd.DataFrame, path: Path) -> None:
     """Write the table; numbers keep every digit, so that a figure drawn from the file is the same figure."""
@@ -66,30 +64,21 @@ def is_disturbed(table: pd.DataFrame) -> pd.Series:
     return table[DISTURBED].astype(bool)
 
 
-def disturbed_at(runs: pd.DataFrame, limits: Sequence[str]) -> list[bool]:
-    """Whether the run at each limit is disturbed."""
-    by_limit = dict(zip(runs["limit"], is_disturbed(runs), strict=True))
-    return [bool(by_limit.get(limit, False)) for limit in limits]
+def disturbed_at(runs: pd.DataFrame, places: Sequence[str], by: str = "limit") -> list[bool]:
+    """Whether the run at each limit, or at each value of another column, is disturbed."""
+    by_place = dict(zip(runs[by], is_disturbed(runs), strict=True))
+    return [bool(by_place.get(place, False)) for place in places]
 
 
 def is_modelled(table: pd.DataFrame) -> bool:
-    """Whether the table is one of plans."""
-    return "step_error" in table
+    """Whether the steps of a table, or the kernels of a sweep's, were computed, and not run."""
+    return bool(table["tier_reality"].iloc[0] == "modelled")
 
 
 SLOWDOWNS_ASKED = (0.01, 0.05, 0.1)
 """Slow-downs, as shares of the all-fast step: a sweep prints how little memory keeps each; its picture marks them."""
 
 
-def kernels_word(table: pd.DataFrame) -> str:
-    """Whether the kernel times behind a sweep were measured or modelled, in a word."""
-    return "modelled" if table["tier_reality"].iloc[0] == "modelled" else "measured"
-
-
-# Records -> one table, a row a run: the .csv of most figures.
-
-_IN_ORDER = ("network", "optimizer")
-"""Columns that rows are sorted by as they come first in the records; limits are sorted by bytes."""
 PAGES = "page_placement"
 """Column: `simulated` or `linux` where Linux's policies place pages; empty where a plan places tensors."""
 _VERSIONS_IN_CAPTIONS = ("autotm", "apache-tvm", "highspy", "pyomo", "python")
@@ -115,8 +104,7 @@ def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> p
     require_one(table, "scale", "machine", "counts")
     _require_one_reality(table)
     bases = {name: _all_fast_of(name, records) for name in dict.fromkeys(table["network"])}
-    timed = [(record.all_fast_runtime_median_s, bases[record.network][0]) for record in records]
-    table["all_fast_runtime_s"] = [pooled if in_turn is None else in_turn for in_turn, pooled in timed]
+    table["all_fast_runtime_s"] = [record.all_fast_runtime_median_s or bases[record.network][0] for record in records]
     # Old files have the all-fast step that was timed in turn, but not what was predicted of it.
     table["all_fast_predicted_s"] = [
         record.all_fast_predicted_s
@@ -133,12 +121,13 @@ def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> p
     table["slowdown"] = table["actual_runtime_median_s"] / table["all_fast_runtime_s"]
     predicted_cost_s = table["predicted_runtime_s"] - table["all_fast_predicted_s"]
     table["predicted_slowdown"] = 1 + predicted_cost_s / table["all_fast_runtime_s"]
-    orders = {column: {name: i for i, name in enumerate(dict.fromkeys(table[column]))} for column in _IN_ORDER}
+    # Names are sorted as they come first in the records, limits by bytes.
     return table.sort_values(
-        [*_IN_ORDER, "dram_limit_bytes"],
+        ["network", "optimizer", "dram_limit_bytes"],
         kind="stable",
-        key=lambda column: column.map(orders[column.name]) if column.name in orders else column,
-    ).reset_index(drop=True)
+        ignore_index=True,
+        key=lambda column: column if column.name == "dram_limit_bytes" else pd.Series(pd.factorize(column)[0]),
+    )
 
 
 def require_one(table: pd.DataFrame, *columns: str) -> None:
@@ -224,31 +213,27 @@ def versions_text(provenance: Mapping[str, Any]) -> str:
 
 
 def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFrame:
-    """One row for each plan file, in that order; columns as `study/columns.py` describes them.
+    """One row for each plan file of a modelled step, in that order; columns as `study/columns.py` describes them.
 
     Raises:
         DamagedFileError: a file cannot be read.
-        BadInputError: a plan is of none of the graphs, a graph is not of a modelled step, or plans differ in scale.
+        BadInputError: a plan is of none of the graphs, or plans differ in scale.
     """
-    steps = {path: load_with_provenance(path, "graph", Graph) for path in graphs}
+    steps = [load_with_provenance(path, "graph", Graph) for path in graphs]
     rows = []
     for path in plans:
         plan = load(path, "plan", Plan)
-        of_plan = [item for item in steps.values() if hash_of(counting(item[0], plan.counts)) == plan.graph_hash]
+        of_plan = [item for item in steps if hash_of(counting(item[0], plan.counts)) == plan.graph_hash]
         if not of_plan:
             raise BadInputError(f"{path}: made for another graph than those given; rebuild it: snakemake {path}")
         step, source = of_plan[0]
-        if "extrapolated" not in source:
-            raise BadInputError(f"{path}: its step was not modelled; run it, and draw its record")
         rows.append(
             {
                 **fields_of(step, "network", "batch", "scale"),
                 **{key: source[key] for key in ("machine", "cpu_model", "threads", "tier_reality", "seed")},
                 "slow_memory": slow_memory_text(source),
-                **fields_of(plan, "optimizer", "limit"),
-                "counts": str(plan.counts),
-                "dram_limit_bytes": plan.dram_limit_bytes,
-                "peak_live_bytes": step.peak_live_bytes,
+                **fields_of(plan, "optimizer", "limit", "counts", "dram_limit_bytes"),
+                **fields_of(step, "peak_live_bytes"),
                 "predicted_runtime_s": plan.objective_us / 1e6,
                 "gap": plan.gap,
                 "solver_status": str(plan.status),
@@ -262,8 +247,6 @@ def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFram
     require_one(table, "scale", "machine", "counts")
     return table
 
-
-# Price of the memory of a run over that of the same step with everything in fast memory.
 
 _BYTES_PER_GB = 1e9
 

@@ -186,10 +186,3 @@ def test_a_program_of_another_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="made from another plan"):
         written(other, tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_offsets_that_the_plan_does_not_state_are_those_of_the_program() -> None:
-    placed = solved("asynchronous", ran=False)
-    plan = replace(placed.plan, offsets=())
-    silent = replace(placed, plan=plan, program=replace(placed.program, plan_hash=hash_of(plan)))
-    assert silent.offsets == list(placed.plan.offsets)

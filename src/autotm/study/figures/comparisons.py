@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -24,7 +24,6 @@ from autotm.study.drawing import (
     Drawn,
     caption,
     finish,
-    grid,
     modelled_caption,
     network_colors,
     optimizer_colors,
@@ -42,8 +41,6 @@ from autotm.study.tables import (
     limits_of,
     require_one,
 )
-
-# Grouped bars, hollow where a run was disturbed.
 
 _GROUP_WIDTH = 0.8
 
@@ -75,14 +72,23 @@ def outline(drawn: Iterable[Rectangle], hollow: Sequence[bool]) -> None:
             bar.set(facecolor="none", edgecolor=bar.get_facecolor(), linewidth=1.0)
 
 
-def network_bars(
-    axes: Axes, runs: pd.DataFrame, places: Sequence[str], networks: Sequence[str], column: str, style: StyleConfig
+def bars_of(
+    axes: Axes,
+    runs: pd.DataFrame,
+    names: Sequence[str],
+    places: Sequence[str],
+    column: str,
+    style: StyleConfig,
+    *,
+    of: Literal["network", "optimizer"] = "network",
+    by: str = "limit",
 ) -> None:
-    """Draw a group for each limit in `places`, in it a bar for each network: the column of its run there."""
-    colors = network_colors(style, networks)
-    tables = {name: runs[runs["network"] == name] for name in networks}
-    series = [(title(name), values(table, places, column), colors[name]) for name, table in tables.items()]
-    bars(axes, places, series, [disturbed_at(table, places) for table in tables.values()])
+    """Draw a group for each of `places`, values of column `by`; in it a bar for each network or optimizer (`of`)."""
+    colors = network_colors(style, names) if of == "network" else optimizer_colors(style)
+    tables = {name: runs[runs[of] == name] for name in names}
+    label = title if of == "network" else series_name
+    series = [(label(name), values(table, places, column, by), colors[name]) for name, table in tables.items()]
+    bars(axes, places, series, [disturbed_at(table, places, by) for table in tables.values()])
 
 
 def values(
@@ -93,17 +99,15 @@ def values(
     return [float(by_place.get(place, missing)) for place in places]
 
 
-# Figure 7 of AutoTM: speed-up over a step whose intermediates are all in slow memory, a panel a network.
-
 _COLUMNS = 2
 """Panels in a row, as in the paper."""
 _ALL_FAST_LINE = {"color": "#c0392b", "linestyle": (0, (4, 2)), "linewidth": 1.1}
 
 
 def draw_fig7(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """One panel for each network in the table, all of which have a run at limit 1:0."""
+    """Figure 7 of AutoTM: speed-up over a step whose intermediates are all slow, a panel for each network."""
     networks = list(dict.fromkeys(table["network"]))
-    figure, axes_of = grid(len(networks), min(_COLUMNS, len(networks)), style)
+    figure, axes_of = panels(len(networks), style, columns=min(_COLUMNS, len(networks)))
     for letter, axes, network in zip(string.ascii_lowercase, axes_of, networks, strict=False):
         _draw_network(axes, table[table["network"] == network], style)
         finish(axes, letter, title(network))
@@ -120,13 +124,11 @@ def _draw_network(axes: Axes, runs: pd.DataFrame, style: StyleConfig) -> None:
         raise BadInputError(
             f'figure 7: no run of {runs["network"].iloc[0]} at limit "{ALL_SLOW}"; add it to the limits'
         )
-    most, is_most_disturbed = float(slowest.max()), bool(is_disturbed(runs)[slowest.idxmax()])
-    places, colors, series, hollow = limits_of(runs, ends=False), optimizer_colors(style), [], []
-    for optimizer, of_optimizer in runs.groupby("optimizer", sort=False):
-        speedups_of = [most / value for value in values(of_optimizer, places, "slowdown")]
-        series.append((series_name(str(optimizer)), speedups_of, colors[str(optimizer)]))
-        hollow.append([is_most_disturbed or one for one in disturbed_at(of_optimizer, places)])
-    bars(axes, places, series, hollow)
+    most, disturbed = float(slowest.max()), is_disturbed(runs)
+    # Where the run that all are divided by was disturbed, all bars are hollow.
+    shown = runs.assign(speedup=most / runs["slowdown"], **{DISTURBED: disturbed | disturbed[slowest.idxmax()]})
+    optimizers = list(dict.fromkeys(runs["optimizer"]))
+    bars_of(axes, shown, optimizers, limits_of(runs, ends=False), "speedup", style, of="optimizer")
     axes.axhline(most, label="all fast", **_ALL_FAST_LINE)
     axes.set_ylim(0, math.ceil(most) + 0.2)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -157,44 +159,36 @@ def _compared_with(table: pd.DataFrame) -> str:
 
 
 def speedups(table: pd.DataFrame) -> pd.DataFrame:
-    """A row for each network and optimizer but the one compared with.
-
-    Columns: `network`, `batch`, `optimizer`, `speedup`, `disturbed`.
+    """The runs of all optimizers but the one compared with, and `speedup` over that; both are disturbed if one is.
 
     Slow-downs are divided where every run of the network has one, which leaves out the drift of the machine's speed
     between two runs; else median steps; of modelled steps, predictions. All runs are at one limit.
     """
-    runs = table[table["limit"] != str(ALL_FAST)]
+    runs = table[table["limit"] != str(ALL_FAST)].assign(**{DISTURBED: is_disturbed})
     require_one(runs, "limit")
-    base, rows = _compared_with(runs), []
+    base, parts = _compared_with(runs), []
     for network, of_network in runs.groupby("network", sort=False):
-        time = of_network.set_index("optimizer")[_time_column(of_network)]
-        if base not in time or len(time) == 1:
+        is_base, column = of_network["optimizer"] == base, _time_column(of_network)
+        if not is_base.any() or is_base.all():
             raise BadInputError(
                 f"figure 8: {network} was not run with optimizer '{base}' and another; add it to the workload's "
                 "optimizers"
             )
-        batch = of_network["batch"].iloc[0]
-        is_marked = dict(zip(of_network["optimizer"], is_disturbed(of_network), strict=True))
-        rows += [
-            (network, batch, name, time[base] / time[name], is_marked[base] or is_marked[name])
-            for name in time.index
-            if name != base
-        ]
-    return pd.DataFrame(rows, columns=["network", "batch", "optimizer", "speedup", DISTURBED])
+        of_base, others = of_network[is_base].iloc[0], of_network[~is_base]
+        speedup, disturbed = of_base[column] / others[column], others[DISTURBED] | of_base[DISTURBED]
+        parts.append(others.assign(speedup=speedup, **{DISTURBED: disturbed}))
+    return pd.concat(parts)
 
 
 def draw_fig8(table: pd.DataFrame, style: StyleConfig, label: str = "speed-up over {name}") -> Drawn:
     """Draw a group of bars for each network, a bar for each optimizer but the one compared with; `label` is y's."""
     runs = speedups(table)
-    wide = runs.pivot_table(index="network", columns="optimizer", values="speedup", sort=False)
-    batches = runs.drop_duplicates("network").set_index("network")["batch"]
-    colors = optimizer_colors(style)
+    runs["place"] = [
+        f"{title(network)} ({batch})" for network, batch in zip(runs["network"], runs["batch"], strict=True)
+    ]
+    places, optimizers = (list(dict.fromkeys(runs[column])) for column in ("place", "optimizer"))
     figure, (axes,) = panels(1, style, widen=1.6)
-    places = [f"{title(str(name))} ({batches[name]})" for name in wide.index]
-    hollow = runs.pivot_table(index="network", columns="optimizer", values=DISTURBED, sort=False, aggfunc="max")
-    series = [(series_name(name), wide[name].tolist(), colors[name]) for name in wide.columns]
-    bars(axes, places, series, [(hollow[name] == 1).tolist() for name in wide.columns])
+    bars_of(axes, runs, optimizers, places, "speedup", style, of="optimizer", by="place")
     base = _compared_with(table[table["limit"] != str(ALL_FAST)])
     axes.axhline(1.0, color=GRAY, linewidth=0.8, label=series_name(base))
     axes.set_ylim(0, 1.1 * max(1.0, float(runs["speedup"].max())))
@@ -216,15 +210,13 @@ def _time_column(runs: pd.DataFrame) -> str:
     return "slowdown" if bool(runs["slowdown"].notna().all()) else "actual_runtime_median_s"
 
 
-# Figure 11 of AutoTM: how far predicted step times are from measured ones.
-
 OPTIMIZED = ("static", "synchronous", "asynchronous")
 _NAMED_ABOVE_PERCENT = 10.0
 """The caption names and explains larger errors one by one."""
 
 
 def draw_fig11(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A panel for each optimizer that places by prediction, a bar for each network at each limit."""
+    """Figure 11 of AutoTM: errors of predicted step times, a panel for each optimizer that places by prediction."""
     runs = table[table["optimizer"].isin(OPTIMIZED)]
     # Seconds drift with the machine's speed since its kernels were timed; slow-downs, timed in turn, do not.
     runs = runs.assign(
@@ -237,7 +229,7 @@ def draw_fig11(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     for letter, axes, optimizer in zip(string.ascii_lowercase, axes_of, optimizers, strict=False):
         of_optimizer = runs[runs["optimizer"] == optimizer]
         places = limits_of(of_optimizer, ends=True)
-        network_bars(axes, of_optimizer, places, networks, "error_percent", style)
+        bars_of(axes, of_optimizer, networks, places, "error_percent", style)
         axes.axhline(0.0, color=GRAY, linewidth=0.6)
         axes.set_ylim(-most, most)
         axes.set_ylabel("error of the prediction, %")
@@ -290,8 +282,6 @@ def explained_errors(row: pd.Series) -> str:
     return ", ".join(parts)
 
 
-# Time to find placements, by network: building the model and solving it, over all attempts.
-
 _LEAST_S = 1e-4
 """A log axis has no place for less."""
 _BUILDING = {"linestyle": "none", "marker": "_", "markersize": 9, "color": "white", "markeredgewidth": 1.4}
@@ -305,30 +295,26 @@ def longest_solves(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_ilp_times(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A bar for each network and optimizer that searches, on a log axis."""
+    """Time to build and solve the models, over all attempts: a bar for each network and optimizer that searches."""
+    table = table.assign(**{DISTURBED: False, DISTURBED_BEFORE: ""})  # who held the cores says nothing of a search
     slowest = longest_solves(table)
     if slowest.empty:
         raise BadInputError("solution times: no run of an optimizer that searches (static, synchronous, asynchronous)")
-    networks, optimizers = (list(dict.fromkeys(slowest[column])) for column in ("network", "optimizer"))
-    columns = ["total_s", "creation_s"]
-    seconds = slowest.pivot_table(index="network", columns="optimizer", values=columns).clip(lower=_LEAST_S)
+    seconds = {column: slowest[column].clip(lower=_LEAST_S) for column in ("total_s", "creation_s")}
+    slowest = slowest.assign(place=slowest["network"].map(title), **seconds)
+    places, optimizers = (list(dict.fromkeys(slowest[column])) for column in ("place", "optimizer"))
     figure, (axes,) = panels(1, style, widen=1.4)
-    colors = optimizer_colors(style)
-    series = [
-        (series_name(name), seconds["total_s", name].reindex(networks).tolist(), colors[name]) for name in optimizers
-    ]
-    bars(axes, [title(name) for name in networks], series)
+    bars_of(axes, slowest, optimizers, places, "total_s", style, of="optimizer", by="place")
     for name, container in zip(optimizers, axes.containers, strict=True):
         middles = [bar.get_x() + bar.get_width() / 2 for bar in container]
-        axes.plot(middles, seconds["creation_s", name].reindex(networks), **_BUILDING)
+        axes.plot(middles, values(slowest[slowest["optimizer"] == name], places, "creation_s", "place"), **_BUILDING)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylim(slowest["creation_s"].clip(lower=_LEAST_S).min() / 2, slowest["total_s"].max() * 2)
+    axes.set_ylim(slowest["creation_s"].min() / 2, slowest["total_s"].max() * 2)
     axes.set_ylabel("building and solving, s")
     finish(axes, "", "Time to find a placement (longest over the limits)")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     which = ", ".join(f"{row['network']} {row['optimizer']} {row['limit']}" for _, row in slowest.iterrows())
-    described = caption(table.assign(**{DISTURBED: False, DISTURBED_BEFORE: ""}))
-    return figure, f"{described} White lines: building the model alone. Longest: {which}."
+    return figure, f"{caption(table)} White lines: building the model alone. Longest: {which}."

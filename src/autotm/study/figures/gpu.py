@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from math import nan
@@ -16,7 +17,7 @@ from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, load_with_provenance
 from autotm.model.paths import FRAMEWORK_FILE
-from autotm.model.plan import GPU_RIVALS, SAVE_ON_CPU, Status
+from autotm.model.plan import GPU_RIVALS, MANAGED_MEMORY, SAVE_ON_CPU, Status
 from autotm.model.record import KERNEL_BY_KERNEL, FrameworkRecord, Record
 from autotm.model.timeline import Engine, Lane, ModelledStep, Timeline
 from autotm.study.drawing import (
@@ -25,17 +26,13 @@ from autotm.study.drawing import (
     disturbed_text,
     finish,
     gap_text,
-    grid,
     optimizer_colors,
     panels,
     series_name,
     title,
 )
 from autotm.study.figures.comparisons import bars
-from autotm.study.setup import GPU_BASELINE
-from autotm.study.tables import DISTURBED, fields_of, is_disturbed, require_one, versions_text
-
-# Steps of figure 12, modelled or measured on a GPU, never both: a row for each step, or for each event of an engine.
+from autotm.study.tables import DISTURBED, fields_of, is_disturbed, is_modelled, require_one, versions_text
 
 ORACLE = "oracle"
 LEFT_OUT = "left_out"
@@ -69,10 +66,10 @@ def table_of_steps(paths: Sequence[Path]) -> pd.DataFrame:
         # Where a CPU stands in for the GPU, the caption says so, and names may differ.
         require_one(table[table["fits"].astype(bool) & (table["tier_reality"] != "stand-in")], "gpu")
         table["oracle_s"] = table.groupby(["network", "batch"])["oracle_s"].transform("min")
-    base = table[table["optimizer"] == GPU_BASELINE].set_index(["network", "batch"])["step_s"]
+    base = table[table["optimizer"] == MANAGED_MEMORY].set_index(["network", "batch"])["step_s"]
     own = list(zip(table["network"], table["batch"], strict=True))
     if missing := [f"{network} (batch {batch})" for network, batch in own if (network, batch) not in base.index]:
-        raise BadInputError(f"figure 12: {missing[0]} has no step of '{GPU_BASELINE}' to be compared with")
+        raise BadInputError(f"figure 12: {missing[0]} has no step of '{MANAGED_MEMORY}' to be compared with")
     return table.assign(speedup=[base[place] for place in own] / table["step_s"])
 
 
@@ -86,7 +83,7 @@ def table_of_lanes(paths: Sequence[Path]) -> pd.DataFrame:
         BadInputError: as `table_of_steps`; steps of several networks, batches or limits.
     """
     events_of = _stream_events if _are_measured(paths) else _engine_events
-    table = pd.DataFrame([event for path in paths for event in events_of(path)])
+    table = pd.DataFrame(itertools.chain.from_iterable(map(events_of, paths)))
     require_one(table, "network", "batch", "scale", "machine", "limit", "tier_reality")
     return table
 
@@ -185,9 +182,6 @@ def _came_from(source: Mapping[str, Any]) -> dict[str, Any]:
     return {"seed": source["seed"], "versions": versions_text(source)}
 
 
-# PyTorch's own step in figure 12: a row like those of programs, and its sentences in the caption.
-
-
 def _framework_row(path: Path) -> dict[str, Any]:
     """Return the row of a framework's record; columns that only programs have are empty."""
     record, source = load_with_provenance(path, "framework_record", FrameworkRecord)
@@ -240,8 +234,6 @@ def _framework_text(table: pd.DataFrame) -> str:
     return " ".join(texts) + " "
 
 
-# Figure 12 of AutoTM: training beyond a GPU's memory, speed-up over memory that the driver manages.
-
 _NOT_MEASURED = "MODELLED, not measured: no GPU ran any of this"
 """The warning inside the figure, which stays with it wherever it is copied."""
 _LEGEND_COLUMNS, _LEGEND_ROW = 2, 0.25
@@ -251,12 +243,14 @@ _CROWDED = 5
 
 
 def draw_fig12(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A panel for plans and the oracle, and one for the best of them beside rivals."""
-    told, table = table, table.assign(**{DISTURBED: is_disturbed(table)})[_has_bar(table)]
+    """Figure 12: speed-up over managed memory, of plans and the oracle, and of the last plan beside rivals."""
+    left_out = _framework_text(table)
+    table = table.assign(**{DISTURBED: is_disturbed(table)})[_has_bar(table)]
     figure, axes = panels(2, style, widen=1.35)
     _mark_modelled(figure, table, style)
-    plans = [name for name in dict.fromkeys(table["optimizer"]) if name not in GPU_RIVALS]
-    rivals = [name for name in dict.fromkeys(table["optimizer"]) if name in GPU_RIVALS and name != GPU_BASELINE]
+    optimizers = list(dict.fromkeys(table["optimizer"]))
+    plans = [name for name in optimizers if name not in GPU_RIVALS]
+    rivals = [name for name in optimizers if name in GPU_RIVALS and name != MANAGED_MEMORY]
     oracle = table.drop_duplicates(["network", "batch"]).copy()
     oracle["speedup"] *= oracle["step_s"] / oracle["oracle_s"]
     oracle["optimizer"], oracle["fits"], oracle[DISTURBED] = ORACLE, True, False
@@ -266,7 +260,7 @@ def draw_fig12(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     finish(axes[0], "a", "plans and oracle")
     _panel(axes[1], shown, [*plans[-1:], *rivals], colors)
     finish(axes[1], "b", "rivals of today")
-    return figure, _caption(table, _framework_text(told))
+    return figure, _caption(table, left_out)
 
 
 def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[str, Any]) -> None:
@@ -293,14 +287,14 @@ def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[st
     fitting = table[table["fits"].astype(bool) & table["optimizer"].isin(names)]
     headroom = 1 + _LEGEND_ROW * math.ceil(len(names) / _LEGEND_COLUMNS)
     axes.set_ylim(0, headroom * max(1.0, float(fitting["speedup"].max())))
-    axes.set_ylabel(f"speed-up{', modelled' if _is_modelled(table) else ''}\n(managed memory = 1)")
+    axes.set_ylabel(f"speed-up{', modelled' if is_modelled(table) else ''}\n(managed memory = 1)")
     axes.legend(loc="upper left", ncols=_LEGEND_COLUMNS)
 
 
 def _caption(table: pd.DataFrame, of_frameworks: str) -> str:
     first, plans = table.iloc[0], table[table["gap"].notna()]
     proven = f"Plans are {gap_text(plans['gap'].max())} on the predicted step. " if len(plans) else ""
-    how = "Steps are simulated on three engines (compute, in, out). " if _is_modelled(table) else _measured_text(table)
+    how = "Steps are simulated on three engines (compute, in, out). " if is_modelled(table) else _measured_text(table)
     limits, scales = (", ".join(map(str, dict.fromkeys(table[key]))) for key in ("limit", "scale"))
     return (
         f"{_gpu_text(table)} Device memory for what is placed: {limits}; scale {scales}. {proven}"
@@ -309,21 +303,16 @@ def _caption(table: pd.DataFrame, of_frameworks: str) -> str:
     )
 
 
-def _is_modelled(table: pd.DataFrame) -> bool:
-    """Whether the steps of a table were computed, and not run."""
-    return str(table["tier_reality"].iloc[0]) == "modelled"
-
-
 def _mark_modelled(figure: Figure, table: pd.DataFrame, style: StyleConfig) -> None:
     """Where nothing ran, write so into the figure."""
-    if _is_modelled(table):
+    if is_modelled(table):
         figure.suptitle(_NOT_MEASURED, color="tab:red", fontsize=style.font_size_pt + 1, fontweight="bold")
 
 
 def _gpu_text(table: pd.DataFrame) -> str:
     """Return which GPU a caption is about, and where its times come from."""
     first = table.iloc[0]
-    if not _is_modelled(table):
+    if not is_modelled(table):
         return (
             f"Measured on {str(first['tier_reality']).upper()} device memory of {first['gpu']} (driver "
             f"{first['gpu_driver']}; host: {first['cpu_model']})."
@@ -351,9 +340,7 @@ def _measured_text(table: pd.DataFrame) -> str:
     )
 
 
-# The timeline of a step: kernels, copies to the device, copies to the host.
-
-_LANES = ("compute", "in", "out")
+_LANES = tuple(map(str, Engine))
 _THICK = 0.8
 """Height of a lane's spans, where lanes are 1 apart."""
 _MEASURED = (
@@ -362,10 +349,10 @@ _MEASURED = (
 
 
 def draw_timeline(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A panel for each way of placing the tensors, below one another, with one axis of time."""
+    """What each engine does in a step: a panel for each way of placing the tensors, with one axis of time."""
     steps = list(table.groupby("optimizer", sort=False))
     flat = style.model_copy(update={"panel_height_cm": max(2.1, 0.4 * style.panel_height_cm)})
-    figure, axes = grid(len(steps), 1, flat, widen=2.2)
+    figure, axes = panels(len(steps), flat, columns=1, widen=2.2)
     _mark_modelled(figure, table, style)
     colors = optimizer_colors(style)
     longest_s = table["end_us"].max() / 1e6
@@ -382,8 +369,8 @@ def draw_timeline(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         unfit = "" if bool(step["fits"].iloc[0]) else ", does not fit"
         lasted = f"{step['end_us'].max() / 1e6:.3g} s" if step["end_us"].any() else "not run"
         finish(panel, "", f"{series_name(str(name))}: {lasted}{unfit}")
-    axes[-1].set_xlabel(f"{'modelled ' if _is_modelled(table) else ''}time of one step (s)")
-    first, how = table.iloc[0], "" if _is_modelled(table) else _MEASURED
+    axes[-1].set_xlabel(f"{'modelled ' if is_modelled(table) else ''}time of one step (s)")
+    first, how = table.iloc[0], "" if is_modelled(table) else _MEASURED
     text = (
         f"{title(str(first['network']))}, batch {first['batch']}, scale {first['scale']}. "
         f"{_gpu_text(table)} {how}Device memory for what is placed: {first['limit']}. "

@@ -21,7 +21,17 @@ from autotm.model.plan import Plan
 from autotm.model.profile import read_profile
 from autotm.model.program import Program
 from autotm.model.provenance import slow_memory_text
-from autotm.study.drawing import GRAY, Drawn, count_bytes, finish, gap_text, grid, machine_text, optimizer_colors, title
+from autotm.study.drawing import (
+    GRAY,
+    Drawn,
+    count_bytes,
+    finish,
+    gap_text,
+    machine_text,
+    optimizer_colors,
+    panels,
+    title,
+)
 from autotm.study.placed import stay_offsets
 from autotm.study.tables import fields_of, versions_text
 
@@ -62,15 +72,14 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
         "versions": versions_text(timed.provenance),
     }
     rows = []
-    for stay, offset in zip(placed.stays, stay_offsets(step, placed, laid), strict=True):
+    for stay, offset in zip(placed.stays, stay_offsets(placed, laid), strict=True):
         move = arrivals.get((stay.tensor, stay.tier, stay.start))
         row = {
             "tensor": stay.tensor,
             "tier": str(stay.tier),
             "offset_bytes": offset,
             "size_bytes": step.by_name[stay.tensor].allocated_bytes,
-            "start": stay.start,
-            "end": stay.end,
+            **fields_of(stay, "start", "end"),
             "start_us": times[stay.start],
             "end_us": times[stay.end],
             "moves": stay.tensor in moving,
@@ -83,7 +92,7 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
 
 def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """A panel for each pool, a rectangle for each stay."""
-    figure, axes_of = grid(len(_POOLS), 1, style, widen=2.0)
+    figure, axes_of = panels(len(_POOLS), style, columns=1, widen=2.0)
     first, last_ms = table.iloc[0], float(table["end_us"].max()) / _US_PER_MS
     limit = float(first["dram_limit_bytes"])
     ends = table["offset_bytes"] + table["size_bytes"]

@@ -22,8 +22,6 @@ from autotm.model.provenance import slow_memory_text
 from autotm.study.drawing import GRAY, Drawn, draw_to_files, finish, machine_text, optimizer_colors, panels
 from autotm.study.tables import DISTURBED, fields_of, is_disturbed, read_table, versions_text, write_table
 
-# The kernel plot: one convolution's time in all eight placements of what it reads and writes.
-
 OPERANDS = ("data", "weight", "output")
 
 
@@ -39,8 +37,7 @@ def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
     (kernel,) = counted.kernels
     source = timed.provenance
     shared = {
-        "batch": step.batch,
-        "scale": step.scale,
+        **fields_of(step, "batch", "scale"),
         **{f"{item.tensor}_shape": "x".join(map(str, item.shape)) for item in (*kernel.inputs, *kernel.outputs)},
         **{key: source[key] for key in ("machine", "cpu_model", "threads", "tier_reality", "seed")},
         "slow_memory": slow_memory_text(source),
@@ -154,8 +151,6 @@ def _read(path: Path) -> pd.DataFrame:
     return table
 
 
-# The timing study: do quick ways of timing kernels agree with the slow one, and what do they save?
-
 MEASURED, RECORDED = "measured", "recorded"
 _ADDITIVE_OF_RECORDED = "additive, recorded Optane"
 
@@ -204,9 +199,8 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     of one configuration over their median. A way is `inside_noise` where its median difference is at most the spread of
     `single`: a second look at the same configuration differs by as much. `fastest_inside_noise` marks the quickest.
     """
-    measured = table[table["source"] == MEASURED]
-    noise = _spread(measured[measured["way"] == str(TimingMethod.SINGLE)])
-    single_s = measured.loc[measured["way"] == str(TimingMethod.SINGLE), "way_seconds"].iloc[0]
+    single = table[(table["source"] == MEASURED) & (table["way"] == str(TimingMethod.SINGLE))]
+    noise, single_s = 100 * _spreads(single).median(), single["way_seconds"].iloc[0]
     rows = []
     for (source, way), of_way in table.groupby(["source", "way"], sort=False):
         size = of_way["difference_percent"].abs()
@@ -222,7 +216,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
                 "median_difference_percent": size.median(),
                 "p90_difference_percent": size.quantile(0.9),
                 "sum_difference_percent": 100 * (of_way["time_us"].sum() / of_way["single_us"].sum() - 1),
-                "spread_percent": _spread(of_way),
+                "spread_percent": 100 * _spreads(of_way).median(),
                 "inside_noise": bool(source == MEASURED and size.median() <= noise),
             }
         )
@@ -232,13 +226,10 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     return ways.assign(fastest_inside_noise=[index == quickest for index in ways.index])
 
 
-def _spread(times: pd.DataFrame) -> float:
-    """Median interquartile range over the median time, in %; sums have none."""
-    shares = (times["upper_quartile_us"] - times["lower_quartile_us"]) / times["time_us"]
-    return 100 * float(shares.astype(float).median())
+def _spreads(times: pd.DataFrame) -> pd.Series:
+    """(rows,) interquartile range over the median time; NaN for sums, which have none."""
+    return ((times["upper_quartile_us"] - times["lower_quartile_us"]) / times["time_us"]).astype(float)
 
-
-# The picture of the timing study: agreement, spread and cost of each way, drawn from its table alone.
 
 _WAYS = tuple(str(way) for way in TimingMethod)
 _COMPARED = tuple(way for way in _WAYS if way != TimingMethod.SINGLE)
@@ -267,49 +258,44 @@ def draw_timing_study(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     measured, recorded = (table[table["source"] == source] for source in (MEASURED, RECORDED))
     figure, axes_of = panels(3 if recorded.empty else 4, style)
     colors = dict(zip(_WAYS, sns.color_palette(style.palette, len(_WAYS)), strict=True))
-    compared = measured[measured["way"].isin(_COMPARED)]
-    _differences(axes_of[0], compared, "one configuration at a time, us")
-    edge = _edge(compared)
-    clipped = compared["difference_percent"].clip(-edge, edge)
+    compared = _draw_differences(
+        axes_of[0], measured[measured["way"].isin(_COMPARED)], "one configuration at a time, us"
+    )
     for way in _COMPARED:
-        of_way = compared["way"] == way
+        of_way = compared[compared["way"] == way]
         look = {"s": 7, "color": colors[way], "label": way, "alpha": 0.7, "linewidth": 0}
-        axes_of[0].scatter(compared["single_us"][of_way], clipped[of_way], **look)
+        axes_of[0].scatter(of_way["single_us"], of_way["difference_percent"], **look)
     figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_COMPARED))
-    _spreads(axes_of[1], measured, colors)
-    _costs(axes_of[2], measured, colors)
+    _draw_spreads(axes_of[1], measured, colors)
+    _draw_costs(axes_of[2], measured, colors)
     titles = ["difference from single", "spread of one configuration", "cost of all configurations"]
     if not recorded.empty:
-        _differences(axes_of[3], recorded, "as recorded, us")
+        recorded = _draw_differences(axes_of[3], recorded, "as recorded, us")
         look = {"s": 3, "color": GRAY, "alpha": 0.3, "linewidth": 0, "rasterized": True}
-        edge = _edge(recorded)
-        axes_of[3].scatter(recorded["single_us"], recorded["difference_percent"].clip(-edge, edge), **look)
+        axes_of[3].scatter(recorded["single_us"], recorded["difference_percent"], **look)
         titles.append("sums of recorded kernels")
     for letter, axes, title in zip(string.ascii_lowercase, axes_of, titles, strict=False):
         finish(axes, letter, title)
     return figure, _caption(table)
 
 
-def _differences(axes: Axes, table: pd.DataFrame, what: str) -> None:
-    edge = 1.05 * _edge(table)
+def _draw_differences(axes: Axes, table: pd.DataFrame, what: str) -> pd.DataFrame:
+    """Prepare axes for the differences of a table; return it with differences beyond the axes at their edge."""
+    edge = max(1.0, float(table["difference_percent"].abs().quantile(_SHOWN_QUANTILE)))
     axes.set_xscale("log")
     axes.set_xlabel(f"kernel time, {what}")
     axes.set_ylabel("difference, %")
-    axes.set_ylim(-edge, edge)
+    axes.set_ylim(-1.05 * edge, 1.05 * edge)
     axes.axhline(0.0, color=GRAY, linewidth=0.6)
+    return table.assign(difference_percent=table["difference_percent"].clip(-edge, edge))
 
 
-def _edge(table: pd.DataFrame) -> float:
-    return max(1.0, float(table["difference_percent"].abs().quantile(_SHOWN_QUANTILE)))
-
-
-def _spreads(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, float, float]]) -> None:
+def _draw_spreads(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, float, float]]) -> None:
     """A box for each way: quartiles over configurations of the interquartile range of its runs over their median."""
-    timed = measured.dropna(subset=["lower_quartile_us", "upper_quartile_us"])
-    spread = 100 * (timed["upper_quartile_us"] - timed["lower_quartile_us"]) / timed["time_us"]
-    ways = [way for way in _WAYS if (timed["way"] == way).any()]
+    spreads = {str(way): 100 * of.dropna() for way, of in _spreads(measured).groupby(measured["way"])}
+    ways = [way for way in _WAYS if len(spreads.get(way, ()))]
     look = {"showfliers": False, "patch_artist": True, "medianprops": {"color": GRAY}}
-    drawn = axes.boxplot([spread[timed["way"] == way] for way in ways], tick_labels=ways, **look)
+    drawn = axes.boxplot([spreads[way] for way in ways], tick_labels=ways, **look)
     for box, way in zip(drawn["boxes"], ways, strict=True):
         box.set_facecolor(colors[way])
     axes.grid(visible=False, axis="x")
@@ -317,7 +303,7 @@ def _spreads(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, 
     axes.tick_params(axis="x", labelrotation=20)
 
 
-def _costs(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, float, float]]) -> None:
+def _draw_costs(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, float, float]]) -> None:
     seconds = measured.drop_duplicates("way").set_index("way")["way_seconds"]
     ways = [way for way in _WAYS if way in seconds.index and way != TimingMethod.AGAIN]
     bars = axes.bar(ways, [float(seconds[way]) for way in ways], color=[colors[way] for way in ways], linewidth=0)

@@ -34,9 +34,7 @@ from autotm.study.drawing import (
     title,
 )
 from autotm.study.setup import MOVER
-from autotm.study.tables import SLOWDOWNS_ASKED, kernels_word, require_one
-
-# Figure 10, AutoTM's case study: what a limit on fast memory costs, and what the placements do about it.
+from autotm.study.tables import SLOWDOWNS_ASKED, is_modelled, require_one
 
 _WHOLE_TICKS_FROM = 3.0
 """An axis of slow-downs beyond this one has ticks at whole numbers only."""
@@ -50,13 +48,11 @@ _EDGED: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 
 
 def draw_fig10(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Three panels over the fast memory allowed."""
+    """Figure 10, AutoTM's case study: what a limit costs, and what the placements do about it."""
     table, enough = with_fast_memory(table)
-    figure, (slowdown, traffic, movement) = panels(3, style)
-    _draw_slowdown(slowdown, table, style)
-    _draw_traffic(traffic, table, style)
-    _draw_movement(movement, table, style)
-    for axes in (slowdown, traffic, movement):
+    figure, axes_of = panels(3, style)
+    for axes, draw in zip(axes_of, (_draw_slowdown, _draw_traffic, _draw_movement), strict=True):
+        draw(axes, table, style)
         _draw_memory_axis(axes, enough)
     return figure, caption(table)
 
@@ -120,15 +116,13 @@ def _draw_movement(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     finish(axes, "c", "Data moved")
 
 
-# Figure 10a a point at a time, as one shows it in a talk: the all-fast step, the all-slow one, then all limits.
-
 _STEPS_OF_SLOWDOWN = 0.5
 """The axis of slow-downs ends at a multiple of it."""
 _LABELS = {str(ALL_FAST): "all in fast memory", str(ALL_SLOW): "all in slow memory", None: series_name(MOVER)}
 
 
 def draw_fig10a(table: pd.DataFrame, style: StyleConfig, limit: str | None = None) -> Drawn:
-    """Draw the points of synchronous plans, or only the one at `limit`.
+    """Figure 10a: the points of synchronous plans, or only the one at `limit`.
 
     The axes are those of all points, whatever is shown, so that such pictures follow each other in a talk.
     """
@@ -153,14 +147,15 @@ def draw_fig10a(table: pd.DataFrame, style: StyleConfig, limit: str | None = Non
     return figure, f"{caption(shown)} Dashed: the whole step fits."
 
 
-# A sweep: slow-down against fast memory, with what is proven about it.
-
 _X, _MEASURED = "dram_limit_bytes", "measured_slowdown"
 _GUIDE: dict[str, Any] = {"color": GRAY, "linewidth": 0.5, "linestyle": (0, (1, 3)), "zorder": 1}
 
 
 def draw_sweep(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """One panel; limits that no placement can keep are a shaded margin. Some row of the table has a plan."""
+    """Slow-down against fast memory, with what is proven about it. Some row of the table has a plan.
+
+    Limits that no placement can keep are a shaded margin.
+    """
     kept = table[table["refused"] == ""].sort_values(_X)
     optimizer = str(kept["optimizer"].iloc[0])
     color = optimizer_colors(style)[optimizer]
@@ -189,7 +184,7 @@ def draw_sweep(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def _sweep_caption(kept: pd.DataFrame, *, is_searched: bool) -> str:
-    first = kept.iloc[0]
+    first, kernels = kept.iloc[0], "modelled" if is_modelled(kept) else "measured"
     uncounted = float(first["uncounted_bytes"])
     counted = (
         f"Parameters, inputs and results, {text_in_bytes(uncounted)}, are in fast memory beside the limit. "
@@ -201,7 +196,7 @@ def _sweep_caption(kept: pd.DataFrame, *, is_searched: bool) -> str:
     runs = f"{ran} of {len(kept)} limits MEASURED, over the all-fast step in turn. " if ran else "Nothing was run. "
     return (
         f"{first['network']} (batch {first['batch']}), scale {first['scale']}; {machine_text(first.to_dict())}. Lines: "
-        f"PREDICTED from {kernels_word(kept)} kernels, over the predicted all-fast step "
+        f"PREDICTED from {kernels} kernels, over the predicted all-fast step "
         f"({first['all_fast_predicted_s']:.3g} s). {proof}{pages_text(kept)}{runs}{counted}"
         f"Dotted: 1, 5 and 10 %. Seed {first['seed']}. {first['versions']}."
     )

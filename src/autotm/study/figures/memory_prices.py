@@ -23,17 +23,17 @@ from autotm.study.drawing import (
     text_in_bytes,
     title,
 )
-from autotm.study.figures.comparisons import network_bars, outline, values
+from autotm.study.figures.comparisons import bars_of, outline, values
 from autotm.study.setup import FIRST_TOUCH, MOVER
 from autotm.study.tables import DISTURBED, is_disturbed, limits_of, require_one
 
 
 def _planned(figure: str, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the synchronous runs of a table; refuse one that has none for the figure."""
+    """Return the synchronous runs of a table with their `performance`; refuse one that has none for the figure."""
     runs = table[table["optimizer"] == MOVER]
     if runs.empty:
         raise BadInputError(f"{figure}: no run of optimizer '{MOVER}'; add it to the workload's optimizers")
-    return runs
+    return runs.assign(performance=1.0 / runs["slowdown"])
 
 
 _ORDER = ("vgg19", "densenet264", "resnet200", "inception_v4")
@@ -43,13 +43,12 @@ _MARK_WIDTH = 0.9
 
 
 def draw_fig9(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Bars for each network at each ratio; prices (`with_prices`) as marks."""
+    """Figure 9 of AutoTM: performance of each network at each ratio as bars; prices (`with_prices`) as marks."""
     runs = _planned("figure 9", table[table["ratio_price"].notna()])
     places = [text for text in limits_of(runs, ends=True) if text != str(ALL_FAST)]
     networks = sorted(dict.fromkeys(runs["network"]), key=lambda name: (*_ORDER, name).index(name))
     figure, (axes,) = panels(1, style, widen=1.6)
-    runs = runs.assign(performance=1.0 / runs["slowdown"])
-    network_bars(axes, runs, places, networks, "performance", style)
+    bars_of(axes, runs, networks, places, "performance", style)
     prices = values(runs, places, "ratio_price")
     left, right = ([place + side * _MARK_WIDTH / 2 for place in range(len(places))] for side in (-1, 1))
     axes.hlines(prices, left, right, color=GRAY, linewidth=1.4, zorder=3, label="price of memory")
@@ -69,7 +68,6 @@ _MOST = 1.06
 def draw_price_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """A line a network, a mark a limit; on the diagonal, memory is as much cheaper as steps are slower."""
     runs = _planned("price-performance", table)
-    runs = runs.assign(performance=1.0 / runs["slowdown"])
     figure, (axes,) = panels(1, style, widen=1.4)
     networks, limits = list(dict.fromkeys(runs["network"])), limits_of(runs, ends=True)
     colors = network_colors(style, networks)
@@ -96,16 +94,13 @@ def draw_price_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     )
 
 
-# Price of memory over performance, a bar a run: below 1, mixed memory gives more for its price than fast memory.
-
-
 def draw_cost_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A group for each limit, a bar in it for each network."""
+    """Price of memory over performance: below 1, mixed memory gives more for its price than fast memory."""
     runs = _planned("cost-performance", table)
     runs = runs.assign(ratio=runs["pools_price"] * runs["slowdown"])
     places, networks = limits_of(runs, ends=True), list(dict.fromkeys(runs["network"]))
     figure, (axes,) = panels(1, style, widen=1.4)
-    network_bars(axes, runs, places, networks, "ratio", style)
+    bars_of(axes, runs, networks, places, "ratio", style)
     axes.axhline(1.0, color=GRAY, linewidth=0.8, label="all fast")
     axes.set_ylim(0, 1.1 * max(1.0, float(runs["ratio"].max())))
     axes.set_ylabel("price over performance\n(lower is better)")
@@ -115,15 +110,13 @@ def draw_cost_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     return figure, f"{caption(runs)} {prices_remark(runs)} Prices are those of the memory that a run took."
 
 
-# AutoTM's front figure: steps an hour of one network, from all slow over two mixtures of memory to all fast.
-
 _SECONDS_PER_HOUR = 3600
 _SEPARATORS = (0.5, 2.5)
 _HEADINGS = ((0.0, "lowest cost"), (1.5, "middle"), (3.0, "highest cost"))
 
 
 def draw_front(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Four bars, of one network; the memory that each took stands below it."""
+    """AutoTM's front figure: steps an hour of one network, from all slow over two mixtures of memory to all fast."""
     require_one(table, "network")
     limits = limits_of(table, ends=False)
     if len(limits) != 1:

@@ -29,9 +29,7 @@ from autotm.study.drawing import (
     title,
 )
 from autotm.study.figures.comparisons import bars, values
-from autotm.study.tables import is_disturbed, limits_of, require_one, table_of_records, versions_text
-
-# What a step loses on each of several slow memories: would CXL memory do?
+from autotm.study.tables import disturbed_at, limits_of, require_one, table_of_records, versions_text
 
 _LONG = 9
 """Characters of a name that fit below its bars; a longer one takes two lines."""
@@ -60,7 +58,7 @@ def table_of_devices(records: Sequence[Path], devices: Mapping[str, str]) -> pd.
 
 
 def draw_devices(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A group of bars for each device: everything slow, then each optimizer at the limit.
+    """What a step loses on each device, a group of bars: everything slow, then each optimizer at the limit.
 
     Raises:
         BadInputError: runs of several networks, or at several limits between the ends.
@@ -78,12 +76,8 @@ def draw_devices(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     ]
     names = list(dict.fromkeys(table["device"]))
     figure, (axes,) = panels(1, style, widen=1.6)
-    on_each = {"by": "device", "missing": 0.0}
-    series = [(label, values(runs, names, "slowdown", **on_each), color) for label, runs, color in shown]
-    hollow = [
-        [bool(one) for one in values(runs.assign(hollow=is_disturbed(runs)), names, "hollow", **on_each)]
-        for _, runs, _ in shown
-    ]
+    series = [(label, values(runs, names, "slowdown", "device", missing=0.0), color) for label, runs, color in shown]
+    hollow = [disturbed_at(runs, names, "device") for _, runs, _ in shown]
     bars(axes, [name.replace("-", "-\n", 1) if len(name) > _LONG else name for name in names], series, hollow)
     middles = [bar.get_x() + bar.get_width() / 2 for container in axes.containers for bar in container]
     predicted = [one for _, runs, _ in shown for one in values(runs, names, "predicted_slowdown", "device")]
@@ -102,8 +96,6 @@ def draw_devices(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         "costs, and where its numbers are from, stands in its file in config/devices."
     )
 
-
-# The links between the two memories: rates of measured copies by size, beside the published rates of the device.
 
 _TO = {Tier.FAST: "to fast memory", Tier.SLOW: "to slow memory"}
 _KEYS = {Tier.FAST: "to_fast_bytes_per_s", Tier.SLOW: "to_slow_bytes_per_s"}
@@ -144,7 +136,7 @@ def _points(links: Links, constants: Mapping[str, Any]) -> Iterator[dict[str, ob
     def points(to: Tier, measured: Iterable[tuple[int, int]], look: dict[str, object]) -> Iterator[dict[str, object]]:
         for size, time_ns in measured:
             rate = {"copied_bytes": size, "took_ns": time_ns, "bytes_per_s": 1e9 * size / time_ns}
-            yield {"to": str(to), **look, **rate}
+            yield {"to": str(to), **look, **rate, **look}  # a rate that is known replaces the quotient
 
     for curve in links.curves:
         look = {"series": _COPY, "team": curve.threads, "stores": "streaming" if curve.streams else "plain"}
@@ -154,17 +146,15 @@ def _points(links: Links, constants: Mapping[str, Any]) -> Iterator[dict[str, ob
             yield from points(link.destination, link.points, {"series": _MOVE, "mode": mode})
     sizes = [size for size, _ in links.to_fast.points]
     for (key, mode), (tier, name) in itertools.product(_MOVES.items(), _KEYS.items()):
-        if key not in constants:
-            continue
         for series, stretch in ((_STRETCHED, links.emulation_stretch), (_PUBLISHED, 1.0)):
-            rate = float(constants[key][name]) / stretch
-            ends = ((size, max(round(1e9 * size / rate), 1)) for size in (sizes[0], sizes[-1]))
-            for point in points(tier, ends, {"series": series, "mode": mode}):
-                yield point | {"bytes_per_s": rate}
+            if key in constants:
+                rate = float(constants[key][name]) / stretch
+                ends = ((size, max(round(1e9 * size / rate), 1)) for size in (sizes[0], sizes[-1]))
+                yield from points(tier, ends, {"series": series, "mode": mode, "bytes_per_s": rate})
 
 
 def draw_links(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A panel for each direction, sizes against rates."""
+    """A panel for each direction: rates of measured copies by size, beside the published rates of the device."""
     figure, axes_of = panels(len(_TO), style, widen=1.3)
     figure.set_figheight(_TALLER * figure.get_figheight())
     sizes = sorted(set(table["copied_bytes"]))
@@ -182,10 +172,8 @@ def draw_links(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         axes.set_ylim(0.7 * float(table["bytes_per_s"].min()) / 1e9, 1.4 * float(table["bytes_per_s"].max()) / 1e9)
         finish(axes, letter, name)
     axes_of[0].set_ylabel("GB copied a second")
-    handles = {
-        label: handle for axes in axes_of for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    handles = {line.get_label(): line for axes in axes_of for line in axes.lines}
+    figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=3)
     return figure, _caption(table)
 
 

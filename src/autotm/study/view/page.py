@@ -20,8 +20,6 @@ from autotm.study.drawing import gap_text, machine_text, text_in_bytes, title
 from autotm.study.placed import MemoryPrices, Placed
 from autotm.study.tables import fields_of, versions_text
 
-# The words of the page: its numbers at a glance, and where they come from.
-
 Row = dict[str, str]
 """`label`, `value`, and `note`: what the value is, in words."""
 
@@ -120,8 +118,6 @@ def _measured(placed: Placed) -> tuple[str, str]:
     slow_down = f"{median_s / all_fast_s:.3f} times all fast; " if all_fast_s else ""
     return _time(1e6 * median_s), f"{slow_down}slow memory {record.tier_reality}"
 
-
-# The data of the page: the words, and columns of numbers for kernels, tensors, stays and moves.
 
 Columns = dict[str, Any]
 _DIGITS = 6
