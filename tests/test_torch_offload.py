@@ -322,6 +322,15 @@ def test_gradients_add_up() -> None:
     assert all(torch.equal(2 * one, each.grad) for one, each in zip(once, module.parameters(), strict=True))
 
 
+def test_the_derivative_of_the_loss_is_on_the_loss_device() -> None:
+    """On a GPU, the gradient of cross entropy takes no operand from the CPU; `meta` is the device that all have."""
+    meta = torch.device("meta")
+    module, values = nn.Linear(4, 3, device=meta), torch.empty(2, 4, device=meta)
+    targets = torch.empty(2, dtype=torch.int64, device=meta)
+    captured = capture(module, [values], F.cross_entropy, [targets], meta)
+    assert captured.tensors["tangent"].device == meta
+
+
 def test_a_batch_that_does_not_fit_is_refused() -> None:
     inputs, targets = CASES["perceptron"].batch()
     module = CASES["perceptron"].module()

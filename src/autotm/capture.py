@@ -278,16 +278,20 @@ def _captured(joint: Any, step: Step, inputs: Mapping[str, torch.Tensor]) -> Cap
     weights, states = (
         [(step.names[id(tensor)], tensor) for tensor in tensors] for tensors in (step.weights, step.states)
     )
+    placeholders = graph.find_nodes(op="placeholder")
+    tangents = [node.meta["val"] for node in placeholders if type(node.meta["desc"]).__name__ == "TangentAOTInput"]
+    # The loss's derivative by itself lies where the loss does. There is none of a step that does not train.
+    like = tangents[0] if tangents else torch.empty(())
     tensors = {
         Role.PARAMETER: weights, Role.STATE: states, Role.INPUT: list(inputs.items()),
-        Role.CONSTANT: [("tangent", torch.ones(()))],
+        Role.CONSTANT: [("tangent", torch.ones(like.shape, dtype=like.dtype, device=like.device))],
     }  # fmt: skip
 
     def named(description: Any) -> tuple[Role, str]:
         role, place = argument_of(description)
         return role, tensors[role][place][0]
 
-    arguments = {node: named(node.meta["desc"]) for node in graph.find_nodes(op="placeholder")}
+    arguments = {node: named(node.meta["desc"]) for node in placeholders}
     (output,) = graph.find_nodes(op="output")
     leaves, gradients, updates = [], {}, {}
     for node, what in zip(output.args[0], output.meta["desc"], strict=True):

@@ -9,7 +9,7 @@ import pytest
 from cuda_cases import SMALL
 from cuda_contractions import CASES, SETS, Contraction, by_one_way, contraction, product, workspace_bytes
 from emulated_cuda import EmulatedDevice
-from tvm import te
+from tvm import get_global_func, te
 
 from autotm.kernels import contractions
 from autotm.kernels.cuda.contraction import Tiling, warp_tiles
@@ -208,3 +208,9 @@ def test_a_warp_that_parts_is_seen(tmp_path):
     parted = ("add_product_tf32((&", "if (threadIdx.x != 7) add_product_tf32((&")
     with pytest.raises(AssertionError, match="parted"):
         results(EmulatedDevice([kernel], tmp_path, parted), kernel, one)
+
+
+def test_tvm_compiles_nothing_where_there_is_a_gpu() -> None:
+    """What it would be given lacks the functions for tensor cores: on an H100 its compiler refused the kernels."""
+    source = "void kernel() { rounded_bf16(0, 0); }"
+    assert bytes(get_global_func("tvm_callback_cuda_compile")(source)).startswith(b"//")
