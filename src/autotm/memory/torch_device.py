@@ -130,6 +130,9 @@ class Cuda(Device):
     def __init__(self, device: torch.device) -> None:
         self.torch = device
         self.name = torch.cuda.get_device_name(device)
+        # cuBLAS takes its workspace (32 MiB on an H100) at the first product and keeps it: it belongs to no operator.
+        square = torch.zeros(16, 16, device=device)
+        torch.mm(square, square)
 
     def copies(self) -> CudaCopies:
         """A stream a direction."""
