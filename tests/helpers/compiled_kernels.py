@@ -10,7 +10,7 @@ from guarded_memory import GuardedMemory
 from tvm import te, tirx
 
 from autotm.kernels.passes import machine_code
-from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule, schedule_as
+from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
 from autotm.kernels.target import host_target
 from autotm.model.graph import DEFAULT_IMPLEMENTATION
 
@@ -29,10 +29,7 @@ def kernel_of(
     implementation: str = DEFAULT_IMPLEMENTATION,
 ) -> ScheduledKernel:
     """The scheduled kernel of a TE graph: inputs, then outputs."""
-    function = te.create_prim_func(list(tensors))
-    if implementation == DEFAULT_IMPLEMENTATION:
-        return schedule(function, target, threads)
-    return schedule_as(function, implementation, target, threads)
+    return schedule(te.create_prim_func(list(tensors)), target, threads, implementation)
 
 
 def compiled(func: tirx.PrimFunc, target: tvm.target.Target = TARGET) -> tvm.runtime.Module:

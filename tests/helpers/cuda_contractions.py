@@ -20,7 +20,6 @@ from autotm.kernels.contractions import batched_matmul
 from autotm.kernels.cuda.contraction import Tiling, by_tiles
 from autotm.kernels.cuda.product import product_of
 from autotm.kernels.cuda.source import CudaKernel, Facts, kernel_of
-from autotm.kernels.cuda.tiles import WarpTile
 from autotm.kernels.schedules.dispatch import described
 from autotm.kernels.schedules.problem import problem_of
 from autotm.model.graph import ScheduleKind
@@ -118,8 +117,7 @@ def by_one_way(function: tirx.PrimFunc, way: Tiling) -> CudaKernel:
     op, op_class, flops = described(sch)
     problem = problem_of(sch, sch.get_sblock(op))
     stages, workspaces = by_tiles(problem, product_of(problem), way)
-    products = way.tile.products if isinstance(way.tile, WarpTile) else "float32"
-    facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.GENERATED, products=products)
+    facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.GENERATED, products=way.tile.products)
     return kernel_of(stages, list(function.params), workspaces, facts, SMALL)
 
 

@@ -15,7 +15,7 @@ from tvm import te
 
 from autotm.kernels import compiler, contractions
 from autotm.kernels.calibration_kernels import make_rate_kernels, register_loop
-from autotm.kernels.compiler import KernelCompiler, KernelFacts, Request, function_hash, in_processes
+from autotm.kernels.compiler import KernelCompiler, Request, function_hash, in_processes
 from autotm.kernels.compute_rates import multiply_add_flop_per_s
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.target import host_target
@@ -54,7 +54,6 @@ def test_made_kernels_are_those_that_scheduling_alone_gives(tmp_path):
     scheduled = [request.scheduled(TARGET, 2) for request in requests]
     made = KernelCompiler(tmp_path, TARGET, 2).make(requests)
     assert made == [facts for _, facts in scheduled]
-    assert [KernelFacts.from_json(one.to_json()) for one in made] == made
     for one, (kernel, _) in zip(made, scheduled, strict=True):
         assert (one.op, one.flops, one.workspaces) == (kernel.op, kernel.flops, kernel.workspaces)
     assert len({one.symbol for one in made}) == 3, "the lean way is other code"

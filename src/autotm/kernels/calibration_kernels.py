@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ def multiply_add_loop(target: tvm.target.Target, threads: int) -> tuple[tirx.Pri
         places = [(c, c * info.lanes) for c in range(chains)]
         begin = index * (chains * info.lanes)
         value = [tir.load(result, begin + at, info.lanes) for _, at in places]
-        factor = tir.splat(tirx.FloatImm("float32", 0.999), info.lanes)
+        factor = tir.constant(0.999, info.lanes)
 
         def step(_: tir.Index) -> tirx.Stmt:
             return tir.sequence(
@@ -69,23 +68,13 @@ def multiply_add_loop(target: tvm.target.Target, threads: int) -> tuple[tirx.Pri
     return function, 2 * threads * chains * info.lanes * _STEPS
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A 3 x 3 convolution with padding 1 that keeps its image's size."""
-
-    batch: int
-    image: int
-    channels: int
-    features: int
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of image, weights and result."""
-        image = (self.batch, self.image, self.image)
-        return (*image, self.channels), (3, 3, self.channels, self.features), (*image, self.features)
+def _layer(batch: int, extent: int, channels: int, features: int) -> tuple[tuple[int, ...], ...]:
+    """Shapes of image, weights and result of a 3 x 3 convolution with padding 1 that keeps its image's size."""
+    image = (batch, extent, extent)
+    return (*image, channels), (3, 3, channels, features), (*image, features)
 
 
-LAYERS = (Layer(8, 56, 64, 64), Layer(8, 28, 128, 128), Layer(8, 14, 256, 256), Layer(8, 28, 96, 128))
+_LAYERS = (_layer(8, 56, 64, 64), _layer(8, 28, 128, 128), _layer(8, 14, 256, 256), _layer(8, 28, 96, 128))
 """Middle layers of the zoo's networks: large enough to reach the cores' rate, small enough to take a few ms."""
 
 _IMAGES, _SLOW_FLOP_PER_S = 8, 5e9
@@ -98,7 +87,7 @@ _WINDOW = ((1, 1), (1, 1, 1, 1))
 def co_runner_functions(contraction_flop_per_s: float = math.inf) -> dict[OpClass, tirx.PrimFunc]:
     """A function of each op class, unscheduled: milliseconds a call where convolutions reach that rate."""
     images = _IMAGES if contraction_flop_per_s >= _SLOW_FLOP_PER_S else 1
-    image, weights, result = replace(LAYERS[0], batch=images).shapes
+    image, weights, result = _layer(images, 56, 64, 64)
     square = (96 * images, 96 * images)
     large = (images, 56, 56, 256)  # 3 MB an image: far beyond the near caches.
     half, channels = (*large[:3], large[3] // 2), large[3:]
@@ -151,11 +140,11 @@ def make_rate_kernels(
         AutotmError: there is no C compiler, or linking failed.
     """
     functions = {
-        f"layer_{index}": _function(lambda x, w: contractions.conv2d(x, w, *_WINDOW), layer.shapes[:2])
-        for index, layer in enumerate(LAYERS)
+        f"layer_{index}": _function(lambda x, w: contractions.conv2d(x, w, *_WINDOW), shapes[:2])
+        for index, shapes in enumerate(_LAYERS)
     }
-    loop = {MULTIPLY_ADDS: multiply_add_loop(target, threads)}
-    return _written(_scheduled(functions, target, threads) | loop, target, path, objects)
+    further = {MULTIPLY_ADDS: multiply_add_loop(target, threads)}
+    return _written(functions, target, threads, path, objects, further)
 
 
 def make_co_runners(
@@ -171,23 +160,24 @@ def make_co_runners(
         AutotmError: as `make_rate_kernels`.
     """
     functions = {str(op_class): each for op_class, each in co_runner_functions(contraction_flop_per_s).items()}
-    return _written(_scheduled(functions, target, threads), target, path, objects)
+    return _written(functions, target, threads, path, objects, {})
 
 
-WithFlops = dict[str, tuple[tirx.PrimFunc, int]]
-"""Functions by symbol, each with its floating-point operations."""
-
-
-def _scheduled(functions: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, threads: int) -> WithFlops:
+def _written(
+    functions: Mapping[str, tirx.PrimFunc],
+    target: tvm.target.Target,
+    threads: int,
+    path: Path,
+    objects: Path | None,
+    further: Mapping[str, tuple[tirx.PrimFunc, int]],
+) -> CalibrationKernels:
+    """Build a library of functions, and of `further` ones, scheduled already, with their floating-point operations."""
     kernels = {symbol: schedule(function, target, threads) for symbol, function in functions.items()}
-    return {symbol: (kernel.func, kernel.flops) for symbol, kernel in kernels.items()}
-
-
-def _written(known: WithFlops, target: tvm.target.Target, path: Path, objects: Path | None) -> CalibrationKernels:
+    known = {symbol: (kernel.func, kernel.flops) for symbol, kernel in kernels.items()} | dict(further)
     build_library({symbol: function for symbol, (function, _) in known.items()}, target, path, objects)
     return CalibrationKernels(
         {
-            symbol: CalibrationKernel(tuple(tir.extents(operand) for operand in function.params), flops)
+            symbol: CalibrationKernel(tuple(map(tir.extents, function.params)), flops)
             for symbol, (function, flops) in known.items()
         }
     )

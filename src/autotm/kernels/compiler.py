@@ -11,20 +11,21 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
+from pydantic import TypeAdapter
 from tvm import tirx
 from tvm.s_tir import SBlock
 
 from autotm.kernels import passes, share
 from autotm.kernels.library import link
 from autotm.kernels.passes import machine_code
-from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule, schedule_as
+from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
 from autotm.kernels.target import target_info
 from autotm.kernels.tir import Workspace
 from autotm.model.errors import AutotmError
@@ -95,19 +96,6 @@ _LEAST_PER_OBJECT, _MOST_PER_OBJECT = 4, 48
 _TASKS_PER_PROCESS = 2
 
 
-@dataclass(frozen=True)
-class Held:
-    """Contents of a folder of object files.
-
-    Attributes:
-        code: the object file of each kernel, by symbol and identity (`code_key`).
-        facts: what was found out about kernels when they were made, by whatever key the maker chose.
-    """
-
-    code: dict[str, Path] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-
 def hash_of_sources(files: Sequence[Path]) -> str:
     """Hash the lines of modules, except imports from autotm, so that moving other modules of autotm keeps the hash."""
     lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
@@ -119,18 +107,23 @@ def code_key(symbol: str, identity: str) -> str:
     return f"{symbol}-{identity[:32]}"
 
 
-def held_in(folder: Path) -> Held:
-    """Read the lists in `folder`: skip one that cannot be read, and take no code from one whose object file is gone."""
-    found = Held()
+def held_in(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
+    """Read the lists in `folder`: skip one that cannot be read, and take no code from one whose object file is gone.
+
+    Returns the object file of each kernel by `code_key`, and what was found out about kernels when they were made, by
+    whatever key the maker chose.
+    """
+    code: dict[str, Path] = {}
+    facts: dict[str, Any] = {}
     for listing in folder.glob("*.json"):
         try:
             content = json.loads(listing.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        found.facts.update(content["facts"])
+        facts.update(content["facts"])
         if (file := listing.with_suffix(".o")).exists():
-            found.code.update(dict.fromkeys(content["code"], file))
-    return found
+            code.update(dict.fromkeys(content["code"], file))
+    return code, facts
 
 
 def add_object(
@@ -148,9 +141,9 @@ def add_object(
     write_atomically(folder / f"{name}.json", lambda path: path.write_text(listed, encoding="utf-8"))
 
 
-def split(names: list[str], processes: int) -> list[list[str]]:
+def split(names: list[str]) -> list[list[str]]:
     """Names of kernels in groups that each become one object."""
-    wanted = -(-len(names) // (_TASKS_PER_PROCESS * processes))
+    wanted = -(-len(names) // (_TASKS_PER_PROCESS * cores()))
     size = min(max(wanted, _LEAST_PER_OBJECT), _MOST_PER_OBJECT)
     return [names[start : start + size] for start in range(0, len(names), size)]
 
@@ -184,13 +177,13 @@ def build_library(
     find_compiler()
     keyed = {code_key(symbol, identity(func, target)): (symbol, func) for symbol, func in sorted(kernels.items())}
     with objects_in(objects) as folder:
-        held = held_in(folder).code
-        groups = split([key for key in keyed if key not in held], cores())
+        code, _ = held_in(folder)
+        groups = split([key for key in keyed if key not in code])
         in_processes(
             len(groups), lambda task: add_object(folder, {key: keyed[key] for key in groups[task]}, {}, target)
         )
-        held = held_in(folder).code
-        link(sorted({held[key] for key in keyed}), path)
+        code, _ = held_in(folder)
+        link(sorted({code[key] for key in keyed}), path)
 
 
 @contextmanager
@@ -230,16 +223,8 @@ class KernelFacts:
     def of(cls, kernel: ScheduledKernel, target: tvm.target.Target) -> KernelFacts:
         """Return the facts of a kernel, whose symbol names its operation and a hash of its code."""
         digest = identity(kernel.func, target)
-        return cls(
-            symbol=f"{kernel.op}_{digest[:12]}",
-            identity=digest,
-            op=kernel.op,
-            op_class=kernel.op_class,
-            flops=kernel.flops,
-            workspaces=kernel.workspaces,
-            others=kernel.others,
-            kind=kernel.kind,
-        )
+        shared = {name: value for name, value in vars(kernel).items() if name != "func"}
+        return cls(symbol=f"{kernel.op}_{digest[:12]}", identity=digest, **shared)
 
     @property
     def code_key(self) -> str:
@@ -251,20 +236,9 @@ class KernelFacts:
         """Bytes of all its workspaces."""
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.workspaces)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the facts as a dictionary that JSON can write."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> KernelFacts:
-        """Return the facts that `to_json` wrote."""
-        read = {
-            "op_class": OpClass(found["op_class"]),
-            "workspaces": tuple((tuple(shape), dtype) for shape, dtype in found["workspaces"]),
-            "others": tuple(found["others"]),
-            "kind": ScheduleKind(found["kind"]),
-        }
-        return cls(**{**found, **read})
+_FACTS = TypeAdapter(KernelFacts)
+"""Facts as JSON has them, and back."""
 
 
 # Unscheduled functions -> kernels: scheduled and compiled in one go by several processes, each kernel once.
@@ -314,10 +288,7 @@ class Request:
 
     def scheduled(self, target: tvm.target.Target, threads: int) -> tuple[ScheduledKernel, KernelFacts]:
         """The kernel, scheduled here and now."""
-        if self.implementation != DEFAULT_IMPLEMENTATION:
-            kernel = schedule_as(self.func, self.implementation, target, threads)
-        else:
-            kernel = schedule(self.func, target, threads)
+        kernel = schedule(self.func, target, threads, self.implementation)
         return kernel, KernelFacts.of(kernel, target)
 
     def wants_code(self, facts: KernelFacts) -> bool:
@@ -352,30 +323,31 @@ class KernelCompiler:
             AutotmError: a process failed.
         """
         keys = [request.key(self.target, self.threads) for request in requests]
-        held = held_in(self.folder)
+        code, known = held_in(self.folder)
 
         def is_made(key: str, request: Request) -> bool:
-            if key not in held.facts:
+            if key not in known:
                 return False
-            facts = KernelFacts.from_json(held.facts[key])
-            return facts.code_key in held.code or not request.wants_code(facts)
+            facts = _FACTS.validate_python(known[key])
+            return facts.code_key in code or not request.wants_code(facts)
 
         asked = zip(keys, requests, strict=True)
         missing = {key: request for key, request in asked if not is_made(key, request)}
-        groups = split(sorted(missing, key=lambda key: missing[key].place), cores())
+        groups = split(sorted(missing, key=lambda key: missing[key].place))
 
         def make_group(task: int) -> None:
             kernels, facts = {}, {}
             for key in groups[task]:
-                kernel, made = missing[key].scheduled(self.target, self.threads)
-                facts[key] = made.to_json()
-                if missing[key].wants_code(made):
-                    kernels[made.code_key] = (made.symbol, kernel.func)
+                kernel, found = missing[key].scheduled(self.target, self.threads)
+                facts[key] = _FACTS.dump_python(found, mode="json")
+                if missing[key].wants_code(found):
+                    kernels[found.code_key] = (found.symbol, kernel.func)
             add_object(self.folder, kernels, facts, self.target)
 
         in_processes(len(groups), make_group)
-        facts = (held_in(self.folder) if missing else held).facts
-        return [KernelFacts.from_json(facts[key]) for key in keys]
+        if missing:
+            _, known = held_in(self.folder)
+        return [_FACTS.validate_python(known[key]) for key in keys]
 
     def link(self, kernels: Iterable[KernelFacts], path: Path) -> None:
         """A library of kernels that were made, written whole or not at all.
@@ -383,5 +355,5 @@ class KernelCompiler:
         Raises:
             AutotmError: linking failed.
         """
-        code = held_in(self.folder).code
+        code, _ = held_in(self.folder)
         link(sorted({code[kernel.code_key] for kernel in kernels}), path, self.threads)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm import te, tirx
 
-from autotm.kernels.tir import extents
+from autotm.kernels.tir import extents, reduce_axes
 
 # Convolution and its two gradients as tensor expressions: NHWC activations, HWIO weights, float32.
 #
@@ -15,7 +15,7 @@ from autotm.kernels.tir import extents
 # The expressions state the meaning; `schedules/contraction.py` generates the code. It finds the main block by its name
 # and reads stride and padding from the block's annotations.
 
-Stride = tuple[int, int]
+Pair = tuple[int, int]
 """(vertical, horizontal)."""
 Padding = tuple[int, int, int, int]
 """(top, left, bottom, right)."""
@@ -26,31 +26,24 @@ def output_extent(extent: int, window: int, stride: int, before: int, after: int
     return (extent + before + after - window) // stride + 1
 
 
-def conv2d(x: te.Tensor, w: te.Tensor, stride: Stride, padding: Padding, groups: int = 1) -> te.Tensor:
+def conv2d(x: te.Tensor, w: te.Tensor, stride: Pair, padding: Padding, groups: int = 1) -> te.Tensor:
     """Cross-correlation: (N,H,W,C) with (R,S,C/G,K) gives (N,P,Q,K)."""
-    batch, height, width, _ = extents(x)
     rows, columns, channels, features = extents(w)
-    top, left, bottom, right = padding
-    padded = _spread(x, (1, 1), (top, left), (height + top + bottom, width + left + right))
-    r = te.reduce_axis((0, rows), "r")
-    s = te.reduce_axis((0, columns), "s")
-    c = te.reduce_axis((0, channels), "c")
-    shape = (
-        batch,
-        output_extent(height, rows, stride[0], top, bottom),
-        output_extent(width, columns, stride[1], left, right),
-        features,
-    )
+    padded = _padded(x, padding)
+    batch, height, width, _ = extents(padded)
+    r, s, c = reduce_axes("rsc", (rows, columns, channels))
+    results = (output_extent(height, rows, stride[0], 0, 0), output_extent(width, columns, stride[1], 0, 0))
 
     def element(n: tirx.Var, i: tirx.Var, j: tirx.Var, k: tirx.Var) -> tirx.Expr:
         pixel = padded[n, i * stride[0] + r, j * stride[1] + s, _member(c, channels, k, features, groups)]
         return te.sum(pixel * w[r, s, c, k], axis=[r, s, c])
 
+    shape = (batch, *results, features)
     return te.compute(shape, element, name="conv2d", attrs=_window(stride, padding, groups))
 
 
 def conv2d_data_gradient(
-    dy: te.Tensor, w: te.Tensor, x_shape: tuple[int, int, int, int], stride: Stride, padding: Padding, groups: int = 1
+    dy: te.Tensor, w: te.Tensor, x_shape: tuple[int, int, int, int], stride: Pair, padding: Padding, groups: int = 1
 ) -> te.Tensor:
     """Gradient with respect to the input: (N,P,Q,K) with (R,S,C/G,K) gives `x_shape`, (N,H,W,C).
 
@@ -69,9 +62,7 @@ def conv2d_data_gradient(
         return w[rows - 1 - r, columns - 1 - s, c if groups == 1 else c % width_of_group, feature]
 
     turned = te.compute((rows, columns, part, channels), turn, name="turned_weights")
-    r = te.reduce_axis((0, rows), "r")
-    s = te.reduce_axis((0, columns), "s")
-    k = te.reduce_axis((0, part), "k")
+    r, s, k = reduce_axes("rsk", (rows, columns, part))
 
     def element(n: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
         pixel = spread[n, i + r, j + s, _member(k, part, c, channels, groups)]
@@ -83,16 +74,11 @@ def conv2d_data_gradient(
 
 
 def conv2d_weight_gradient(
-    x: te.Tensor, dy: te.Tensor, w_shape: tuple[int, int, int, int], stride: Stride, padding: Padding, groups: int = 1
+    x: te.Tensor, dy: te.Tensor, w_shape: tuple[int, int, int, int], stride: Pair, padding: Padding, groups: int = 1
 ) -> te.Tensor:
     """Gradient with respect to the weights: (N,H,W,C) with (N,P,Q,K) gives `w_shape`, (R,S,C/G,K)."""
-    batch, height, width, _ = extents(x)
-    _, out_height, out_width, _ = extents(dy)
-    top, left, bottom, right = padding
-    padded = _spread(x, (1, 1), (top, left), (height + top + bottom, width + left + right))
-    n = te.reduce_axis((0, batch), "n")
-    i = te.reduce_axis((0, out_height), "i")
-    j = te.reduce_axis((0, out_width), "j")
+    padded = _padded(x, padding)
+    n, i, j = reduce_axes("nij", extents(dy)[:3])
     _, _, channels, features = w_shape
 
     def element(r: tirx.Var, s: tirx.Var, c: tirx.Var, k: tirx.Var) -> tirx.Expr:
@@ -102,7 +88,13 @@ def conv2d_weight_gradient(
     return te.compute(w_shape, element, name="conv2d_weight_gradient", attrs=_window(stride, padding, groups))
 
 
-def _spread(x: te.Tensor, stride: Stride, offset: tuple[int, int], extent: tuple[int, int]) -> te.Tensor:
+def _padded(x: te.Tensor, padding: Padding) -> te.Tensor:
+    _, height, width, _ = extents(x)
+    top, left, bottom, right = padding
+    return _spread(x, (1, 1), (top, left), (height + top + bottom, width + left + right))
+
+
+def _spread(x: te.Tensor, stride: Pair, offset: tuple[int, int], extent: tuple[int, int]) -> te.Tensor:
     """Pixels of `x` put at offset + stride * index of a zero grid of `extent`; `x` itself if nothing changes.
 
     A negative offset, or an extent below what `x` covers, cuts pixels off.
@@ -127,7 +119,7 @@ def _member(index: tirx.Var, size: int, other: tirx.Var, extent: int, groups: in
     return index if groups == 1 else other // (extent // groups) * size + index
 
 
-def _window(stride: Stride, padding: Padding, groups: int) -> dict[str, list[int]]:
+def _window(stride: Pair, padding: Padding, groups: int) -> dict[str, list[int]]:
     return {"stride": list(stride), "padding": list(padding), "groups": [groups]}
 
 
@@ -136,8 +128,6 @@ def _window(stride: Stride, padding: Padding, groups: int) -> dict[str, list[int
 # A dilated convolution of stride 1 meets, from one result, only pixels a multiple of the dilation apart: it is a plain
 # convolution of each such *phase*, and the phases are images of a batch. A convolution of volumes is one of images
 # whose channels are those of all the slices that a window meets.
-
-Pair = tuple[int, int]
 
 
 def to_phases(x: te.Tensor, dilation: Pair, before: Pair, shape: Pair) -> te.Tensor:

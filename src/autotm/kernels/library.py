@@ -100,10 +100,8 @@ _LOG = logging.getLogger(__name__)
 _ONE_CORE_PER_THREAD = -2
 """TVM's affinity mode `kSpecifyOneCorePerThread`."""
 
-_ENOUGH = 0.75
-"""A warning tells where kernels keep less than this share of their cores busy."""
-
-
+_CHECK_S, _ENOUGH = 0.05, 0.75
+"""For so long kernels run; a warning tells where they keep less than this share of their cores busy."""
 _PINNED = threading.local()
 ON_LEAVING: list[Callable[[], None]] = []
 """Called when a thread leaves `pinned`."""
@@ -151,8 +149,8 @@ def pinned_machine() -> Machine | None:
     return getattr(_PINNED, "machine", None)
 
 
-def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05, busy: int | None = None) -> None:
-    """Count the threads that share a kernel, then run one for `min_s` and see that they keep their cores busy.
+def check_cores(machine: Machine, work: Callable[[], None], busy: int | None = None) -> None:
+    """Count the threads that share a kernel, then run one for a moment and see that they keep their cores busy.
 
     The count holds whoever else uses the cores. What others take makes timings worse, and is logged; so is a kernel
     with fewer parts than `busy`.
@@ -160,7 +158,6 @@ def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05,
     Args:
         machine: with the threads that were asked for, on its cores.
         work: calls a parallel kernel.
-        min_s: for so long, in seconds.
         busy: how many of these threads the kernel has work for, if not all.
 
     Raises:
@@ -173,7 +170,7 @@ def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05,
             f"{list(machine.cpus)}; lower 'threads'"
         )
     asked = machine.threads if busy is None else busy
-    used = measure_cores(work, min_s)
+    used = measure_cores(work, _CHECK_S)
     if used < _ENOUGH * asked:
         _LOG.warning(
             "kernels keep %.2f of %d cores busy: other processes hold them, or memory is short; times will be too long",
@@ -183,14 +180,14 @@ def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05,
 
 def kernel_threads() -> set[int]:
     """The threads that run parts of a kernel which this thread calls, itself among them, by Linux's numbers."""
-    found: set[int] = set()
+    threads: set[int] = set()
 
-    def part(_number: int, _environment: int | None, _closure: int | None) -> int:
-        found.add(threading.get_native_id())
+    def part(*_: int | None) -> int:
+        threads.add(threading.get_native_id())
         return 0
 
     _loaded().TVMBackendParallelLaunch(_PART(part), None, _AS_MANY_AS_THREADS)
-    return found
+    return threads
 
 
 def measure_cores(work: Callable[[], None], min_s: float) -> float:

@@ -152,7 +152,7 @@ def embedding_update(
         return UpdateLoops(tuple(outs), tuple(ins[len(tables) :]), tuple(uses), rate).rows(lanes=1)
 
     results = [(table.shape, table.dtype) for table in tables]
-    attrs = {"uses": [list(astuple(use)) for use in uses], "rate": tirx.FloatImm("float32", rate)}
+    attrs = {"uses": [list(astuple(use)) for use in uses], "rate": tir.constant(rate)}
     return tir.extern(body, [*tables, *others], results, "embedding_update", attrs)
 
 
@@ -228,8 +228,7 @@ class UpdateLoops:
 
         def vector(at: tir.Index, size: int) -> tirx.Stmt:
             place = row * width + at
-            rate = tir.splat(tirx.FloatImm("float32", self.rate), size)
-            change = rate * tir.load(slope, begin + at, size)
+            change = tir.constant(self.rate, size) * tir.load(slope, begin + at, size)
             return tir.store(table, place, tir.load(table, place, size) - change, size)
 
         if column is not None:

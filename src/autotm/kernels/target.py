@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import tvm
+from tvm import tirx
 from tvm.target import codegen
 
 from autotm.model.errors import BadInputError
@@ -18,8 +19,7 @@ from autotm.model.machine import Machine
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_DEFAULT_L1_BYTES = 32 << 10  # Where Linux does not tell.
-_DEFAULT_L2_BYTES = 512 << 10  # Likewise.
+_DEFAULT_L2_BYTES = 512 << 10  # Where Linux does not tell.
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,6 @@ class TargetInfo:
     """float32 lanes of one vector register."""
     registers: int
     """Architectural vector registers."""
-    l1_bytes: int
-    """First-level data cache of one core."""
     l2_bytes: int
     """Second-level cache of one core."""
 
@@ -61,7 +59,7 @@ def machine_target(machine: Machine) -> tvm.target.Target:
 
 
 def target_info(target: tvm.target.Target) -> TargetInfo:
-    """Vector width and registers from the target's CPU features, cache sizes from the host.
+    """Vector width and registers from the target's CPU features, the cache's size from the host.
 
     The `mcpu` decides the instruction set, so that an AVX2 target can be compiled and run on an AVX-512 host.
     """
@@ -71,26 +69,20 @@ def target_info(target: tvm.target.Target) -> TargetInfo:
         lanes, registers = 8, 16
     else:
         lanes, registers = 4, 32 if "aarch64" in str(target.attrs.get("mtriple", "")) else 16
-    return TargetInfo(
-        lanes=lanes,
-        registers=registers,
-        l1_bytes=_cache_bytes(1, _DEFAULT_L1_BYTES),
-        l2_bytes=_cache_bytes(2, _DEFAULT_L2_BYTES),
-    )
+    return TargetInfo(lanes, registers, _l2_bytes())
 
 
 @functools.cache
-def _cache_bytes(level: int, default: int) -> int:
+def _l2_bytes() -> int:
     for index in sorted(_CACHES.glob("index*")):
         try:
-            found = int((index / "level").read_text()), (index / "type").read_text().strip()
-            size = (index / "size").read_text().strip()
-        except (OSError, ValueError):
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+        except OSError:
             continue
-        if found in ((level, "Data"), (level, "Unified")):
-            # Hypervisors may state 0: the schedules divide by these sizes.
-            return (int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)) or default
-    return default
+        if level == "2" and kind in {"Data", "Unified"}:
+            # Hypervisors may state 0: the schedules divide by this size.
+            return (int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)) or _DEFAULT_L2_BYTES
+    return _DEFAULT_L2_BYTES
 
 
 _VECTOR_FLAGS = frozenset(
@@ -135,10 +127,6 @@ class Cut:
     def longer(self) -> int:
         """How many pieces have the full length."""
         return self.extent - (self.size - 1) * self.count
-
-    def sizes(self) -> tuple[int, ...]:
-        """The different lengths, longest first."""
-        return tuple(size for size, _ in self.counts())
 
     def counts(self) -> tuple[tuple[int, int], ...]:
         """The different lengths, longest first, and how many pieces have each."""
@@ -205,9 +193,9 @@ class Parallelism:
     threads: int
     lanes: int
 
-    def is_parallel(self, touched_bytes: int) -> bool:
-        """Whether a kernel that touches so many bytes is worth waking the other threads."""
-        return self.threads > 1 and touched_bytes >= PARALLEL_BYTES
+    def is_parallel(self, touched: Mapping[tirx.Buffer, int]) -> bool:
+        """Whether a kernel that touches so many bytes of buffers is worth waking the other threads."""
+        return self.threads > 1 and sum(touched.values()) >= PARALLEL_BYTES
 
     def vector(self, extent: int) -> int:
         """Elements of a contiguous axis to handle as one vector: its largest divisor that a register holds."""

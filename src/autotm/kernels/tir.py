@@ -19,7 +19,7 @@ from autotm.kernels.target import Cut
 
 # A block's axes, what it reads and writes, and at which indices.
 
-_SPATIAL, _REDUCTION = 0, 2
+_SPATIAL, _REDUCTION = 0, 2  # Kinds of a block's axes, as TVM numbers them.
 _FLOAT_CALLS = {"tirx.exp", "tirx.log", "tirx.tanh", "tirx.sqrt", "tirx.rsqrt", "tirx.pow", "tirx.sigmoid", "tirx.erf"}
 
 
@@ -38,9 +38,12 @@ class Nest:
     name: str
     variables: tuple[tirx.Var, ...]
     extents: tuple[int, ...]
-    kinds: tuple[int, ...]
+    spatial: tuple[int, ...]
+    """Positions of the data-parallel axes."""
+    reduction: tuple[int, ...]
+    """Positions of the reduction axes."""
     loads: tuple[Access, ...]
-    stores: tuple[Access, ...]
+    store: Access
     free_uses: frozenset[tirx.Var]
     """Variables that are used outside of the indices of loads and stores (conditions, computed values)."""
     combines: str
@@ -51,14 +54,9 @@ class Nest:
     """Whether an iteration computes a transcendental function."""
 
     @property
-    def spatial(self) -> tuple[int, ...]:
-        """Positions of the data-parallel axes."""
-        return tuple(axis for axis, kind in enumerate(self.kinds) if kind == _SPATIAL)
-
-    @property
-    def reduction(self) -> tuple[int, ...]:
-        """Positions of the reduction axes."""
-        return tuple(axis for axis, kind in enumerate(self.kinds) if kind == _REDUCTION)
+    def accesses(self) -> tuple[Access, ...]:
+        """Loads and store."""
+        return *self.loads, self.store
 
     @property
     def iterations(self) -> int:
@@ -68,17 +66,8 @@ class Nest:
     @property
     def touched(self) -> dict[tirx.Buffer, int]:
         """Bytes of each buffer that the block reads and writes, as far as one pass over it can reach."""
-        buffers = {access.buffer: size_bytes(access.buffer) for access in (*self.loads, *self.stores)}
+        buffers = {access.buffer: size_bytes(access.buffer) for access in self.accesses}
         return {buffer: min(size, 4 * self.iterations) for buffer, size in buffers.items()}
-
-    @property
-    def touched_bytes(self) -> int:
-        """Bytes of all of these."""
-        return sum(self.touched.values())
-
-    def extent(self, axes: tuple[int, ...]) -> int:
-        """Product of the extents of some axes."""
-        return math.prod(self.extents[axis] for axis in axes)
 
 
 def size_bytes(buffer: tirx.Buffer) -> int:
@@ -113,9 +102,10 @@ def read_nest(schedule: Schedule, block: SBlockRV) -> Nest | None:
         name=statement.name_hint,
         variables=tuple(axis.var for axis in statement.iter_vars),
         extents=tuple(extents),
-        kinds=kinds,
+        spatial=tuple(axis for axis, kind in enumerate(kinds) if kind == _SPATIAL),
+        reduction=tuple(axis for axis, kind in enumerate(kinds) if kind == _REDUCTION),
         loads=tuple(uses.loads),
-        stores=(Access(statement.body.buffer, tuple(statement.body.indices)),),
+        store=Access(statement.body.buffer, tuple(statement.body.indices)),
         free_uses=frozenset(uses.free),
         combines=type(statement.body.value).__name__,
         arithmetic=uses.arithmetic,
@@ -136,22 +126,20 @@ class _Uses:
     def _visit(self, expression: Any) -> None:
         if isinstance(expression, ir.TensorLoad):
             self.loads.append(Access(expression.source, tuple(expression.indices)))
-            return
-        if isinstance(expression, tirx.Var):
+        elif isinstance(expression, tirx.Var):
             self.free.add(expression)
-            return
-        if isinstance(expression, ir.Call):
-            name = getattr(expression.op, "name", "")
-            self.has_call |= name in _FLOAT_CALLS
-            self.arithmetic += name in _FLOAT_CALLS
+        elif isinstance(expression, ir.Call):
+            is_costly = getattr(expression.op, "name", "") in _FLOAT_CALLS
+            self.has_call |= is_costly
+            self.arithmetic += is_costly
             for argument in expression.args:
                 self._visit(argument)
-            return
-        if isinstance(expression, tirx.Add | tirx.Sub | tirx.Mul | tirx.Div | tirx.Min | tirx.Max):
-            self.arithmetic += str(expression.ty).startswith("float")
-        for child in ("a", "b", "value", "condition", "true_value", "false_value"):
-            if hasattr(expression, child):
-                self._visit(getattr(expression, child))
+        else:
+            if isinstance(expression, tirx.Add | tirx.Sub | tirx.Mul | tirx.Div | tirx.Min | tirx.Max):
+                self.arithmetic += str(expression.ty).startswith("float")
+            for child in ("a", "b", "value", "condition", "true_value", "false_value"):
+                if hasattr(expression, child):
+                    self._visit(getattr(expression, child))
 
 
 def variables_of(expression: Any) -> set[tirx.Var]:
@@ -226,10 +214,9 @@ class _Hoister:
         if loop.kind != tirx.ForKind.PARALLEL:
             return mutator.default_mutate(loop)
         self._parallel.append(loop)
-        try:
-            return mutator.default_mutate(loop)
-        finally:
-            self._parallel.pop()
+        changed = mutator.default_mutate(loop)
+        self._parallel.pop()
+        return changed
 
     def _block(self, block: SBlock, mutator: StructuralMutator) -> SBlock:
         kept = [new for new in map(self._place, block.alloc_buffers) if new is not None]
@@ -290,6 +277,11 @@ def number(value: Index) -> tirx.Expr:
 def extents(shaped: tirx.Buffer | te.Tensor) -> tuple[int, ...]:
     """The static shape of a buffer or tensor."""
     return tuple(int(extent) for extent in shaped.shape)
+
+
+def reduce_axes(names: str, extents: Sequence[int]) -> list[tirx.IterVar]:
+    """Reduction axes, each named by a letter."""
+    return [te.reduce_axis((0, extent), name) for name, extent in zip(names, extents, strict=True)]
 
 
 def elements(shaped: tirx.Buffer | te.Tensor) -> int:
@@ -391,9 +383,14 @@ def splat(value: tirx.Expr, lanes: int) -> tirx.Expr:
     return tirx.Broadcast(value, lanes) if lanes > 1 else value
 
 
+def constant(value: float, lanes: int = 1) -> tirx.Expr:
+    """A float32 number in every lane."""
+    return splat(tirx.FloatImm("float32", value), lanes)
+
+
 def zeros(lanes: int) -> tirx.Expr:
     """A float32 vector of zeros."""
-    return splat(tirx.FloatImm("float32", 0.0), lanes)
+    return constant(0.0, lanes)
 
 
 def segments(width: int, lanes: int) -> tuple[tuple[int, int], ...]:
@@ -427,7 +424,7 @@ def vector(lanes: int, body: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
 
 def pick(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
     """The body for piece `tile`, given its start and its length, which is a constant in each branch."""
-    if len(cut.sizes()) == 1:
+    if cut.longer == cut.count:
         return body(tile * cut.size, cut.size)
     short = tile * (cut.size - 1) + cut.longer
     return choose(tile < cut.longer, body(tile * cut.size, cut.size), body(short, cut.size - 1))
@@ -435,7 +432,7 @@ def pick(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx
 
 def pick_overlapping(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
     """As `pick`, but every piece has the full length: the last ones share what is missing with those before them."""
-    if len(cut.sizes()) == 1:
+    if cut.longer == cut.count:
         return body(tile * cut.size, cut.size)
     return body(tirx.min(tile * cut.size, number(cut.extent - cut.size)), cut.size)
 
@@ -543,12 +540,12 @@ OPAQUE = {"op_pattern": 8}
 
 def parameters(sch: s_tir.Schedule) -> list[tirx.Buffer]:
     """Inputs, then outputs, of the function in `sch`."""
-    return list(_function(sch).params)
+    return list(sch.mod["main"].params)
 
 
 def replace_body(sch: s_tir.Schedule, code: Code) -> None:
     """Let the function in `sch` run `code` in place of its blocks."""
-    root = sch.get_sref(sch.get_sblock(_function(sch).body.block.name_hint))
+    root = sch.get_sref(sch.get_sblock(sch.mod["main"].body.block.name_hint))
     block = root.stmt
     body = s_tir.SBlock(
         iter_vars=[],
@@ -560,7 +557,3 @@ def replace_body(sch: s_tir.Schedule, code: Code) -> None:
         annotations=block.annotations,
     )
     sch.state.replace(root, body)
-
-
-def _function(sch: s_tir.Schedule) -> tirx.PrimFunc:
-    return next(iter(sch.mod.functions.values()))

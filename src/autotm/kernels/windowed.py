@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tvm import te, tirx
 
-from autotm.kernels.tir import extents
+from autotm.kernels.tir import extents, reduce_axes
 
 Pair = tuple[int, int]
 Padding = tuple[int, int, int, int]
@@ -118,13 +118,9 @@ class Grid:
         """(n, rows of windows, columns of windows, c)."""
         return self.batch, self.rows.windows, self.columns.windows, self.channels
 
-    def window_axes(self) -> tuple[tirx.IterVar, tirx.IterVar]:
+    def window_axes(self) -> list[tirx.IterVar]:
         """Reduction axes over the positions of a window."""
-        return te.reduce_axis((0, self.rows.window), "r"), te.reduce_axis((0, self.columns.window), "s")
-
-    def covering_axes(self) -> tuple[tirx.IterVar, tirx.IterVar]:
-        """Reduction axes over the windows that may cover one element."""
-        return te.reduce_axis((0, self.rows.covering), "a"), te.reduce_axis((0, self.columns.covering), "b")
+        return reduce_axes("rs", (self.rows.window, self.columns.window))
 
     def element(self, i: tirx.Expr, j: tirx.Expr, r: tirx.Expr, s: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
         """Row and column, perhaps in the padding, that window (i, j) reads at its position (r, s)."""
@@ -136,23 +132,25 @@ class Grid:
         """`value` inside the image, else `otherwise`."""
         return _where([*self.rows.inside(h), *self.columns.inside(w)], value(), otherwise)
 
-    def candidate(
-        self, h: tirx.Expr, w: tirx.Expr, a: tirx.Expr, b: tirx.Expr
-    ) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr]:
-        """Window (i, j), perhaps not existing, and the position (u, v) in it at which it would read (h, w)."""
+    def gathered(
+        self, h: tirx.Expr, w: tirx.Expr, term: Callable[..., tirx.Expr], further: Sequence[tirx.IterVar] = ()
+    ) -> tirx.Expr:
+        """The sum over all windows that cover element (h, w), and over `further` axes.
+
+        `term(i, j, u, v)` is what window (i, j) adds to the element that it reads at its position (u, v).
+        """
+        a, b = reduce_axes("ab", (self.rows.covering, self.columns.covering))
+        # A window that may not exist, and the position in it at which it would read the element.
         i = (h + self.rows.before) // self.rows.stride - a
         j = (w + self.columns.before) // self.columns.stride - b
         u = h + self.rows.before - i * self.rows.stride
         v = w + self.columns.before - j * self.columns.stride
-        return i, j, u, v
-
-    def covering(self, window: tuple[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr], value: tirx.Expr) -> tirx.Expr:
-        """`value` where the candidate window exists and covers the element, else zero."""
-        i, j, u, v = window
+        value = term(i, j, u, v)
         zero = tirx.const(0, value.dtype if hasattr(value, "dtype") else str(value.ty))
-        return _where([*self.rows.covers(i, u), *self.columns.covers(j, v)], value, zero)
+        value = _where([*self.rows.covers(i, u), *self.columns.covers(j, v)], value, zero)
+        return te.sum(value, axis=[a, b, *further])
 
-    def reciprocal_count(self, i: tirx.Expr, j: tirx.Expr, dtype: str = "float32") -> tirx.Expr:
+    def reciprocal_count(self, i: tirx.Expr, j: tirx.Expr, dtype: str) -> tirx.Expr:
         """1 / (positions of window (i, j) that count)."""
         count = self.rows.count(i) * self.columns.count(j)
         if isinstance(count, int):
@@ -219,14 +217,14 @@ def max_pool2d_gradient(
         return te.min(first, axis=[r, s])
 
     index = te.compute(grid.output_shape, place, name="max_pool2d_index")
-    a, b = grid.covering_axes()
 
     def gather(n: tirx.Var, h: tirx.Var, w: tirx.Var, c: tirx.Var) -> tirx.Expr:
-        window = grid.candidate(h, w, a, b)
-        i, j, u, v = window
-        u, v = (at if apart == 1 else at // apart for at, apart in zip((u, v), dilation, strict=True))
-        here = index[n, i, j, c] == tirx.Cast(dtype, u * pool[1] + v)
-        return te.sum(grid.covering(window, tirx.Select(here, dy[n, i, j, c], tirx.const(0, dy.dtype))), axis=[a, b])
+        def slope(i: tirx.Expr, j: tirx.Expr, u: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+            u, v = (at if apart == 1 else at // apart for at, apart in zip((u, v), dilation, strict=True))
+            here = index[n, i, j, c] == tirx.Cast(dtype, u * pool[1] + v)
+            return tirx.Select(here, dy[n, i, j, c], tirx.const(0, dy.dtype))
+
+        return grid.gathered(h, w, slope)
 
     return te.compute(extents(x), gather, name="max_pool2d_gradient")
 
@@ -253,12 +251,9 @@ def avg_pool2d_gradient(
 ) -> te.Tensor:
     """Gradient of x, shape `x_shape`: the sum of dy / positions that count over the windows that cover it."""
     grid = Grid.of(x_shape, pool, stride, padding, counted=counted)
-    a, b = grid.covering_axes()
 
     def gather(n: tirx.Var, h: tirx.Var, w: tirx.Var, c: tirx.Var) -> tirx.Expr:
-        window = grid.candidate(h, w, a, b)
-        i, j, _, _ = window
-        return te.sum(grid.covering(window, dy[n, i, j, c] * grid.reciprocal_count(i, j, dy.dtype)), axis=[a, b])
+        return grid.gathered(h, w, lambda i, j, *_: dy[n, i, j, c] * grid.reciprocal_count(i, j, dy.dtype))
 
     return te.compute(tuple(map(int, x_shape)), gather, name="avg_pool2d_gradient")
 
@@ -295,15 +290,11 @@ def depthwise_conv2d_data_gradient(
     rows, columns, _, features = extents(w)
     grid = Grid.of(x_shape, (rows, columns), stride, padding)
     multiple = features // grid.channels
-    a, b = grid.covering_axes()
     m = te.reduce_axis((0, multiple), "m")
 
     def gather(n: tirx.Var, h: tirx.Var, v: tirx.Var, c: tirx.Var) -> tirx.Expr:
-        window = grid.candidate(h, v, a, b)
-        i, j, r, s = window
-        k = c if multiple == 1 else c * multiple + m
-        term = grid.covering(window, dy[n, i, j, k] * w[r, s, 0, k])
-        return te.sum(term, axis=[a, b] if multiple == 1 else [a, b, m])
+        k, further = (c, ()) if multiple == 1 else (c * multiple + m, (m,))
+        return grid.gathered(h, v, lambda i, j, r, s: dy[n, i, j, k] * w[r, s, 0, k], further)
 
     return te.compute(tuple(map(int, x_shape)), gather, name="depthwise_conv2d_data_gradient")
 
@@ -315,8 +306,7 @@ def depthwise_conv2d_weight_gradient(
     rows, columns, _, features = w_shape
     grid = Grid.of(x.shape, (rows, columns), stride, padding)
     multiple = features // grid.channels
-    batch, height, width, _ = extents(dy)
-    n, i, j = (te.reduce_axis((0, extent), name) for extent, name in ((batch, "n"), (height, "i"), (width, "j")))
+    n, i, j = reduce_axes("nij", extents(dy)[:3])
 
     def body(r: tirx.Var, s: tirx.Var, _: tirx.Var, k: tirx.Var) -> tirx.Expr:
         h, v = grid.element(i, j, r, s)

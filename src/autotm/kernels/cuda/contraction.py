@@ -12,7 +12,7 @@ from autotm.kernels import tir
 from autotm.kernels.cuda.device import WARP, CudaDevice
 from autotm.kernels.cuda.product import Conditions, Operand, Product, product_of, vector_of
 from autotm.kernels.cuda.stage import Stage, device_memory, each, local
-from autotm.kernels.cuda.tiles import COLUMNS, PACKED, ROWS, Tile, WarpTile, part_steps, tiled
+from autotm.kernels.cuda.tiles import COLUMNS, PACKED, ROWS, Tile, part_steps, tiled
 from autotm.kernels.schedules.problem import Problem
 from autotm.kernels.tir import Index
 from autotm.model.graph import DEFAULT_IMPLEMENTATION
@@ -50,13 +50,14 @@ _CACHED = 2.5
 class Tiling:
     """A tile, and pieces that sums are split into."""
 
-    tile: Tile | WarpTile
+    tile: Tile
     parts: int
 
 
-def warp_tiles(products: Products) -> Sequence[WarpTile]:
-    """List the tiles of tensor cores."""
-    return [WarpTile(*results, 16, products) for results in _WARP_TILES]
+def warp_tiles(products: Products) -> list[Tile]:
+    """Tiles of tensor cores."""
+    steps = 16 * PACKED[products]
+    return [Tile(rows, columns, steps, down, across, products) for rows, columns, down, across in _WARP_TILES]
 
 
 def fastest(
@@ -68,10 +69,9 @@ def fastest(
     return min(tilings, key=lambda tiling: estimate_ns(product, tiling, device))
 
 
-def _may_split(product: Product, tile: Tile | WarpTile, parts: int) -> bool:
+def _may_split(product: Product, tile: Tile, parts: int) -> bool:
     length = part_steps(product, tile, parts)
-    least = _PANELS_OF_A_PART * (tile.steps if isinstance(tile, Tile) else tile.words)
-    return parts == 1 or (length >= least and length * (parts - 1) < product.steps)
+    return parts == 1 or (length >= _PANELS_OF_A_PART * tile.words and length * (parts - 1) < product.steps)
 
 
 def estimate_ns(product: Product, tiling: Tiling, device: CudaDevice) -> float:
@@ -79,7 +79,7 @@ def estimate_ns(product: Product, tiling: Tiling, device: CudaDevice) -> float:
     tile, parts = tiling.tile, tiling.parts
     blocks = math.ceil(product.rows / tile.rows) * math.ceil(product.columns / tile.columns) * product.groups * parts
     turns = math.ceil(blocks / device.multiprocessors)
-    one_ns = _float_ns(tile, device) if isinstance(tile, Tile) else _tensor_ns(tile, device)
+    one_ns = _float_ns(tile, device) if tile.products == "float32" else _tensor_ns(tile, device)
     work = turns * tile.rows * tile.columns * part_steps(product, tile, parts) * one_ns
     if turns == 1:
         work *= _LATENCY
@@ -97,16 +97,15 @@ def _float_ns(tile: Tile, device: CudaDevice) -> float:
     return 1 / rate
 
 
-def _tensor_ns(tile: WarpTile, device: CudaDevice) -> float:
+def _tensor_ns(tile: Tile, device: CudaDevice) -> float:
     """As `_float_ns`: the instruction itself, the words that a warp reads for it, and what feeds the panels.
 
     Reading does not overlap with multiplying here, and panels come no faster than the second-level cache gives them:
     real kernels may do better at the first and worse at the second.
     """
-    packed = PACKED[tile.products]
-    instruction = device.tensor_gflop_per_s * packed / 2 / device.multiprocessors
+    instruction = device.tensor_gflop_per_s * tile.packed / 2 / device.multiprocessors
     words = WARP * (4 * tile.own_rows / ROWS + 2 * tile.own_columns / COLUMNS) / 8
-    read = words / (tile.own_rows * tile.own_columns * packed)
+    read = words / (tile.own_rows * tile.own_columns * tile.packed)
     shared_words = device.shared_gbyte_per_s / 4 / device.multiprocessors
     fed = 4 * (tile.rows + tile.columns) / (tile.rows * tile.columns)
     cached = device.gbyte_per_s * _CACHED / device.multiprocessors
@@ -135,7 +134,7 @@ def implementations(problem: Problem, device: CudaDevice, products: Products = "
     tiling = _preferred(product, device, products)
     names = [LEAN] if tiling.parts > 1 else []
     if products != "float32":
-        names.append(products if _products_of(tiling) == "float32" else EXACT)
+        names.append(products if tiling.tile.products == "float32" else EXACT)
     if problem.kind.startswith("conv2d"):
         names.append(DIRECT)
         if 4 * product.groups * product.rows * product.steps <= MOST_UNFOLDED_BYTES:
@@ -162,35 +161,23 @@ def contraction_stages(
     product = product_of(problem)
     if implementation in _OTHERS:
         return _OTHERS[implementation](problem, product, device), "float32"
-    tiling = _tiling(product, device, implementation, products)
-    return by_tiles(problem, product, tiling), _products_of(tiling)
-
-
-def _tiling(product: Product, device: CudaDevice, implementation: str, products: Products) -> Tiling:
-    if implementation == EXACT:
-        return fastest(product, device)
-    if implementation == products:
-        return fastest(product, device, PARTS, products)
-    preferred = _preferred(product, device, products)
+    tiling = _preferred(product, device, products)
     if implementation == LEAN:
-        return fastest(product, device, (1,), _products_of(preferred))
-    return preferred
-
-
-def _products_of(tiling: Tiling) -> Products:
-    return "float32" if isinstance(tiling.tile, Tile) else tiling.tile.products
+        tiling = fastest(product, device, (1,), tiling.tile.products)
+    elif implementation in {EXACT, products}:
+        tiling = fastest(product, device, products="float32" if implementation == EXACT else products)
+    return by_tiles(problem, product, tiling), tiling.tile.products
 
 
 def by_tiles(problem: Problem, product: Product, tiling: Tiling) -> Stages:
     """A product by tiles; split sums are added up in the order of their parts by a second stage."""
     size = product.groups * product.rows * product.columns
     if tiling.parts == 1:
-        return [tiled(product, tiling.tile, tiling.parts, lambda _, *at: _finish(problem, product, *at))], []
+        return [tiled(product, tiling.tile, 1, lambda _, *at: _finish(problem, product, *at))], []
     partial = device_memory((tiling.parts, size), "float32", "partial")
 
     def keep(part: Index, group: Index, m: Index, n: Index, value: tirx.Expr) -> tirx.Stmt:
-        at = part * size + (group * product.rows + m) * product.columns + n
-        return tir.store(partial, at, value)
+        return tir.store(partial, part * size + (group * product.rows + m) * product.columns + n, value)
 
     def add_up(index: tirx.Expr) -> tirx.Stmt:
         def add(total: tirx.Buffer, part: Index) -> tirx.Stmt:
@@ -254,7 +241,7 @@ def _summed(
     total = local(1, "float32", "total")
     group, m, n = tir.unravel(index, [product.groups, product.rows, product.columns])
     summed = tir.loop(count, lambda term: add(total, term), name)
-    clear = tir.store(total, 0, tirx.FloatImm("float32", 0.0))
+    clear = tir.store(total, 0, tir.zeros(1))
     stored = _finish(problem, product, group, m, n, tir.load(total, 0))
     return tir.sequence([tirx.AllocBuffer(total), clear, summed, stored])
 

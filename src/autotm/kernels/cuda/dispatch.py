@@ -65,11 +65,7 @@ def scatter_sum(sch: Schedule, block: SBlockRV, device: CudaDevice) -> list[Stag
         at = ids[0] * threads + thread[0]
         first, last = tir.share(ids[1], parts, scatter.places)
         mine = None if parts == 1 else (tir.number(first), tir.number(last))
-
-        def part(outer: tir.Index, column: tir.Index) -> tirx.Stmt:
-            return loops.part(outer, column, 1, 1, mine)
-
-        inside = part(at // scatter.inner, at % scatter.inner)
+        inside = loops.part(at // scatter.inner, at % scatter.inner, 1, 1, mine)
         return tir.choose(at < tir.number(columns), inside, None)
 
     return [launch([blocks, parts], [threads], one)]
@@ -148,21 +144,18 @@ def _named(name: str, names: Sequence[str]) -> bool:
 
 
 def _shared_loops(body: tirx.Stmt) -> list[tirx.For]:
-    found: list[tirx.For] = []
-
-    def look(loop: tirx.For) -> None:
-        if _named(loop.loop_var.name, _SHARED):
-            found.append(loop)
-
-    tvm_ffi.structural_walk(body, (tirx.For, look))
-    return found
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(body, (tirx.For, loops.append))
+    return [loop for loop in loops if _named(loop.loop_var.name, _SHARED)]
 
 
 def _over_threads(body: tirx.Stmt, threads: int, thread: tirx.Expr) -> tirx.Stmt:
-    def shared(loop: tirx.For) -> tirx.Stmt:
+    def shared(loop: tirx.For) -> tirx.Stmt | None:
+        if not _named(loop.loop_var.name, _SHARED):
+            return None
         return strided(int(loop.extent), threads, thread, lambda at: _with(loop, at, loop.body))
 
-    return _rewritten(body, lambda loop: shared(loop) if _named(loop.loop_var.name, _SHARED) else None)
+    return _rewritten(body, shared)
 
 
 def _serial(body: tirx.Stmt) -> tirx.Stmt:
@@ -246,26 +239,18 @@ def _general(sch: Schedule, device: CudaDevice) -> tuple[list[Stage], list[tirx.
     if not blocks or None in blocks:
         return _mixed(sch, device)
     intermediates = _intermediates(sch)
-    if (found := rows_of(blocks, intermediates, device)) is not None:
-        stage, workspaces = found
+    if (in_rows := rows_of(blocks, intermediates, device)) is not None:
+        stage, workspaces = in_rows
         return [stage], workspaces
-    return _in_order(blocks, device, intermediates)
+    stages, partial = _in_order(blocks, device)
+    return stages, [*intermediates, *partial]
 
 
-def _in_order(
-    blocks: list[Loops], device: CudaDevice, intermediates: list[tirx.Buffer]
-) -> tuple[list[Stage], list[tirx.Buffer]]:
-    """A launch, or several, for each group of blocks."""
-    stages: list[Stage] = []
-    workspaces = list(intermediates)
-    for group in groups_of(blocks):
-        if not group[0].nest.reduction:
-            stages.append(elementwise(group))
-            continue
-        found, partial = reduction(group[0], device)
-        stages += found
-        workspaces += partial
-    return stages, workspaces
+def _in_order(blocks: list[Loops], device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
+    """A launch, or several, for each group of blocks; and the workspaces of long sums."""
+    groups = groups_of(blocks)
+    parts = [reduction(group[0], device) if group[0].nest.reduction else ([elementwise(group)], []) for group in groups]
+    return [stage for stages, _ in parts for stage in stages], [space for _, spaces in parts for space in spaces]
 
 
 def _mixed(sch: Schedule, device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
@@ -277,8 +262,8 @@ def _mixed(sch: Schedule, device: CudaDevice) -> tuple[list[Stage], list[tirx.Bu
         if loops is None:
             stages += copies(sch.get(block).body)
             continue
-        found, partial = _in_order([loops], device, [])
-        stages += found
+        own, partial = _in_order([loops], device)
+        stages += own
         workspaces += partial
     return stages, workspaces
 

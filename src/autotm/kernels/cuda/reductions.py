@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -51,23 +51,21 @@ class Reducer:
 
 def reducer_of(block: Loops) -> Reducer | None:
     """How a block combines its terms; None if it is no plain sum, product, maximum or minimum."""
-    combine, value = _COMBINES.get(block.nest.combines), block.store.value
+    if block.init is None or any(variables_of(block.init.value)):
+        return None
+    combine, value, term = _COMBINES.get(block.nest.combines), block.store.value, None
 
     def is_own_load(expression: tirx.Expr) -> bool:
         """Whether an expression is the block's own result so far."""
         source = getattr(expression, "source", None)
         return source is not None and source.same_as(block.result)
 
-    if isinstance(value, tirx.Select) and block.init is not None and is_own_load(value.true_value):
-        combine = _extremum(value)
-        if combine is not None and not any(variables_of(block.init.value)):
-            return Reducer(combine, block.init.value, value.false_value, str(block.result.dtype))
-    if combine is None or block.init is None:
+    if isinstance(value, tirx.Select) and is_own_load(value.true_value):
+        combine, term = _extremum(value), value.false_value
+    elif combine is not None and is_own_load(value.a) != is_own_load(value.b):
+        term = value.b if is_own_load(value.a) else value.a
+    if combine is None or term is None:
         return None
-    own = [is_own_load(side) for side in (value.a, value.b)]
-    if sum(own) != 1 or any(variables_of(block.init.value)):
-        return None
-    term = value.b if own[0] else value.a
     return Reducer(combine, block.init.value, term, str(block.result.dtype))
 
 
@@ -122,7 +120,7 @@ def reduction(block: Loops, device: CudaDevice) -> tuple[list[Stage], list[tirx.
     reducer = reducer_of(block)
     results = math.prod(block.spatial_extents)
     if reducer is None:
-        return [each(results, _THREADS, lambda index: serial(block, index))], []
+        return [each(results, _THREADS, lambda index: serial(block, functools.partial(block.at, index)))], []
     split = split_of(block, device)
     if split.parts == 1:
         return [_shared_terms(block, reducer, split, None)], []
@@ -130,16 +128,15 @@ def reduction(block: Loops, device: CudaDevice) -> tuple[list[Stage], list[tirx.
     return [_shared_terms(block, reducer, split, partial), _combined(block, reducer, split, partial)], [partial]
 
 
-def serial(block: Loops, index: tirx.Expr) -> tirx.Stmt:
-    """All terms of one result by one thread, as the function has them."""
-    assert block.init is not None
+def serial(
+    block: Loops,
+    values: Callable[[Index], Mapping[tirx.Var, tirx.Expr]],
+    places: Mapping[tirx.Buffer, Place] | None = None,
+) -> tirx.Stmt:
+    """All terms of one result by one thread, as the function has them; `values` are its variables' at a term."""
+    start = substituted(block.init, values(0), places)
     terms = math.prod(block.reduced_extents)
-    return tir.sequence(
-        [
-            substituted(block.init, block.at(index)),
-            tir.loop(terms, lambda at: substituted(block.store, block.at(index, at)), "term"),
-        ]
-    )
+    return tir.sequence([start, tir.loop(terms, lambda at: substituted(block.store, values(at), places), "term")])
 
 
 def accumulated(
@@ -289,14 +286,10 @@ def _are_rows(blocks: Sequence[Loops], axes: int, intermediates: Sequence[tirx.B
         if block.spatial_extents[:axes] != leading:
             return False
         variables = block.nest.variables[:axes]
-        for access in (*block.nest.loads, *block.nest.stores):
+        for access in block.nest.accesses:
             # An operand as large as a result may be the memory that the result is written to.
             matters = access.buffer in written or tir.elements(access.buffer) >= least
-            if matters and not all(
-                index.same_as(variable) for index, variable in zip(access.indices[:axes], variables, strict=False)
-            ):
-                return False
-            if matters and len(access.indices) < axes:
+            if matters and not tir.is_own(access.indices[:axes], variables):
                 return False
     return True
 
@@ -342,12 +335,11 @@ class _Rows:
             tirx.AllocBuffer(buffer) for buffer in (*self.inner.values(), *slots.values(), *totals.values())
         ]
         for block in self.blocks:
-            reducer, dtype = reducer_of(block), str(block.result.dtype)
-            if reducer is not None and block.nest.reduction and self._width(block) == 1:
-                steps.append(self._reduced(block, reducer, row, (thread, threads), (slots[dtype], totals[dtype])))
+            dtype = str(block.result.dtype)
+            if block.nest.reduction and self._width(block) == 1:
+                steps.append(self._reduced(block, row, (thread, threads), (slots[dtype], totals[dtype])))
             else:
-                one = self._serial if reducer is not None and block.nest.reduction else self._element
-                steps.append(strided(self._width(block), threads, thread, functools.partial(one, block, row)))
+                steps.append(strided(self._width(block), threads, thread, functools.partial(self._one, block, row)))
             steps.append(barrier())
         return tir.sequence(steps)
 
@@ -367,27 +359,20 @@ class _Rows:
 
         return {buffer: place_of(buffer, memory) for buffer, memory in self.inner.items()}
 
-    def _element(self, block: Loops, row: Index, at: Index) -> tirx.Stmt:
-        return substituted(block.store, block.in_row(self.axes, row, at), self._places())
-
-    def _serial(self, block: Loops, row: Index, at: Index) -> tirx.Stmt:
-        def term(index: Index) -> tirx.Stmt:
-            return substituted(block.store, block.in_row(self.axes, row, at, index), self._places())
-
-        start = substituted(block.init, block.in_row(self.axes, row, at), self._places())
-        return tir.sequence([start, tir.loop(math.prod(block.reduced_extents), term, "term")])
+    def _one(self, block: Loops, row: Index, at: Index) -> tirx.Stmt:
+        """A result that one thread computes by itself."""
+        values = functools.partial(block.in_row, self.axes, row, at)
+        if block.nest.reduction:
+            return serial(block, values, self._places())
+        return substituted(block.store, values(), self._places())
 
     def _reduced(
-        self,
-        block: Loops,
-        reducer: Reducer,
-        row: Index,
-        threads: tuple[tirx.Expr, int],
-        memory: tuple[tirx.Buffer, tirx.Buffer],
+        self, block: Loops, row: Index, threads: tuple[tirx.Expr, int], memory: tuple[tirx.Buffer, tirx.Buffer]
     ) -> tirx.Stmt:
         """A result of the whole row: terms shared among the threads, then combined in a tree."""
         (thread, count), (slots, total) = threads, memory
-        terms = math.prod(block.reduced_extents)
+        reducer, terms = reducer_of(block), math.prod(block.reduced_extents)
+        assert reducer is not None, "rows_of has looked"
 
         def term(at: Index) -> tirx.Expr:
             return substituted(reducer.term, block.in_row(self.axes, row, 0, at), self._places())

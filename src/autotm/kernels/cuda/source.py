@@ -12,7 +12,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def kernel_of(
     texts, launches = [], []
     for index, stage in enumerate(stages):
         name = f"KERNEL_{index}"
-        used = set(used_buffers(stage.body))
+        used = used_buffers(stage.body)
         arguments = tuple(i for i, operand in enumerate(operands) if operand in used)
         texts.append(_written(device_function(stage, [operands[i] for i in arguments], name, device.target), name))
         launches.append(Launch(name, arguments, stage.grid, stage.block))
@@ -130,9 +130,7 @@ def kernel_of(
     symbol = f"{name}_{hashlib.sha256(described.encode()).hexdigest()[:12]}"
     return CudaKernel(
         symbol=symbol,
-        launches=tuple(
-            Launch(f"{symbol}_{i}", launch.arguments, launch.grid, launch.block) for i, launch in enumerate(launches)
-        ),
+        launches=tuple(replace(launch, function=f"{symbol}_{i}") for i, launch in enumerate(launches)),
         workspaces=tuple((shape, dtype) for dtype, shape in shapes[len(parameters) :]),
         source=source.replace("KERNEL_", f"{symbol}_"),
         operands=shapes,
@@ -211,9 +209,8 @@ def find_nvcc() -> str:
     """
     usual = (f"{folder}/nvcc" for folder in _FOLDERS)
     for name in (os.environ.get("NVCC", ""), "nvcc", *usual, *packaged_nvcc()):
-        found = shutil.which(name) if name else None
-        if found:
-            return found
+        if name and (path := shutil.which(name)):
+            return path
     raise AutotmError(
         "no nvcc found to compile GPU kernels with (looked for $NVCC, nvcc on the path, "
         f"{', '.join(_FOLDERS)}, Python's packages); pip install 'autotm[nvcc]', or install NVIDIA's CUDA toolkit 12.8 "
@@ -248,8 +245,7 @@ def fatbin(
         return _compiled(compiler, source, architectures)
     image, usage = folder / f"{key}.fatbin", folder / f"{key}.json"
     with suppress(OSError, ValueError, TypeError):
-        kept = tuple(Usage(**item) for item in json.loads(usage.read_text()))
-        return Fatbin(image.read_bytes(), kept)
+        return Fatbin(image.read_bytes(), tuple(Usage(**item) for item in json.loads(usage.read_text())))
     compiled = _compiled(compiler, source, architectures)
     write_atomically(image, partial(Path.write_bytes, data=compiled.image))
     # The second file says that the first is there.

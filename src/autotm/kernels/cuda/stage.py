@@ -47,23 +47,17 @@ def launch(grid: Sequence[int], block: Sequence[int], write: Callable[[Ids, Ids]
     Raises:
         ValueError: the grid is larger than CUDA allows.
     """
-    blocks, threads = _three(grid), _three(block)
-    if any(extent > most for extent, most in zip(blocks, _MOST_BLOCKS, strict=True)):
-        raise ValueError(f"a grid of {blocks} blocks; CUDA allows {_MOST_BLOCKS}")
+    if any(extent > most for extent, most in zip(grid, _MOST_BLOCKS, strict=False)):
+        raise ValueError(f"a grid of {tuple(grid)} blocks; CUDA allows {_MOST_BLOCKS}")
     names = [f"blockIdx.{axis}" for axis in _AXES[: len(grid)]] + [f"threadIdx.{axis}" for axis in _AXES[: len(block)]]
-    extents = [*grid, *block]
     variables = [tirx.Var(name.replace(".", "_"), "int32") for name in names]
     wide = [tirx.Cast("int64", variable) for variable in variables]
     body = write(wide[: len(grid)], wide[len(grid) :])
-    for name, variable, extent in reversed(list(zip(names, variables, extents, strict=True))):
+    for name, variable, extent in reversed(list(zip(names, variables, (*grid, *block), strict=True))):
         axis = tirx.IterVar(Range(0, extent), variable, tirx.IterVar.ThreadIndex, name)
         body = tirx.AttrStmt(axis, "thread_extent", tirx.IntImm("int32", extent), body)
-    return Stage(blocks, threads, body)
-
-
-def _three(extents: Sequence[int]) -> tuple[int, int, int]:
-    x, y, z = (*extents, 1, 1)[:3]
-    return x, y, z
+    (x, y, z, *_), (u, v, w, *_) = (*grid, 1, 1), (*block, 1, 1)
+    return Stage((x, y, z), (u, v, w), body)
 
 
 def each(total: int, threads: int, write: Callable[[tirx.Expr], tirx.Stmt]) -> Stage:
@@ -174,12 +168,12 @@ def _flat(buffer: tirx.Buffer, instead: tirx.Buffer) -> Place:
     return place
 
 
-def used_buffers(body: tirx.Stmt) -> list[tirx.Buffer]:
-    """Every buffer that is loaded from or stored to, in no order."""
-    found: dict[tirx.Buffer, None] = {}
-    tvm_ffi.structural_walk(body, (ir.TensorLoad, lambda load: found.setdefault(load.source)))
-    tvm_ffi.structural_walk(body, (tirx.BufferStore, lambda store: found.setdefault(store.buffer)))
-    return list(found)
+def used_buffers(body: tirx.Stmt) -> set[tirx.Buffer]:
+    """Every buffer that is loaded from or stored to."""
+    buffers: set[tirx.Buffer] = set()
+    tvm_ffi.structural_walk(body, (ir.TensorLoad, lambda load: buffers.add(load.source)))
+    tvm_ffi.structural_walk(body, (tirx.BufferStore, lambda store: buffers.add(store.buffer)))
+    return buffers
 
 
 def device_function(stage: Stage, operands: Sequence[tirx.Buffer], name: str, target: Any) -> tirx.PrimFunc:
@@ -248,11 +242,9 @@ class Loops:
 
 def read_loops(sch: Schedule, block: SBlockRV) -> Loops | None:
     """A block as loops; None if it is not a plain nest of constant extents."""
-    nest = read_nest(sch, block)
-    statement = sch.get(block)
-    if nest is None or (statement.init is not None and not isinstance(statement.init, tirx.BufferStore)):
-        return None
-    if nest.reduction and statement.init is None:
+    nest, statement = read_nest(sch, block), sch.get(block)
+    is_plain = isinstance(statement.init, tirx.BufferStore | None)
+    if nest is None or not is_plain or (nest.reduction and statement.init is None):
         return None
     return Loops(nest, statement.body, statement.init)
 
@@ -261,10 +253,9 @@ def groups_of(blocks: Sequence[Loops]) -> list[list[Loops]]:
     """Neighbouring elementwise blocks of equal extents that one thread can compute at its own element only."""
     groups: list[list[Loops]] = []
     for block in blocks:
-        if groups and _joins(groups[-1], block):
-            groups[-1].append(block)
-        else:
-            groups.append([block])
+        if not groups or not _joins(groups[-1], block):
+            groups.append([])
+        groups[-1].append(block)
     return groups
 
 
@@ -280,7 +271,7 @@ def _joins(group: Sequence[Loops], block: Loops) -> bool:
         tir.is_own(access.indices, item.nest.variables)
         or (access.buffer not in written and tir.elements(access.buffer) < least)
         for item in together
-        for access in (*item.nest.loads, *item.nest.stores)
+        for access in item.nest.accesses
     )
 
 

@@ -23,7 +23,7 @@ from autotm.model.machine import Products
 # Factors lie in *words* of 32 bits: one of tf32, or two of bf16, the one with the smaller k in the lower half.
 # Counted in words, the fragments of both instructions are the same: a warp multiplies 16 x 8 words by 8 words x 8.
 
-PACKED = {"tf32": 1, "bf16": 2}
+PACKED = {"float32": 1, "tf32": 1, "bf16": 2}
 """Factors in a word."""
 ROWS, COLUMNS, WORDS = 16, 8, 8
 """Extents of one product of a warp: rows, columns, and words along k."""
@@ -95,12 +95,13 @@ _PAD = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """How thread blocks and threads share a product.
+    """How thread blocks, and their threads or warps, share a product: warps where factors are rounded.
 
     Attributes:
         rows, columns: results of a block.
         steps: terms of a panel.
-        own_rows, own_columns: results of a thread.
+        own_rows, own_columns: results of a thread, or of a warp.
+        products: what factors are rounded to.
     """
 
     rows: int
@@ -108,60 +109,35 @@ class Tile:
     steps: int
     own_rows: int
     own_columns: int
-    packed: ClassVar[int] = 1
-    """Neighbouring terms that a thread fetches together at least."""
+    products: Products = "float32"
 
     @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return (self.rows // self.own_rows) * (self.columns // self.own_columns)
-
-    @property
-    def results(self) -> int:
-        """Results of a thread."""
-        return self.own_rows * self.own_columns
-
-
-@dataclass(frozen=True)
-class WarpTile:
-    """How a product is shared among warps.
-
-    Attributes:
-        rows, columns: results of a block.
-        own_rows, own_columns: results of a warp.
-        words: of a row or column in a panel.
-        products: what factors are rounded to.
-    """
-
-    rows: int
-    columns: int
-    own_rows: int
-    own_columns: int
-    words: int
-    products: Products
+    def sharers(self) -> int:
+        """Threads that share `own_rows` and `own_columns`."""
+        return 1 if self.products == "float32" else WARP
 
     @property
     def packed(self) -> int:
-        """Factors in a word."""
+        """Factors in a word, which a thread fetches together at least."""
         return PACKED[self.products]
 
     @property
-    def steps(self) -> int:
-        """Terms of a panel."""
-        return self.words * self.packed
+    def words(self) -> int:
+        """Words of a row or column in a panel."""
+        return self.steps // self.packed
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return (self.rows // self.own_rows) * (self.columns // self.own_columns) * WARP
+        return (self.rows // self.own_rows) * (self.columns // self.own_columns) * self.sharers
 
     @property
     def results(self) -> int:
         """Results of a thread."""
-        return self.own_rows * self.own_columns // WARP
+        return self.own_rows * self.own_columns // self.sharers
 
 
-def part_steps(product: Product, tile: Tile | WarpTile, parts: int) -> int:
+def part_steps(product: Product, tile: Tile, parts: int) -> int:
     """Terms of a part: whole panels."""
     return math.ceil(math.ceil(product.steps / parts) / tile.steps) * tile.steps
 
@@ -182,12 +158,12 @@ class Panel(ABC):
     operand: Operand
     extent: int
     size: int
-    tile: Tile | WarpTile
+    tile: Tile
     registers: tirx.Buffer
     memory: tirx.Buffer
 
     @classmethod
-    def of(cls, operand: Operand, extent: int, size: int, tile: Tile | WarpTile, name: str) -> Self:
+    def of(cls, operand: Operand, extent: int, size: int, tile: Tile, name: str) -> Self:
         """The panel of a tile, given the rows or columns of the product and of the tile."""
         own, along = _fetched_at_once(operand, tile.packed)
         turns = math.ceil(size * tile.steps / (own * along) / tile.threads)
@@ -269,7 +245,7 @@ class Block(ABC):
 
     panel: ClassVar[type[Panel]]
     product: Product
-    tile: Tile | WarpTile
+    tile: Tile
     parts: int
     finish: Finish
 
@@ -355,7 +331,6 @@ class _FloatPanel(Panel):
 @dataclass(frozen=True)
 class _FloatBlock(Block):
     panel = _FloatPanel
-    tile: Tile
 
     def _place(self, thread: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
         """A thread's row and column among the threads: neighbours share a row."""
@@ -423,10 +398,8 @@ _PAD_OF_STEPS, _PAD_OF_ROWS = 4, 8
 class WordPanel(Panel):
     """Words of rounded factors: along steps where these lie together in device memory, else along rows or columns."""
 
-    tile: WarpTile
-
     @staticmethod
-    def memory_of(operand: Operand, size: int, tile: WarpTile, name: str) -> tirx.Buffer:
+    def memory_of(operand: Operand, size: int, tile: Tile, name: str) -> tirx.Buffer:
         """Shared memory that holds a panel."""
         words = size * (tile.words + _PAD_OF_STEPS) if operand.along_k else tile.words * (size + _PAD_OF_ROWS)
         return shared(words, "uint32", name)
@@ -458,7 +431,6 @@ class WordPanel(Panel):
 @dataclass(frozen=True)
 class _TensorCoreBlock(Block):
     panel = WordPanel
-    tile: WarpTile
 
     def _place(self, thread: tirx.Expr) -> tuple[Index, Index, Index, Index]:
         """The first row and column of a thread's warp, and its own row and column among the 8 x 4 threads of it."""
@@ -512,7 +484,7 @@ class _TensorCoreBlock(Block):
         return unrolled(high, rows, "i")
 
 
-def tiled(product: Product, tile: Tile | WarpTile, parts: int, finish: Finish) -> Stage:
+def tiled(product: Product, tile: Tile, parts: int, finish: Finish) -> Stage:
     """The stage that computes a product, its sums in `parts` pieces that different blocks add up."""
-    block = _FloatBlock if isinstance(tile, Tile) else _TensorCoreBlock
+    block = _FloatBlock if tile.products == "float32" else _TensorCoreBlock
     return block(product, tile, parts, finish).stage()

@@ -131,27 +131,24 @@ def schedule_statistics(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, info
     rows, channels = matrix(x)
     epsilon = float(sch.get(main).annotations["epsilon"])
 
-    def constant(value: float, lanes: int) -> tirx.Expr:
-        return tir.splat(tirx.FloatImm("float32", value), lanes)
-
     def rough_mean(c: Index, lanes: int) -> tirx.Stmt:
         count = min(rows, _ROUGH_ROWS)
         total = tir.zeros(lanes)
         for sample in range(count):
             total = total + tir.load(x, sample * rows // count * channels + c, lanes)
-        return tir.store(mean, c, total * constant(1 / count, lanes), lanes)
+        return tir.store(mean, c, total * tir.constant(1 / count, lanes), lanes)
 
     def terms(row: Index, c: Index, lanes: int) -> list[tirx.Expr]:
         deviation = tir.load(x, row * channels + c, lanes) - tir.load(mean, c, lanes)
         return [deviation, deviation * deviation]
 
     def finish(c: Index, lanes: int, sums: list[tirx.Expr]) -> tirx.Stmt:
-        offset, square = (value * constant(1 / rows, lanes) for value in sums)
+        offset, square = (value * tir.constant(1 / rows, lanes) for value in sums)
         variance = tirx.max(square - offset * offset, tir.zeros(lanes))
-        deviation = tirx.sqrt(variance + constant(epsilon, lanes))
+        deviation = tirx.sqrt(variance + tir.constant(epsilon, lanes))
         return tir.sequence(
             [
-                tir.store(inverse, c, constant(1.0, lanes) / deviation, lanes),
+                tir.store(inverse, c, tir.constant(1.0, lanes) / deviation, lanes),
                 tir.store(mean, c, tir.load(mean, c, lanes) + offset, lanes),
             ]
         )

@@ -26,7 +26,7 @@ from autotm.kernels.share import SHARED
 from autotm.kernels.tables import schedule_embedding_update, schedule_scatter_sum
 from autotm.kernels.target import Parallelism, TargetInfo, target_info
 from autotm.kernels.tir import OPAQUE, Nest, Workspace, hoist_workspaces, read_nest, top_blocks
-from autotm.model.graph import OpClass, ScheduleKind
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass, ScheduleKind
 
 # Kernels that an operator of another framework computes: a call by name, with nothing to schedule.
 
@@ -142,8 +142,16 @@ class ScheduledKernel:
     kind: ScheduleKind = ScheduleKind.GENERATED
 
 
-def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> ScheduledKernel:
-    """Schedule a function by its main block; one that no rule knows gets correct, plainer code."""
+def schedule(
+    func: tirx.PrimFunc, target: tvm.target.Target, threads: int, implementation: str = DEFAULT_IMPLEMENTATION
+) -> ScheduledKernel:
+    """Schedule a function by its main block; one that no rule knows gets correct, plainer code.
+
+    Of contractions there are other `IMPLEMENTATIONS` than the default.
+
+    Raises:
+        ValueError: there is no such implementation of it.
+    """
     if FRAMEWORK in func.attrs:
         kernel, size = outline(func), int(func.attrs[_WORKSPACE])
         func = func.with_attr(GENERATED, True).with_attr("tirx.noalias", True)
@@ -155,8 +163,10 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
         return replace(kernel, func=func, workspaces=(((size,), "uint8"),))
     sch = Schedule(tvm.IRModule({"main": func}))
     op, op_class, flops = described(sch)
-    scheduled, others, kind = _schedule(sch, op, target, threads)
-    hoisted, workspaces = _hoist(scheduled)
+    scheduled, others, kind = _schedule(sch, op, target, threads, implementation)
+    # Generated code allocates where it means to, and keeps partial sums from one block of loops to the next.
+    marked = scheduled.with_attr("tirx.noalias", True)
+    hoisted, workspaces = hoist_workspaces(marked, relocate=GENERATED not in scheduled.attrs)
     if op_class not in CONTRACTIONS:
         hoisted = hoisted.with_attr(SHARED, True)
     return ScheduledKernel(hoisted, workspaces, op, op_class, flops, others, kind)
@@ -167,17 +177,8 @@ def outline(func: tirx.PrimFunc) -> ScheduledKernel:
     if FRAMEWORK in func.attrs:
         name, op_class, flops = (func.attrs[key] for key in (FRAMEWORK, _OP_CLASS, _FLOPS))
         return ScheduledKernel(func, (), str(name), OpClass(str(op_class)), int(flops), kind=ScheduleKind.FRAMEWORK)
-    described_by = described(Schedule(tvm.IRModule({"main": func})))
-    return ScheduledKernel(func, (), *described_by, kind=ScheduleKind.AS_WRITTEN)
-
-
-def schedule_as(func: tirx.PrimFunc, implementation: str, target: tvm.target.Target, threads: int) -> ScheduledKernel:
-    """A contraction that `schedule` knows, computed in another of its `IMPLEMENTATIONS`."""
     sch = Schedule(tvm.IRModule({"main": func}))
-    op, op_class, flops = described(sch)
-    schedule_contraction(sch, sch.get_sblock(op), target_info(target), threads, implementation)
-    hoisted, workspaces = _hoist(sch.mod["main"].with_attr(GENERATED, True))
-    return ScheduledKernel(hoisted, workspaces, op, op_class, flops)
+    return ScheduledKernel(func, (), *described(sch), kind=ScheduleKind.AS_WRITTEN)
 
 
 def described(sch: Schedule) -> tuple[str, OpClass, int]:
@@ -189,12 +190,6 @@ def described(sch: Schedule) -> tuple[str, OpClass, int]:
     if op_class in CONTRACTIONS:
         return op, op_class, sum(2 * nest.iterations for nest in nests if nest.reduction and nest.name.startswith(op))
     return op, op_class, sum(nest.arithmetic * nest.iterations for nest in nests)
-
-
-def _hoist(scheduled: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:
-    # Generated code allocates where it means to, and keeps partial sums from one block of loops to the next.
-    marked = scheduled.with_attr("tirx.noalias", True)
-    return hoist_workspaces(marked, relocate=GENERATED not in scheduled.attrs)
 
 
 def _classified(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
@@ -219,15 +214,18 @@ def _classified(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
 
 
 def _schedule(
-    sch: Schedule, op: str, target: tvm.target.Target, threads: int
+    sch: Schedule, op: str, target: tvm.target.Target, threads: int, implementation: str
 ) -> tuple[tirx.PrimFunc, tuple[str, ...], ScheduleKind]:
     """The scheduled function, implementations that would be other code, and where the schedule comes from."""
-    func = sch.mod["main"]
+    func, info = sch.mod["main"], target_info(target)
+    if implementation != DEFAULT_IMPLEMENTATION:
+        schedule_contraction(sch, sch.get_sblock(op), info, threads, implementation)
+        return sch.mod["main"].with_attr(GENERATED, True), (), ScheduleKind.GENERATED
     try:
         if op in _GENERATED:
-            others = _GENERATED[op](sch, sch.get_sblock(op), target_info(target), threads)
+            others = _GENERATED[op](sch, sch.get_sblock(op), info, threads)
             return sch.mod["main"].with_attr(GENERATED, True), others or (), ScheduleKind.GENERATED
-        schedule_blocks(sch, Parallelism(threads, target_info(target).lanes))
+        schedule_blocks(sch, Parallelism(threads, info.lanes))
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
         _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
         plain = Schedule(tvm.IRModule({"main": func}))

@@ -57,12 +57,8 @@ def _written(call: ir.Call) -> tirx.Expr:
     return tirx.Let(x, call.args[0], form(x))
 
 
-def _number(value: float) -> tirx.Expr:
-    return tirx.FloatImm("float32", value)
-
-
 def _polynomial(x: tirx.Expr, coefficients: Sequence[float], lanes: int = 1) -> tirx.Expr:
-    value, *rest = (tir.splat(_number(coefficient), lanes) for coefficient in coefficients)
+    value, *rest = (tir.constant(coefficient, lanes) for coefficient in coefficients)
     for coefficient in rest:
         value = value * x + coefficient
     return value
@@ -73,13 +69,9 @@ def exponential(x: tirx.Expr, inside: tirx.Expr, lanes: int = 1) -> tirx.Expr:
 
     log 2 comes in two parts, so that r is exact; |r| <= log(2) / 2. Where x is NaN, r is too.
     """
-
-    def constant(value: float) -> tirx.Expr:
-        return tir.splat(_number(value), lanes)
-
-    n = tirx.floor(inside * constant(1 / math.log(2)) + constant(0.5))
-    r = x - n * constant(_LOG2_HIGH) - n * constant(_LOG2_LOW)
-    value = _polynomial(r, _EXP, lanes) * r * r + r + constant(1.0)
+    n = tirx.floor(inside * tir.constant(1 / math.log(2), lanes) + tir.constant(0.5, lanes))
+    r = x - n * tir.constant(_LOG2_HIGH, lanes) - n * tir.constant(_LOG2_LOW, lanes)
+    value = _polynomial(r, _EXP, lanes) * r * r + r + tir.constant(1.0, lanes)
     suffix = "" if lanes == 1 else f"x{lanes}"
     bias, shift = (tir.splat(tirx.IntImm("int32", bits), lanes) for bits in (127, 1 << 23))
     return value * tirx.reinterpret(f"float32{suffix}", (tirx.Cast(f"int32{suffix}", n) + bias) * shift)
@@ -87,14 +79,13 @@ def exponential(x: tirx.Expr, inside: tirx.Expr, lanes: int = 1) -> tirx.Expr:
 
 def within_exp(x: tirx.Expr, lanes: int = 1) -> tirx.Expr:
     """The nearest value whose exponential is a normal float32."""
-    least, most = (tir.splat(_number(bound), lanes) for bound in (EXP_LEAST, EXP_MOST))
-    return tirx.max(tirx.min(x, most), least)
+    return tirx.max(tirx.min(x, tir.constant(EXP_MOST, lanes)), tir.constant(EXP_LEAST, lanes))
 
 
 def _exp(x: tirx.Expr) -> tirx.Expr:
     inside = within_exp(x)
-    below = tirx.Select(x >= _number(EXP_LEAST), exponential(inside, inside), _number(0.0))
-    return tirx.Select(x <= _number(EXP_MOST), below, x * tirx.max_value("float32"))
+    below = tirx.Select(x >= tir.constant(EXP_LEAST), exponential(inside, inside), tir.constant(0.0))
+    return tirx.Select(x <= tir.constant(EXP_MOST), below, x * tirx.max_value("float32"))
 
 
 def _odd(odd: Sequence[float], even: Sequence[float], end: float) -> Callable[[tirx.Expr], tirx.Expr]:
@@ -102,16 +93,16 @@ def _odd(odd: Sequence[float], even: Sequence[float], end: float) -> Callable[[t
 
     def form(x: tirx.Expr) -> tirx.Expr:
         value = x * _polynomial(x * x, odd) / _polynomial(x * x, even)
-        above = tirx.Select(x >= _number(end), _number(1.0), x)
-        outside = tirx.Select(x <= _number(-end), _number(-1.0), above)
-        return tirx.Select(tirx.all(x > _number(-end), x < _number(end)), value, outside)
+        above = tirx.Select(x >= tir.constant(end), tir.constant(1.0), x)
+        outside = tirx.Select(x <= tir.constant(-end), tir.constant(-1.0), above)
+        return tirx.Select(tirx.all(x > tir.constant(-end), x < tir.constant(end)), value, outside)
 
     return form
 
 
 _FORMS: dict[str, Callable[[tirx.Expr], tirx.Expr]] = {
     "tirx.exp": _exp,
-    "tirx.sigmoid": lambda x: _number(1.0) / (_number(1.0) + _exp(_number(0.0) - x)),
+    "tirx.sigmoid": lambda x: tir.constant(1.0) / (tir.constant(1.0) + _exp(tir.constant(0.0) - x)),
     "tirx.tanh": _odd(_TANH_ODD, _TANH_EVEN, _TANH_END),
     "tirx.erf": _odd(_ERF_ODD, _ERF_EVEN, _ERF_END),
 }
@@ -128,13 +119,12 @@ def merge_chains(schedule: Schedule) -> dict[str, list[Nest]]:
     outputs = list(schedule.mod["main"].params)
 
     def is_result(nest: Nest) -> bool:
-        (store,) = nest.stores
-        is_output = any(store.buffer.same_as(output) for output in outputs)
-        return is_output and not nest.reduction and tir.is_own(store.indices, nest.variables)
+        is_output = any(nest.store.buffer.same_as(output) for output in outputs)
+        return is_output and not nest.reduction and tir.is_own(nest.store.indices, nest.variables)
 
     def is_read(part: Nest, nest: Nest) -> bool:
         """Whether `nest` reads what `part` writes, at its own element only."""
-        reads = [access for access in nest.loads if access.buffer.same_as(part.stores[0].buffer)]
+        reads = [access for access in nest.loads if access.buffer.same_as(part.store.buffer)]
         return bool(reads) and all(tir.is_own(access.indices, nest.variables) for access in reads)
 
     chains: dict[str, list[Nest]] = {}
@@ -173,8 +163,7 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, nests: Sequence[Ne
     inner_extent = math.prod(nest.extents[start:])
     inner = _fuse(schedule, list(loops[start:]))
     outer = list(loops[:start])
-    touched = {buffer: size for each in nests for buffer, size in each.touched.items()}
-    is_parallel = machine.is_parallel(sum(touched.values()))
+    is_parallel = machine.is_parallel({buffer: size for each in nests for buffer, size in each.touched.items()})
     if is_parallel and math.prod(nest.extents[:start]) < 8 * machine.threads:
         chunks = _chunks(inner_extent, machine)
         if chunks > 1:
@@ -192,9 +181,10 @@ def _turned_axis(nest: Nest) -> int | None:
     for access in nest.loads:
         if not access.indices or tir.elements(access.buffer) < nest.iterations:
             continue
-        found = [axis for axis in range(last) if access.indices[-1].same_as(nest.variables[axis])]
-        if found and min(nest.extents[found[0]], nest.extents[last]) >= _LEAST_TURNED:
-            return found[0]
+        for axis in range(last):
+            is_last_here = access.indices[-1].same_as(nest.variables[axis])
+            if is_last_here and min(nest.extents[axis], nest.extents[last]) >= _LEAST_TURNED:
+                return axis
     return None
 
 
@@ -211,7 +201,7 @@ def _schedule_turned(schedule: Schedule, block: SBlockRV, nest: Nest, turned: in
         inner.append(within)
     others = [loop for axis, loop in enumerate(loops[:-1]) if axis != turned]
     schedule.reorder(*others, *tiles, *inner)
-    if machine.is_parallel(nest.touched_bytes):
+    if machine.is_parallel(nest.touched):
         schedule.parallel(_fuse(schedule, [*others, *tiles]))
     schedule.vectorize(inner[1])
 
@@ -221,8 +211,8 @@ def contiguous_from(nest: Nest) -> int:
 
     def is_contiguous(start: int) -> bool:
         run = nest.variables[start:]
-        accesses = (*nest.loads, *nest.stores)
-        return not nest.free_uses & set(run) and all(_walks(access, run, nest.extents[start:]) for access in accesses)
+        walked = all(_walks(access, run, nest.extents[start:]) for access in nest.accesses)
+        return walked and not nest.free_uses & set(run)
 
     start = len(nest.extents) - 1
     while start > 0 and is_contiguous(start - 1):
@@ -304,13 +294,12 @@ def schedule_reduction(
     spatial = [loops[axis] for axis in nest.spatial]
     terms = [loops[axis] for axis in nest.reduction]
     schedule.reorder(*spatial, *terms)
-    count = nest.extent(nest.reduction)
+    count = math.prod(nest.extents[axis] for axis in nest.reduction)
     extents = [nest.extents[axis] for axis in nest.spatial]
-    is_parallel = machine.is_parallel(nest.touched_bytes)
     # Whether the terms of one sum lie next to each other in the largest operand.
     largest = max(nest.loads, key=lambda access: tir.elements(access.buffer)).indices
     is_row = bool(largest) and nest.variables[nest.reduction[-1]] in variables_of(largest[-1])
-    sums = _Sums(schedule, machine, is_parallel)
+    sums = _Sums(schedule, machine, machine.is_parallel(nest.touched))
     if is_row and count >= machine.lanes:
         sums.by_lanes(block, extents, _fuse(schedule, terms), count)
     elif count > _SHORT and extents:
@@ -489,7 +478,6 @@ def _epilogue(schedule: Schedule, block: SBlockRV, nest: Nest) -> SBlockRV | Non
     spatial = tuple(nest.extents[axis] for axis in nest.spatial)
     if other is None or other.reduction or other.extents != spatial:
         return None
-    result = nest.stores[0].buffer
-    reads = [access for access in other.loads if access.buffer.same_as(result)]
-    straight = all(tir.is_own(access.indices, other.variables) for access in (*reads, *other.stores))
+    own = [access for access in other.loads if access.buffer.same_as(nest.store.buffer)]
+    straight = all(tir.is_own(access.indices, other.variables) for access in (*own, other.store))
     return consumers[0] if straight else None

@@ -354,18 +354,10 @@ def by_portions(
     """Share the result's units of `unit_size` sums among tasks; each holds the sums of a portion of its own at a time.
 
     The sums of a portion take no more than a quarter of the second-level cache; pixels are read once for each.
+    `pixel_blocks` are how many there are, and the pixel rows of all. `body(block, first, last, task)` adds the products
+    of a block to the sums of units [first, last), which lie one after the other from the block's `base` on.
 
-    Args:
-        tasks: that run in parallel.
-        units: of the result.
-        unit_size: sums of a unit.
-        pixel_blocks: how many there are, and the pixel rows of all.
-        info: the processor.
-        body: `body(block, first, last, task)` adds the products of a block to the sums of units [first, last), which
-            lie one unit after the other from the block's `base` on.
-
-    Returns:
-        The code, and the workspace that holds the sums.
+    Returns the code, and the workspace that holds the sums.
     """
     most = -(-units // tasks)
     size = min(most, max(1, info.l2_bytes // 4 // (4 * unit_size)))

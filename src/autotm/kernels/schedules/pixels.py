@@ -105,13 +105,7 @@ def feature_tiles(pixels: Pixels, info: TargetInfo) -> list[FeatureTiles]:
 
 
 class PixelTiles:
-    """The register tiles of a contraction: their cut, and the code that computes a range of them.
-
-    Args:
-        pixels: the contraction.
-        problem: what it belongs to.
-        info: the processor.
-    """
+    """The register tiles of a contraction: their cut, and the code that computes a range of them."""
 
     def __init__(self, pixels: Pixels, problem: Problem, info: TargetInfo) -> None:
         self.pixels, self.problem, self.info = pixels, problem, info
@@ -170,31 +164,22 @@ class PixelTiles:
         is_long = tiles.columns.count >= _MANY_TILES and self.problem.repeats
         pick_columns = tir.pick_overlapping if is_long else tir.pick
 
-        return tir.pick(
-            tiles.rows,
-            row,
-            lambda i, height: pick_columns(
-                tiles.columns,
-                column,
-                lambda j, breadth: tir.bind_all(
+        def rows(i: Index, height: int) -> tirx.Stmt:
+            def columns(j: Index, breadth: int) -> tirx.Stmt:
+                return tir.bind_all(
                     (image, i, j, feature, panel),
                     "image row column feature panel",
-                    lambda *where: self._tile(panels, where[:4], (height, breadth, width), where[4]),
-                ),
-            ),
-        )
+                    lambda *where: self._tile(panels, where, (height, breadth, width)),
+                )
 
-    def _tile(
-        self,
-        panels: tirx.Buffer | None,
-        where: tuple[Index, Index, Index, Index],
-        size: tuple[int, int, int],
-        panel: Index,
-    ) -> tirx.Stmt:
-        image, i, j, feature = where
+            return pick_columns(tiles.columns, column, columns)
+
+        return tir.pick(tiles.rows, row, rows)
+
+    def _tile(self, panels: tirx.Buffer | None, where: tuple[Index, ...], size: tuple[int, int, int]) -> tirx.Stmt:
+        (image, i, j, feature, panel), (height, breadth, width) = where, size
         source, pixels = self.pixels.source, self.pixels
-        operand, pitch = (pixels.operand.buffer, pixels.features) if panels is None else (panels, size[2])
-        height, breadth, width = size
+        operand, pitch = (pixels.operand.buffer, pixels.features) if panels is None else (panels, width)
         spots = [(a, b) for a in range(height) for b in range(breadth)]
         tile = RegisterTile(len(spots), width, self.info.lanes)
         origin = source.base + image * source.image + i * source.row + j * source.column
@@ -252,9 +237,8 @@ def contract_strips(
 ) -> Code:
     """Generate code that computes the parts one after the other, in the same memory.
 
-    In each part, threads share blocks of pixel rows and groups of features.
-
-    With `padding`, places of a part's source are those of the whole padded grid.
+    In each part, threads share blocks of pixel rows and groups of features. With `padding`, places of a part's source
+    are those of the whole padded grid.
     """
     emitters = [_Emitter(pixels, padding, problem, info, threads) for pixels in parts]
     strips = tir.workspace(max(emitter.strip_size * emitter.tasks for emitter in emitters), "strips")
@@ -279,18 +263,13 @@ class _Strips:
         grid = self.padding.within(self.padding.grid.buffer)
         return grid.rows, grid.row
 
-    def first(self, place: Index) -> Index:
-        """The first line that tile row `place`, counted over all images, meets."""
-        (rows, row), source = self._grid, self.pixels.source
-        image, tile = place // self.cut.count, place % self.cut.count
-        return image * rows + self._start(tile) * (source.row // row) + source.base // row
-
-    def last(self, place: Index) -> Index:
-        """The line behind the last one that it meets."""
-        (rows, row), source = self._grid, self.pixels.source
-        image, tile = place // self.cut.count, place % self.cut.count
-        end = (self._start(tile + 1) - 1) * (source.row // row) + source.base // row
-        return image * rows + end + self.pixels.taps[0]
+    def lines(self, first: Index, last: Index) -> tuple[Index, Index]:
+        """The lines [top, bottom) that tile rows [first, last), counted over all images, meet."""
+        (rows, row), source, count = self._grid, self.pixels.source, self.cut.count
+        apart, base = source.row // row, source.base // row
+        top = first // count * rows + self._start(first % count) * apart + base
+        end = (self._start((last - 1) % count + 1) - 1) * apart + base
+        return top, (last - 1) // count * rows + end + self.pixels.taps[0]
 
     def _start(self, tile: Index) -> Index:
         size, longer = self.cut.size, self.cut.longer
@@ -300,8 +279,8 @@ class _Strips:
 
     def most(self, blocks: int, places: int) -> int:
         """Elements that the lines of any block take."""
-        shares = [tir.share(block, blocks, places) for block in range(blocks)]
-        return max(self.last(last - 1) - self.first(first) for first, last in shares) * self._grid[1]
+        lines = [self.lines(*tir.share(block, blocks, places)) for block in range(blocks)]
+        return max(bottom - top for top, bottom in lines) * self._grid[1]
 
 
 class _Emitter:
@@ -361,7 +340,7 @@ class _Emitter:
             part = PixelTiles(dataclasses.replace(self.pixels, source=source), self.problem, self.info)
             return tir.sequence([tir.loop(bottom - top, line, "line", start=top), compute(part)])
 
-        return tir.bind_all((strips.first(rows[0]), strips.last(rows[1] - 1)), "top bottom", lines)
+        return tir.bind_all(strips.lines(*rows), "top bottom", lines)
 
 
 def _division(whole: PixelTiles, abreast: int, threads: int) -> tuple[int, int]:

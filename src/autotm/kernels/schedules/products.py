@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -11,6 +13,7 @@ from tvm.ir.expr import TensorLoad
 from autotm.kernels import tir
 from autotm.kernels.schedules.panels import (
     Block,
+    Place,
     RegisterTile,
     copy_rows,
     each_block,
@@ -62,11 +65,9 @@ class _Product:
     @classmethod
     def of(cls, problem: Problem) -> _Product:
         def strides(load: TensorLoad) -> tuple[int, ...]:
-            found, pitch = [], 1
-            for index, extent in zip(reversed(load.indices), reversed(load.source.shape), strict=True):
-                found.append((index, pitch))
-                pitch *= int(extent)
-            return tuple(next((pitch for index, pitch in found if index.same_as(axis)), 0) for axis in problem.axes)
+            pitches = itertools.accumulate(map(int, reversed(load.source.shape)), operator.mul, initial=1)
+            apart = list(zip(reversed(load.indices), pitches, strict=False))
+            return tuple(next((pitch for index, pitch in apart if index.same_as(axis)), 0) for axis in problem.axes)
 
         left, right = map(strides, problem.factors)
         extents = (*problem.shape, problem.steps)
@@ -93,35 +94,53 @@ class _Product:
         """Positions of the axes that both operands or neither tile has."""
         return tuple(index for index in range(len(self.axes) - 1) if index != self.row)
 
+    def fill(self, origin: Index, panel: Place, lanes: int) -> tirx.Stmt:
+        """Copy the vectors from `origin` on, for all steps, into a panel; turn them where they lie along the steps."""
+        width = panel[2]
+        if self.n.vectors != 1:
+            return turn_rows((self.vectors, origin, self.n.vectors), panel, width, self.k.extent, lanes)
+        return copy_rows((self.vectors, origin, self.k.vectors), panel, self.k.extent, width, lanes)
+
+    def tile(
+        self, problem: Problem, registers: RegisterTile, place: dict[int, Index], scalars: Index, vectors: Place
+    ) -> tirx.Stmt:
+        """One register tile of the result from `place` on, from operands that begin at `scalars` and at `vectors`."""
+        (buffer, origin, pitch), last = vectors, len(self.axes) - 1
+
+        def step(k: Index) -> tirx.Stmt:
+            at = scalars + k * self.k.scalars
+            return registers.multiply(
+                lambda i: tir.load(self.scalars, at + i * self.m.scalars),
+                lambda o, lanes: tir.load(buffer, origin + k * pitch + o, lanes),
+            )
+
+        def coordinates(i: int, offset: Index) -> tuple[Index, ...]:
+            own = {**place, self.row: place[self.row] + i, last: place[last] + offset}
+            return tuple(own[index] for index in range(last + 1))
+
+        def chain(_: Index, first: Index, last: Index) -> tirx.Stmt:
+            return tir.loop(last - first, step, "step", start=first)
+
+        code, total = sum_chains(registers, 1, self.k.extent, chain)
+        return tir.sequence([*code, total.finish(problem, coordinates)])
+
 
 def batched_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Threads share the batch, and the rows of each product where the batch is small."""
-    return _BatchedEmitter(problem, info, threads).code()
+    product, lanes = _Product.of(problem), info.lanes
+    tiles = register_tiles(1, product.m.extent, product.n.extent, product.k.extent, info)
+    heights = tiles.columns
+    products = math.prod(product.axes[index].extent for index in product.batch)
+    blocks = min(heights.count, -(-_UNITS_PER_THREAD * threads // products)) if threads > 1 else 1
+    tasks = min(threads, products * blocks)
+    is_far = 4 * product.k.vectors % _FAR_BYTES == 0
+    in_place = product.n.vectors == 1 and (not is_far or heights.count // blocks <= 1)
+    panel_size = product.k.extent * tiles.vectors.size * lanes
+    panels = tir.workspace(panel_size * tasks, "panels")
 
-
-class _BatchedEmitter:
-    def __init__(self, problem: Problem, info: TargetInfo, threads: int) -> None:
-        self.problem, self.info = problem, info
-        self.product = product = _Product.of(problem)
-        self.tiles = register_tiles(1, product.m.extent, product.n.extent, product.k.extent, info)
-        rows = self.tiles.columns.count
-        batch = math.prod(product.axes[index].extent for index in product.batch)
-        self.blocks = min(rows, -(-_UNITS_PER_THREAD * threads // batch)) if threads > 1 else 1
-        self.units = batch * self.blocks
-        self.tasks = min(threads, self.units)
-        is_far = 4 * product.k.vectors % _FAR_BYTES == 0
-        self.in_place = product.n.vectors == 1 and (not is_far or rows // self.blocks <= 1)
-        self.panel_size = product.k.extent * self.tiles.vectors.size * info.lanes
-        self.panels = tir.workspace(self.panel_size * self.tasks, "panels")
-
-    def code(self) -> Code:
-        body = tir.in_tasks(self.tasks, self.units, lambda unit, task: self._unit(unit, task * self.panel_size), "unit")
-        return Code(body, () if self.in_place else (self.panels,))
-
-    def _unit(self, unit: Index, panel: Index) -> tirx.Stmt:
+    def unit(number: Index, task: Index) -> tirx.Stmt:
         """One block of rows of one product."""
-        product = self.product
-        block, rest = unit % self.blocks, unit // self.blocks
+        block, rest = number % blocks, number // blocks
         batch: dict[int, Index] = {}
         for index in reversed(product.batch):
             extent = product.axes[index].extent
@@ -130,85 +149,34 @@ class _BatchedEmitter:
             sum((at * getattr(product.axes[index], name) for index, at in batch.items()), tir.number(0))
             for name in ("scalars", "vectors")
         ]
-        rows = tir.share(block, self.blocks, self.tiles.columns.count)
 
         def named(scalars: Index, vectors: Index, first: Index, last: Index, *at: Index) -> tirx.Stmt:
-            where = dict(zip(batch, at, strict=True))
-            return tir.loop(
-                self.tiles.vectors.count,
-                lambda tile: self._columns(tile, (scalars, vectors), (first, last), where, panel),
-                "columns",
-            )
+            where, panel = dict(zip(batch, at, strict=True)), task * panel_size
+
+            def columns(n: Index, width: int) -> tirx.Stmt:
+                def bound(m: Index, height: int) -> tirx.Stmt:
+                    def tile(m: Index, n: Index, at: Index) -> tirx.Stmt:
+                        source = (product.vectors, vectors + n, product.k.vectors) if in_place else own
+                        place = {**where, product.row: m, len(product.axes) - 1: n}
+                        return product.tile(problem, RegisterTile(height, width, lanes), place, at, source)
+
+                    return tir.bind_all((m, n, scalars + m * product.m.scalars), "row column origin", tile)
+
+                own = panels, panel, width
+                rows = tir.loop(last - first, lambda row: tir.pick(heights, row, bound), "rows", start=first)
+                before = [] if in_place else [product.fill(vectors + n * product.n.vectors, own, lanes)]
+                return tir.sequence([*before, rows])
+
+            def column(index: Index) -> tirx.Stmt:
+                return pick_features(tiles.vectors, index, product.n.extent, lanes, columns)
+
+            return tir.loop(tiles.vectors.count, column, "columns")
 
         names = "scalars vectors first last " + " ".join(f"batch{index}" for index in batch)
-        return tir.bind_all((*origins, *rows, *batch.values()), names, named)
+        return tir.bind_all((*origins, *tir.share(block, blocks, heights.count), *batch.values()), names, named)
 
-    def _columns(
-        self,
-        tile: Index,
-        origins: tuple[Index, Index],
-        rows: tuple[Index, Index],
-        batch: dict[int, Index],
-        panel: Index,
-    ) -> tirx.Stmt:
-        product, (scalars, vectors), (first, last) = self.product, origins, rows
-
-        def columns(n: Index, width: int) -> tirx.Stmt:
-            def row(index: Index) -> tirx.Stmt:
-                return tir.pick(
-                    self.tiles.columns,
-                    index,
-                    lambda m, height: tir.bind_all(
-                        (m, n, scalars + m * product.m.scalars),
-                        "row column origin",
-                        lambda m, n, at: self._tile((m, n), (height, width), at, source(n), batch),
-                    ),
-                )
-
-            def source(n: Index) -> tuple[tirx.Buffer, Index, int]:
-                if self.in_place:
-                    return product.vectors, vectors + n, product.k.vectors
-                return self.panels, panel, width
-
-            fill = [] if self.in_place else [self._fill(vectors + n * product.n.vectors, width, panel)]
-            return tir.sequence([*fill, tir.loop(last - first, row, "rows", start=first)])
-
-        return pick_features(self.tiles.vectors, tile, product.n.extent, self.info.lanes, columns)
-
-    def _fill(self, origin: Index, width: int, panel: Index) -> tirx.Stmt:
-        product, lanes, target = self.product, self.info.lanes, (self.panels, panel, width)
-        if product.n.vectors != 1:
-            source = product.vectors, origin, product.n.vectors
-            return turn_rows(source, target, width, product.k.extent, lanes)
-        return copy_rows((product.vectors, origin, product.k.vectors), target, product.k.extent, width, lanes)
-
-    def _tile(
-        self,
-        where: tuple[Index, Index],
-        size: tuple[int, int],
-        scalars: Index,
-        vectors: tuple[tirx.Buffer, Index, int],
-        batch: dict[int, Index],
-    ) -> tirx.Stmt:
-        product, (m, n), (buffer, origin, pitch) = self.product, where, vectors
-        tile = RegisterTile(*size, self.info.lanes)
-
-        def step(k: Index) -> tirx.Stmt:
-            at = scalars + k * product.k.scalars
-            return tile.multiply(
-                lambda i: tir.load(product.scalars, at + i * product.m.scalars),
-                lambda o, lanes: tir.load(buffer, origin + k * pitch + o, lanes),
-            )
-
-        def coordinates(i: int, offset: Index) -> tuple[Index, ...]:
-            place = {**batch, product.row: m + i, len(product.axes) - 1: n + offset}
-            return tuple(place[index] for index in range(len(product.axes)))
-
-        def chain(_: Index, first: Index, last: Index) -> tirx.Stmt:
-            return tir.loop(last - first, step, "step", start=first)
-
-        code, total = sum_chains(tile, 1, product.k.extent, chain)
-        return tir.sequence([*code, total.finish(self.problem, coordinates)])
+    body = tir.in_tasks(tasks, products * blocks, unit, "unit")
+    return Code(body, () if in_place else (panels,))
 
 
 # Products of a few rows with a large matrix: bound by reading the matrix once, in the order it lies in memory.
@@ -242,14 +210,7 @@ def few_rows_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
             )
 
         reduce = tir.loop(block.last - block.first, step, "step", start=block.first)
-        return sum_block(
-            registers,
-            block,
-            problem,
-            reduce,
-            lambda row, o: (m + row) * features + k + o,
-            lambda row, o: (m + row, k + o),
-        )
+        return _sum_rows(registers, block, problem, reduce, m, k)
 
     def columns(block: Block, vector: Index) -> tirx.Stmt:
         def breadth(k: Index, width: int) -> tirx.Stmt:
@@ -340,84 +301,73 @@ def long_product_pays(problem: Problem, info: TargetInfo, threads: int) -> bool:
 
 
 def long_product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """Threads share the features; the sums of a block are added to those before it."""
-    return _LongRowsEmitter(problem, info, threads).code()
+    """A Bᵀ; threads share the features, and the sums of a block are added to those before it."""
+    (rows, features), steps = problem.shape, int(problem.left.shape[1])
+    tiles = register_tiles(1, rows, features, CHAIN_STEPS, info)
+    tasks = min(threads, tiles.vectors.count)
+    panel_size = CHAIN_STEPS * tiles.vectors.size * info.lanes
+    panels = tir.workspace(panel_size * tasks, "panels")
+    whole, rest = divmod(steps, CHAIN_STEPS)
+    partial, workspaces = partial_sums(problem, rows * features, whole + (rest > 0))
 
-
-class _LongRowsEmitter:
-    def __init__(self, problem: Problem, info: TargetInfo, threads: int) -> None:
-        self.problem, self.info = problem, info
-        self.rows, self.features = problem.shape
-        self.steps = int(problem.left.shape[1])
-        self.tiles = register_tiles(1, self.rows, self.features, CHAIN_STEPS, info)
-        self.tasks = min(threads, self.tiles.vectors.count)
-        self.panel_size = CHAIN_STEPS * self.tiles.vectors.size * info.lanes
-        self.panels = tir.workspace(self.panel_size * self.tasks, "panels")
-
-    def code(self) -> Code:
-        whole, rest = divmod(self.steps, CHAIN_STEPS)
-        partial, workspaces = partial_sums(self.problem, self.rows * self.features, whole + (rest > 0))
-
-        def task(index: Index) -> tirx.Stmt:
-            tiles, panel = tir.share(index, self.tasks, self.tiles.vectors.count), index * self.panel_size
-
-            def block(number: Index) -> tirx.Stmt:
-                first, is_last = number * CHAIN_STEPS, False if rest else number == whole - 1
-                return self._block(
-                    Block(first, first + CHAIN_STEPS, partial, 0, number == 0, is_last), CHAIN_STEPS, tiles, panel
-                )
-
-            statements = [tir.loop(whole, block, "block")]
-            if rest:
-                end = Block(whole * CHAIN_STEPS, self.steps, partial, 0, is_first=False, is_last=True)
-                statements.append(self._block(end, rest, tiles, panel))
-            return tir.sequence(statements)
-
-        return Code(tir.parallel(self.tasks, task, "task"), (self.panels, *workspaces))
-
-    def _block(self, block: Block, steps: int, tiles: tuple[Index, Index], panel: Index) -> tirx.Stmt:
-        heights = self.tiles.columns
-
-        def columns(k: Index, width: int) -> tirx.Stmt:
-            source = self.problem.right, k * self.steps + block.first, self.steps
-            fill = turn_rows(source, (self.panels, panel, width), width, steps, self.info.lanes)
-
-            def row(index: Index) -> tirx.Stmt:
-                return tir.pick(
-                    heights,
-                    index,
-                    lambda m, height: tir.bind_all(
-                        (m, k), "row feature", lambda m, k: self._tile(block, steps, (m, k), (height, width), panel)
-                    ),
-                )
-
-            return tir.sequence([fill, tir.loop(heights.count, row, "rows")])
-
-        def tile(vector: Index) -> tirx.Stmt:
-            return pick_features(self.tiles.vectors, vector, self.features, self.info.lanes, columns)
-
-        return tir.loop(tiles[1] - tiles[0], tile, "features", start=tiles[0])
-
-    def _tile(
-        self, block: Block, steps: int, where: tuple[Index, Index], size: tuple[int, int], panel: Index
-    ) -> tirx.Stmt:
-        (m, k), width = where, size[1]
-        tile = RegisterTile(*size, self.info.lanes)
+    def tile(block: Block, length: int, where: tuple[Index, Index], size: tuple[int, int], panel: Index) -> tirx.Stmt:
+        registers = RegisterTile(*size, info.lanes)
 
         def multiply(at: Index) -> tirx.Stmt:
             def step(q: Index) -> tirx.Stmt:
-                return tile.multiply(
-                    lambda i: tir.load(self.problem.left, at + q + i * self.steps),
-                    lambda o, n: tir.load(self.panels, panel + q * width + o, n),
+                return registers.multiply(
+                    lambda i: tir.load(problem.left, at + q + i * steps),
+                    lambda o, n: tir.load(panels, panel + q * size[1] + o, n),
                 )
 
-            return tir.loop(steps, step, "step")
+            return tir.loop(length, step, "step")
 
-        return sum_block(
-            tile,
-            block,
-            self.problem,
-            tir.bind(m * self.steps + block.first, multiply, "left"),
-            lambda i, o: (m + i) * self.features + k + o,
-            lambda i, o: (m + i, k + o),
-        )
+        summed = tir.bind(where[0] * steps + block.first, multiply, "left")
+        return _sum_rows(registers, block, problem, summed, *where)
+
+    def turned(block: Block, length: int, vector: Index, panel: Index) -> tirx.Stmt:
+        """Sums of a tile of features, of which a block of B is turned before."""
+
+        def columns(k: Index, width: int) -> tirx.Stmt:
+            source = problem.right, k * steps + block.first, steps
+            fill = turn_rows(source, (panels, panel, width), width, length, info.lanes)
+
+            def bound(m: Index, height: int) -> tirx.Stmt:
+                return tir.bind_all(
+                    (m, k), "row feature", lambda *where: tile(block, length, where, (height, width), panel)
+                )
+
+            count = tiles.columns.count
+            return tir.sequence([fill, tir.loop(count, lambda index: tir.pick(tiles.columns, index, bound), "rows")])
+
+        return pick_features(tiles.vectors, vector, features, info.lanes, columns)
+
+    def task(index: Index) -> tirx.Stmt:
+        (low, high), panel = tir.share(index, tasks, tiles.vectors.count), index * panel_size
+
+        def all_features(block: Block, length: int) -> tirx.Stmt:
+            return tir.loop(high - low, lambda vector: turned(block, length, vector, panel), "features", start=low)
+
+        def block(number: Index) -> tirx.Stmt:
+            first, is_last = number * CHAIN_STEPS, False if rest else number == whole - 1
+            return all_features(Block(first, first + CHAIN_STEPS, partial, 0, number == 0, is_last), CHAIN_STEPS)
+
+        end = Block(whole * CHAIN_STEPS, steps, partial, 0, is_first=False, is_last=True)
+        return tir.sequence([tir.loop(whole, block, "block"), *([all_features(end, rest)] if rest else [])])
+
+    return Code(tir.parallel(tasks, task, "task"), (panels, *workspaces))
+
+
+def _sum_rows(
+    registers: RegisterTile, block: Block, problem: Problem, reduce: tirx.Stmt, m: Index, k: Index
+) -> tirx.Stmt:
+    """`sum_block` of rows from `m` on and features from `k` on of a result that is a matrix."""
+    features = problem.shape[1]
+    return sum_block(
+        registers,
+        block,
+        problem,
+        reduce,
+        lambda row, o: (m + row) * features + k + o,
+        lambda row, o: (m + row, k + o),
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
@@ -93,12 +94,7 @@ class Fold:
 
 def total(rows: Rows) -> Fold:
     """A sum."""
-    return Fold(rows, lambda a, b: a + b, tirx.FloatImm("float32", 0.0))
-
-
-def largest(rows: Rows) -> Fold:
-    """A maximum."""
-    return Fold(rows, tirx.max, tirx.FloatImm("float32", 0.0) - tirx.infinity("float32"))
+    return Fold(rows, lambda a, b: a + b, tir.constant(0.0))
 
 
 def fold(rows: Rows, folds: Sequence[Fold], body: Callable[[Index, int], Terms]) -> tirx.Stmt:
@@ -123,8 +119,8 @@ def fold(rows: Rows, folds: Sequence[Fold], body: Callable[[Index, int], Terms])
 
 def exponential(x: tirx.Expr, lanes: int) -> tirx.Expr:
     """exp(x) of a vector, exactly zero where the result would be denormal; x is at most `EXP_MOST`, or NaN."""
-    least, zero = (tir.splat(tirx.FloatImm("float32", value), lanes) for value in (EXP_LEAST, 0.0))
-    return tirx.Select(x < least, zero, memory_bound.exponential(x, memory_bound.within_exp(x, lanes), lanes))
+    value = memory_bound.exponential(x, memory_bound.within_exp(x, lanes), lanes)
+    return tirx.Select(x < tir.constant(EXP_LEAST, lanes), tir.zeros(lanes), value)
 
 
 # Generated code of layer normalization and its gradient: one row at a time, its statistics where they are used.
@@ -159,13 +155,12 @@ def schedule_layer_norm_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Targ
     partial = tir.workspace(blocks * 2 * rows.width, "partial_sums")
     epsilon = float(sch.get(main).annotations["epsilon"])
 
-    def clear(base: Index) -> tirx.Stmt:
-        flat = replace(rows, width=2 * rows.width)
-        return flat.walk(lambda at, lanes: tir.store(partial, base + at, tir.zeros(lanes), lanes))
-
     def block(index: Index) -> tirx.Stmt:
         base = index * (2 * rows.width)
         first, last = tir.share(index, blocks, rows.count)
+
+        def clear(at: Index, lanes: int) -> tirx.Stmt:
+            return tir.store(partial, base + at, tir.zeros(lanes), lanes)
 
         def row(number: Index) -> tirx.Stmt:
             return tir.bind(
@@ -174,12 +169,13 @@ def schedule_layer_norm_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Targ
                 "origin",
             )
 
-        return tir.sequence([clear(base), tir.loop(last - first, row, "row", start=first)])
+        cleared = tir.spans(2 * rows.width, rows.lanes, clear)
+        return tir.sequence([cleared, tir.loop(last - first, row, "row", start=first)])
 
-    body = [tir.parallel(blocks, block, "block", when=rows.tasks > 1)]
-    for offset, result in zip((0, rows.width), sums, strict=True):
-        body.append(_gather(rows, partial, offset, blocks, result))
-    replace_body(sch, Code(tir.sequence(body), (partial,)))
+    blocks_summed = tir.parallel(blocks, block, "block", when=rows.tasks > 1)
+    places = zip((0, rows.width), sums, strict=True)
+    gathered = [_gather(rows, partial, offset, blocks, result) for offset, result in places]
+    replace_body(sch, Code(tir.sequence([blocks_summed, *gathered]), (partial,)))
 
 
 def _gather(rows: Rows, partial: tirx.Buffer, offset: int, blocks: int, result: tirx.Buffer) -> tirx.Stmt:
@@ -245,20 +241,20 @@ class _Normal:
 
     def statistics(self) -> tirx.Stmt:
         """Compute mean and variance, the latter from the distances to the mean."""
-        one, epsilon = (tirx.FloatImm("float32", value) for value in (1.0, self._epsilon))
         plain, squares = total(self._rows), total(self._rows)
 
         def square(at: Index, lanes: int) -> Terms:
             distance = self._distance(at, lanes)
             return [], [distance * distance]
 
+        deviation = tirx.sqrt(_mean(squares, self._rows) + tir.constant(self._epsilon))
         return tir.sequence(
             [
                 self._values.declare(),
                 fold(self._rows, [plain], _values(self._x, self._origin)),
                 self._values.set(0, 0, _mean(plain, self._rows)),
                 fold(self._rows, [squares], square),
-                self._values.set(1, 0, one / tirx.sqrt(_mean(squares, self._rows) + epsilon)),
+                self._values.set(1, 0, tir.constant(1.0) / deviation),
             ]
         )
 
@@ -271,12 +267,10 @@ class _Normal:
 
 
 def _mean(fold: Fold, rows: Rows) -> tirx.Expr:
-    return fold.value * tirx.FloatImm("float32", 1.0 / rows.width)
+    return fold.value * tir.constant(1.0 / rows.width)
 
 
 # Generated code of softmax, its logarithm, and their gradients: one row at a time.
-
-_Row = Callable[[Rows, list[tirx.Buffer], Index], tirx.Stmt]
 
 
 def schedule_softmax(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, threads: int) -> None:
@@ -287,21 +281,29 @@ def schedule_softmax(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, thre
     replace_body(sch, Code(rows.each(lambda origin: row(rows, buffers, origin)), ()))
 
 
-def _softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
-    x, y = buffers
-    peak, summed, factor = largest(rows), total(rows), tir.Registers(1, 1)
+def _softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index, *, is_log: bool = False) -> tirx.Stmt:
+    """The exponentials of a row, scaled by the inverse of their sum; or the row, shifted by the sum's logarithm."""
+    (x, y), register = buffers, tir.Registers(1, 1)
+    peak = Fold(rows, tirx.max, tir.constant(0.0) - tirx.infinity("float32"))
+    summed = total(rows)
+
+    def shifted(at: Index, lanes: int) -> tirx.Expr:
+        return tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes)
 
     def exponentials(at: Index, lanes: int) -> Terms:
-        value = exponential(tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes), lanes)
+        value = exponential(shifted(at, lanes), lanes)
+        if is_log:
+            return [], [value]
         return [tir.store(y, origin + at, value, lanes)], [tir.load(y, origin + at, lanes)]
 
-    def scale(at: Index, lanes: int) -> tirx.Stmt:
-        value = tir.load(y, origin + at, lanes) * tir.splat(factor.get(0, 0), lanes)
+    def finish(at: Index, lanes: int) -> tirx.Stmt:
+        known = tir.splat(register.get(0, 0), lanes)
+        value = shifted(at, lanes) - known if is_log else tir.load(y, origin + at, lanes) * known
         return tir.store(y, origin + at, value, lanes)
 
-    inverse = tirx.FloatImm("float32", 1.0) / summed.value
+    known = tirx.log(summed.value) if is_log else tir.constant(1.0) / summed.value
     folds = [fold(rows, [peak], _values(x, origin)), fold(rows, [summed], exponentials)]
-    return tir.sequence([*folds, factor.declare(), factor.set(0, 0, inverse), rows.walk(scale)])
+    return tir.sequence([*folds, register.declare(), register.set(0, 0, known), rows.walk(finish)])
 
 
 def _values(x: tirx.Buffer, origin: Index) -> Callable[[Index, int], Terms]:
@@ -321,21 +323,6 @@ def _softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> 
         return tir.store(dx, origin + at, tir.load(y, origin + at, lanes) * value, lanes)
 
     return tir.sequence([fold(rows, [summed], product), rows.walk(slope)])
-
-
-def _log_softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
-    x, y = buffers
-    peak, summed, shift = largest(rows), total(rows), tir.Registers(1, 1)
-
-    def exponentials(at: Index, lanes: int) -> Terms:
-        return [], [exponential(tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes), lanes)]
-
-    def subtract(at: Index, lanes: int) -> tirx.Stmt:
-        value = tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes) - tir.splat(shift.get(0, 0), lanes)
-        return tir.store(y, origin + at, value, lanes)
-
-    folds = [fold(rows, [peak], _values(x, origin)), fold(rows, [summed], exponentials)]
-    return tir.sequence([*folds, shift.declare(), shift.set(0, 0, tirx.log(summed.value)), rows.walk(subtract)])
 
 
 def schedule_log_softmax_gradient(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, threads: int) -> None:
@@ -389,4 +376,8 @@ def _log_softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index)
     return tir.sequence([fold(rows, [summed], _values(dy, origin)), rows.walk(slope)])
 
 
-_ROWS: dict[str, _Row] = {"softmax": _softmax, "softmax_gradient": _softmax_gradient, "log_softmax": _log_softmax}
+_ROWS: dict[str, Callable[[Rows, list[tirx.Buffer], Index], tirx.Stmt]] = {
+    "softmax": _softmax,
+    "softmax_gradient": _softmax_gradient,
+    "log_softmax": functools.partial(_softmax, is_log=True),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -62,7 +63,7 @@ class Weights:
         return self.taps * self.run * self.features
 
 
-def contract_weights(weights: Weights, problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+def contract_weights(weights: Weights, problem: Problem, info: TargetInfo, threads: int, *, lean: bool) -> Code:
     """Threads share the result's tiles when there are enough of them, else the pixels.
 
     Lean code holds the sums of a portion of the result at a time: it reads the pixels once for each.
@@ -210,22 +211,11 @@ _LEAST_TILES = 3
 """Feature tiles that must share a panel before gathering it pays."""
 
 
-@dataclass(frozen=True)
-class Windows:
-    """A weight gradient: x and dy in place, the window that slides over x."""
-
-    x: Grid
-    dy: Grid
-    window: tuple[int, int]
-    stride: tuple[int, int]
-    origin: tuple[int, int]
-    """Padding above and to the left."""
-
-
-def gathering_pays(windows: Windows, info: TargetInfo, threads: int) -> bool:
+def gathering_pays(problem: Problem, info: TargetInfo, threads: int) -> bool:
     """Whether enough features share a panel and enough panels keep every thread busy."""
-    tiles = -(-windows.dy.channels // (_vectors(info) * info.lanes))
-    panels = windows.window[0] * windows.window[1] * -(-windows.x.channels // info.lanes)
+    rows, columns, channels, features = problem.shape
+    tiles = -(-features // (_vectors(info) * info.lanes))
+    panels = rows * columns * -(-channels // info.lanes)
     return tiles >= _LEAST_TILES and panels >= threads
 
 
@@ -233,32 +223,32 @@ def _vectors(info: TargetInfo) -> int:
     return (info.registers - 1) // (info.lanes // 2 + 1)
 
 
-def contract_windows(windows: Windows, problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+def contract_windows(problem: Problem, info: TargetInfo, threads: int, *, lean: bool) -> Code:
     """Threads share the panels.
 
     Lean code holds the sums of a portion of the result at a time: it reads the pixels once for each.
     """
-    emitter = _GatheredEmitter(windows, problem, info, threads)
+    emitter = _GatheredEmitter(problem, info, threads)
     return emitter.by_portions() if lean and emitter.blocks > 1 and not problem.plain else emitter.code()
 
 
 class _GatheredEmitter:
-    def __init__(self, windows: Windows, problem: Problem, info: TargetInfo, threads: int) -> None:
-        self.windows, self.problem, self.info = windows, problem, info
-        x, dy = windows.x, windows.dy
+    def __init__(self, problem: Problem, info: TargetInfo, threads: int) -> None:
+        self.problem, self.info = problem, info
+        self.window = problem.shape[:2]
+        self.x, self.dy = x, dy = Grid.of(problem.left), Grid.of(problem.right)
         self.lines = dy.batch * dy.rows
-        line_bytes = 4 * dy.columns * (x.channels * windows.stride[1] + dy.channels)
+        line_bytes = 4 * dy.columns * (x.channels * problem.stride[1] + dy.channels)
         self.blocks = pixel_blocks(self.lines, dy.columns, line_bytes, info)
         self.panels = cut(x.channels, info.lanes)
         self.features = cut(-(-dy.channels // info.lanes), _vectors(info))
-        self.taps = windows.window[0] * windows.window[1]
+        self.taps = math.prod(self.window)
         self.tasks = min(threads, self.taps * self.panels.count)
         self.panel_size = -(-self.lines // self.blocks) * dy.columns * self.panels.size
         self.panel = tir.workspace(self.tasks * self.panel_size, "panels")
 
     def code(self) -> Code:
-        size = self.taps * self.windows.x.channels * self.windows.dy.channels
-        partial, workspaces = partial_sums(self.problem, size, self.blocks)
+        partial, workspaces = partial_sums(self.problem, math.prod(self.problem.shape), self.blocks)
         units = self.taps * self.panels.count
 
         def task(index: Index) -> tirx.Stmt:
@@ -274,7 +264,7 @@ class _GatheredEmitter:
         return Code(body, (self.panel, *workspaces))
 
     def by_portions(self) -> Code:
-        unit_size = self.panels.size * self.windows.dy.channels
+        unit_size = self.panels.size * self.dy.channels
 
         def body(block: Block, first: Index, last: Index, task: Index) -> tirx.Stmt:
             def unit(number: Index) -> tirx.Stmt:
@@ -298,12 +288,12 @@ class _GatheredEmitter:
         return tir.pick(self.panels, number, body)
 
     def _gather(self, block: Block, tap: Index, channel: Index, width: int, base: Index) -> tirx.Stmt:
-        windows, x, dy = self.windows, self.windows.x, self.windows.dy
-        r, s = tap // windows.window[1], tap % windows.window[1]
-        down, across = windows.stride
-        axes = zip((dy.rows, dy.columns), windows.stride, windows.window, (x.rows, x.columns), strict=True)
+        x, dy, origins = self.x, self.dy, self.problem.padding[:2]
+        r, s = tap // self.window[1], tap % self.window[1]
+        down, across = self.problem.stride
+        axes = zip((dy.rows, dy.columns), self.problem.stride, self.window, (x.rows, x.columns), strict=True)
         reach = [(count - 1) * step + window <= extent for count, step, window, extent in axes]
-        never_outside = not any(windows.origin) and all(reach)
+        never_outside = not any(origins) and all(reach)
 
         def copy(to: Index, origin: Index | None) -> tirx.Stmt:
             moves = []
@@ -313,9 +303,9 @@ class _GatheredEmitter:
             return tir.sequence(moves)
 
         def line(index: Index) -> tirx.Stmt:
-            image, row = index // dy.rows, (index % dy.rows) * down + r - windows.origin[0]
+            image, row = index // dy.rows, (index % dy.rows) * down + r - origins[0]
             to = base + (index - block.first) * (dy.columns * width)
-            start = tir.number(s - windows.origin[1])
+            start = tir.number(s - origins[1])
             origin = image * x.image + row * x.row + start * x.channels + channel
 
             def fill(first: Index, last: Index) -> tirx.Stmt:
@@ -355,24 +345,16 @@ class _GatheredEmitter:
                         lambda *where: self._tile(block, where, (height, breadth), width, base, own=own),
                     )
 
-                return pick_features(self.features, vector, self.windows.dy.channels, self.info.lanes, features)
+                return pick_features(self.features, vector, self.dy.channels, self.info.lanes, features)
 
             return tir.pick(halves, half, rows)
 
         return tir.loop(halves.count * self.features.count, tile, "tile")
 
     def _tile(
-        self,
-        block: Block,
-        where: tuple[Index, Index, Index, Index],
-        size: tuple[int, int],
-        width: int,
-        base: Index,
-        *,
-        own: bool,
+        self, block: Block, where: tuple[Index, ...], size: tuple[int, int], width: int, base: Index, *, own: bool
     ) -> tirx.Stmt:
-        tap, channel, row, k = where
-        windows, dy = self.windows, self.windows.dy
+        (tap, channel, row, k), dy = where, self.dy
         tile = RegisterTile(*size, self.info.lanes)
 
         def pixels(left: Index, right: Index) -> tirx.Stmt:
@@ -385,10 +367,10 @@ class _GatheredEmitter:
             return tir.loop((block.last - block.first) * dy.columns, pixel, "pixel")
 
         def place(m: int, o: int) -> Index:
-            return (tap * windows.x.channels + channel + row + m) * dy.channels + k + o
+            return (tap * self.x.channels + channel + row + m) * dy.channels + k + o
 
         def coordinates(m: int, o: Index) -> tuple[Index, ...]:
-            return tap // windows.window[1], tap % windows.window[1], channel + row + m, k + o
+            return tap // self.window[1], tap % self.window[1], channel + row + m, k + o
 
         reduce = tir.bind(
             base + row, lambda a: tir.bind(block.first * dy.row + k, lambda b: pixels(a, b), "right"), "left"

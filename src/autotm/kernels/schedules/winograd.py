@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from autotm.kernels import tir
-from autotm.kernels.schedules.panels import Grid, RegisterTile, RowMajor, Taps, Turned
+from autotm.kernels.schedules.panels import Grid, Operand, RegisterTile, RowMajor, Taps, Turned
 from autotm.kernels.schedules.pixels import FeatureTiles, Pixels, Source, feature_tiles
 from autotm.kernels.schedules.problem import Problem
 from autotm.kernels.target import CHAIN_STEPS, TargetInfo, cut, register_tiles
@@ -54,7 +54,6 @@ class Squares:
         """Image, row and column of squares."""
         return square // (self.down * self.across), square // self.across % self.down, square % self.across
 
-    # --- the source --------------------------------------------------------------------------------------------------
     def transform(self, square: Index, put: Put, lanes: int) -> tirx.Stmt:
         """B' d B of one square; pixels outside the source are zeros."""
         image, i, j = self.place(square)
@@ -85,7 +84,6 @@ class Squares:
         source = self.source
         return tirx.all(row >= 0, row <= source.rows - side, column >= 0, column <= source.columns - side)
 
-    # --- the results -------------------------------------------------------------------------------------------------
     def finish(self, square: Index, feature: Index, width: int, product: Get, lanes: int) -> tirx.Stmt:
         """A' m A of one square, and the epilogue of those of its results that exist."""
         image, i, j = self.place(square)
@@ -177,7 +175,7 @@ def differences(d: list[tirx.Expr]) -> list[tirx.Expr]:
 
 def spread(g: list[tirx.Expr], lanes: int) -> list[tirx.Expr]:
     """G g, for vectors of `lanes`."""
-    half = tir.splat(tirx.FloatImm("float32", 0.5), lanes)
+    half = tir.constant(0.5, lanes)
     outer = g[0] + g[2]
     return [g[0], (outer + g[1]) * half, (outer - g[1]) * half, g[2]]
 
@@ -223,27 +221,22 @@ def winograd_pays(problem: Problem) -> bool:
 def winograd_forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Convolution."""
     _, _, channels, features = tir.extents(problem.right)
-    top, left, _, _ = problem.padding
     operand = RowMajor(problem.right, WINDOW * WINDOW * channels, features)
-    return _Winograd(Squares.of(problem, (top, left), problem.shape), info, threads, channels, operand).code()
+    return _Winograd(Squares.of(problem, problem.padding[:2], problem.shape), info, threads, channels, operand).code()
 
 
 def winograd_data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Gradient by the input: a convolution of the result's gradient with turned weights."""
-    shape = tir.extents(problem.right)
-    top, left, _, _ = problem.padding
-    taps = Taps(0, 1, WINDOW)
+    shape, taps = tir.extents(problem.right), Taps(0, 1, WINDOW)
     operand = Turned(problem.right, shape, taps, taps)
-    squares = Squares.of(problem, (WINDOW - 1 - top, WINDOW - 1 - left), problem.shape)
+    top, left = (WINDOW - 1 - before for before in problem.padding[:2])
+    squares = Squares.of(problem, (top, left), problem.shape)
     return _Winograd(squares, info, threads, shape[3], operand).code()
 
 
 class _Winograd:
-    def __init__(
-        self, squares: Squares, info: TargetInfo, threads: int, channels: int, operand: RowMajor | Turned
-    ) -> None:
-        self.squares = squares
-        self.channels, self.operand = channels, operand
+    def __init__(self, squares: Squares, info: TargetInfo, threads: int, channels: int, operand: Operand) -> None:
+        self.squares, self.channels, self.operand = squares, channels, operand
         self.features = squares.problem.shape[3]
         self.abreast = register_tiles(1, squares.count, self.features, channels, info).columns.size
         # Feature tiles as those of one of the 16 matrix products.
@@ -259,8 +252,7 @@ class _Winograd:
         is_far_larger = 4 * ELEMENTS * channels * self.features > _FAR_LARGER * info.l2_bytes
         tiles = _LEAST_TILES_OF_MANY if is_far_larger else _LEAST_TILES
         blocks = -(-squares.count // max(tiles * self.abreast, fitting))
-        if blocks > 1:
-            blocks = -(-blocks // threads) * threads
+        blocks = -(-blocks // threads) * threads if blocks > 1 else 1
         share = -(-squares.count // max(blocks, min(threads, squares.count)))
         self.block = -(-share // self.abreast) * self.abreast
         self.blocks = -(-squares.count // self.block)
@@ -282,7 +274,6 @@ class _Winograd:
         statements.append(tir.in_tasks(self.tasks, self.blocks, self._block, "block"))
         return Code(tir.sequence(statements), tuple(spaces))
 
-    # --- weights -----------------------------------------------------------------------------------------------------
     def _turn(self, turned: tirx.Buffer, tiles: FeatureTiles) -> tirx.Stmt:
         operand, width = self.operand, tiles.width
 
@@ -315,7 +306,6 @@ class _Winograd:
 
         return tir.parallel(tiles.count * self.channels, unit, "channel")
 
-    # --- blocks ------------------------------------------------------------------------------------------------------
     def _block(self, block: Index, task: Index) -> tirx.Stmt:
         first, count = block * self.block, self.squares.count
         size = ELEMENTS * self.block
@@ -463,7 +453,6 @@ class _Weights:
             return body(self.batch)
         return tir.bind(tirx.min(tir.number(self.batch), self.squares.count - first), body, "count")
 
-    # --- transforms --------------------------------------------------------------------------------------------------
     def _transform(self, square: Index, place: Index) -> tirx.Stmt:
         """B' d B and G y G' of one square."""
 
@@ -506,7 +495,6 @@ class _Weights:
 
         return tir.bind(begin, vectors, "begin")
 
-    # --- products ----------------------------------------------------------------------------------------------------
     def _multiply(self, count: Index) -> tirx.Stmt:
         """Add the products of a batch to the sums: threads share elements and tiles of features."""
         units = ELEMENTS * self.tiles.count
@@ -549,7 +537,6 @@ class _Weights:
         summed = tir.loop(count, step, "step")
         return tir.sequence([tile.start(), summed, added, tile.save(self.sums, place)])
 
-    # --- results -----------------------------------------------------------------------------------------------------
     def _finish(self) -> tirx.Stmt:
         """A' m A of every channel and feature, and the epilogue."""
         pitch = self.across * self.lanes
@@ -580,7 +567,7 @@ class _Weights:
 
 def _spread(y: list[tirx.Expr], lanes: int) -> list[tirx.Expr]:
     """G y, for two values."""
-    half = tir.splat(tirx.FloatImm("float32", 0.5), lanes)
+    half = tir.constant(0.5, lanes)
     return [y[0], (y[0] + y[1]) * half, (y[0] - y[1]) * half, y[1]]
 
 
