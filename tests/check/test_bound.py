@@ -8,9 +8,7 @@ from dataclasses import fields, replace
 from itertools import accumulate, combinations, pairwise
 
 import pytest
-from exhaustive import exact_optimum_us, optimum_us
-from exhaustive_async_moves import optimum_us as flying_optimum_us
-from exhaustive_async_moves import windows
+from exhaustive import exact_optimum_us, optimum_us, overlapped_optimum_us, windows
 from faults import refused
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,7 +181,7 @@ def test_whatever_the_prices_the_bound_holds(seed: int, optimizer: str) -> None:
     case, draw = with_engines(random_case(seed, kernels=5), 1.0), random.Random(seed)
     plan = solve(case.graph, case.profile, case.links, optimizer, Limit(2, 1), SolveOptions(gap=0.5))
     if optimizer == "asynchronous":
-        optimum, _ = flying_optimum_us(case, plan.dram_limit_bytes)
+        optimum, _ = overlapped_optimum_us(case, plan.dram_limit_bytes)
     else:
         optimum = optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
     assert highest_bound_us(case, plan, draw) <= optimum * (1 + 1e-9)

@@ -57,7 +57,7 @@ def test_the_program_is_written_beside_the_plan(results: Path, tmp_path: Path) -
     assert plan_at(results, "static", "4:1").optimizer == "static"
 
 
-@pytest.mark.parametrize("solved", [Solved(Outcome.STOPPED_EMPTY, None, None), Solved(Outcome.HUNG, None, None)])
+@pytest.mark.parametrize("solved", [Solved(Outcome.STOPPED, None, None), Solved(Outcome.HUNG, None, None)])
 def test_a_search_that_ends_with_nothing_leaves_a_legal_plan(
     solved: Solved, results: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,20 +72,20 @@ def test_a_search_that_ends_with_nothing_leaves_a_legal_plan(
 def test_a_search_that_is_stopped_with_a_solution_keeps_the_better_plan(
     results: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Session, "relax", lambda *_: Solved(Outcome.STOPPED_EMPTY, None, None))
+    monkeypatch.setattr(Session, "relax", lambda *_: Solved(Outcome.STOPPED, None, None))
     searched = Session.search
     monkeypatch.setattr(
         Session,
         "search",
         lambda session, *rest, **named: Solved(
-            Outcome.STOPPED_WITH_SOLUTION, searched(session, *rest, **named).objective, None
+            Outcome.STOPPED, searched(session, *rest, **named).objective, None
         ),
     )
     assert run(results, "solve", "mlp", "synchronous", "4:1") == 0
     assert "raise solve.time_limit_s" in caplog.text
     plan = plan_at(results, "synchronous", "4:1")
     assert plan.status is Status.TIME_LIMIT
-    monkeypatch.setattr(Session, "search", lambda *_, **__: Solved(Outcome.STOPPED_EMPTY, None, None))
+    monkeypatch.setattr(Session, "search", lambda *_, **__: Solved(Outcome.STOPPED, None, None))
     assert run(results, "solve", "mlp", "synchronous", "4:1") == 0
     assert plan.objective_us <= plan_at(results, "synchronous", "4:1").objective_us
 

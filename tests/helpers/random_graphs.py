@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -198,23 +198,29 @@ def full_profile(graph: Graph, seed: int) -> Profile:
             for slow in combinations(names, count):
                 factor = draw.uniform(0.4, 1.3) if count > 1 else 1.0
                 time_ns = base_ns + round(factor * sum(extras[name] for name in slow))
-                timings[kernel.identity, kernel.implementation, configuration(variant, kernel, slow)] = _timing(time_ns)
+                timings[kernel.identity, kernel.implementation, configuration(variant, kernel, slow)] = timing(time_ns)
     return Profile(hash_of(graph), timings, {})
 
 
 def random_profile(graph: Graph, seed: int, zero_extra: float = 0.1) -> Profile:
     """All-fast and one-slow timings of every kernel, roughly what slow bytes cost, with noise."""
     draw = random.Random(seed + 1)
+
+    def extra_ns(_: Kernel, name: str) -> int:
+        free = draw.random() < zero_extra
+        return draw.randint(-50, 0) if free else round(draw.uniform(0.2, 5.0) * graph.by_name[name].size_bytes)
+
+    return one_slow_profile(graph, lambda _: draw.randint(500, 5000), extra_ns)
+
+
+def one_slow_profile(graph: Graph, base_ns: Callable[[Kernel], int], extra_ns: Callable[[Kernel, str], int]) -> Profile:
+    """Timings of every kernel all fast, and with each tensor slow by itself."""
     timings = {}
     for kernel in graph.kernels:
-        base_ns = draw.randint(500, 5000)
-        timings[(kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel))] = _timing(base_ns)
+        ns, key = base_ns(kernel), (kernel.identity, DEFAULT_IMPLEMENTATION)
+        timings[*key, all_fast(kernel)] = timing(ns)
         for name in graph.slots_of(kernel):
-            free = draw.random() < zero_extra
-            extra_ns = draw.randint(-50, 0) if free else round(draw.uniform(0.2, 5.0) * graph.by_name[name].size_bytes)
-            timings[(kernel.identity, DEFAULT_IMPLEMENTATION, configuration(graph, kernel, {name}))] = _timing(
-                base_ns + extra_ns
-            )
+            timings[*key, configuration(graph, kernel, {name})] = timing(ns + extra_ns(kernel, name))
     return Profile(hash_of(graph), timings, {})
 
 
@@ -296,20 +302,19 @@ def training_step_case(layers: int = 100, seed: int = 0, branches: int = 4, mean
 def roofline_profile(graph: Graph, seed: int) -> Profile:
     """Times of a memory-bound machine (50 GB/s) whose slow memory costs what Optane does, with lognormal noise."""
     draw = random.Random(seed + 2)
-    timings = {}
-    for kernel in graph.kernels:
+
+    def base_ns(kernel: Kernel) -> int:
         moved = sum(graph.by_name[operand.tensor].size_bytes for operand in kernel.operands)
-        base_ns = 3000 + round(moved / 50 * draw.lognormvariate(0.5, 0.5))
-        timings[(kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel))] = _timing(base_ns)
-        inputs = {operand.tensor for operand in kernel.inputs}
-        for name in graph.slots_of(kernel):
-            rate = READ_NS_PER_BYTE if name in inputs else WRITE_NS_PER_BYTE
-            extra_ns = round(rate * graph.by_name[name].size_bytes * draw.lognormvariate(0, 0.5))
-            timings[(kernel.identity, DEFAULT_IMPLEMENTATION, configuration(graph, kernel, {name}))] = _timing(
-                base_ns + extra_ns
-            )
-    return Profile(hash_of(graph), timings, {})
+        return 3000 + round(moved / 50 * draw.lognormvariate(0.5, 0.5))
+
+    def extra_ns(kernel: Kernel, name: str) -> int:
+        is_read = any(operand.tensor == name for operand in kernel.inputs)
+        rate = READ_NS_PER_BYTE if is_read else WRITE_NS_PER_BYTE
+        return round(rate * graph.by_name[name].size_bytes * draw.lognormvariate(0, 0.5))
+
+    return one_slow_profile(graph, base_ns, extra_ns)
 
 
-def _timing(median_ns: int) -> Timing:
+def timing(median_ns: int) -> Timing:
+    """As if every run had taken as long."""
     return Timing(median_ns, median_ns, median_ns, median_ns, 5)

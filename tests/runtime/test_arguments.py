@@ -16,6 +16,7 @@ from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.kernels.library import KernelLibrary
 from autotm.layout.compile import compile_program
+from autotm.layout.packing import pack
 from autotm.memory.tiers import open_tiers
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph, Initial, Role, Tensor, Tier
@@ -28,7 +29,7 @@ from autotm.runtime.arguments import Arguments, initial_value, io_bytes, spread
 from autotm.runtime.run import run
 from autotm.runtime.step_times import RunOptions
 from autotm.solve.options import SolveOptions
-from autotm.solve.placing import solve_and_pack
+from autotm.solve.placing import solve, solve_and_pack
 
 
 def tensor(kind: str, shape: tuple[int, ...] = (200, 100), scale: float = 1.0, name: str = "t") -> Tensor:
@@ -204,8 +205,10 @@ def test_a_run_equals_the_plain_step(library: KernelLibrary, profile: Profile, o
 
 def test_arguments_lie_where_the_program_has_them(profile: Profile) -> None:
     machine, links = small_step.machine(), small_step.links()
-    fixed = replace(SolveOptions(), fixed={"w": Tier.SLOW, "v": Tier.FAST})
-    plan, layout = solve_and_pack(COUNTED, profile, links, "static", Limit(1, 1), fixed)
+    plan = solve(COUNTED, profile, links, "all-slow", Limit(1, 1))
+    stays = (replace(stay, tier=Tier.FAST) if stay.tensor == "v" else stay for stay in plan.stays)
+    plan = replace(plan, stays=tuple(stays))
+    layout = pack(COUNTED, plan)
     program = compile_program(COUNTED, plan, layout)
     with open_tiers(machine, links, program.fast_bytes, program.slow_bytes, small_step.DEVICES) as tiers:
         arguments = Arguments.in_pools(GRAPH, COUNTED, program, tiers)

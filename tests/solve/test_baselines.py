@@ -18,7 +18,6 @@ from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
 from autotm.layout.packing import pack
 from autotm.model.cache import CachedPool, amplified_bytes
-from autotm.model.errors import BadInputError
 from autotm.model.graph import Graph, Role, Tier
 from autotm.model.limit import Counts, Limit, counting
 from autotm.model.links import MachineRates
@@ -90,16 +89,6 @@ def test_addresses_are_those_of_first_fit_in_execution_order() -> None:
         lower = [end for end in ends if end < offset and all(e <= end or s >= end + size_bytes for s, e in held)]
         same_kernel = any(rival.start == stay.start and rival is not stay for rival, _ in at.values())
         assert not lower or same_kernel, f"'{stay.tensor}' could lie at {lower[0]}, not {offset}"
-
-
-def test_arguments_are_behind_the_cache_where_the_limit_counts_them() -> None:
-    few = random_case(3, kernels=6)
-    graph = counting(few.graph, Counts.ALL)
-    case = Case(graph, random_profile(graph, 3), few.links)
-    plan = planned(case, Limit(1, 1))
-    check_plan(*case, plan)
-    check_program(case.graph, plan, compile_program(case.graph, plan, pack(case.graph, plan)))
-    assert {"data", "weight"} <= {stay.tensor for stay in plan.stays}
 
 
 def lookup(rows: int) -> Graph:
@@ -192,14 +181,6 @@ def test_a_program_elsewhere_or_charged_otherwise_is_told() -> None:
             check_program(case.graph, plan, wrong)
 
 
-def test_what_needs_fast_memory_is_refused() -> None:
-    case = random_case(1)
-    tensor = case.graph.movable[0].name
-    for options in (SolveOptions(fast_operands_only=True), SolveOptions(fixed={tensor: Tier.FAST})):
-        with pytest.raises(BadInputError, match="memory-mode"):
-            solve(*case, "memory-mode", Limit(1, 1), options)
-
-
 KB = 256
 """Elements of 4 bytes in 1 KiB."""
 
@@ -249,15 +230,3 @@ def test_plans_are_legal_and_never_beat_the_bound(seed: int, limit: Limit) -> No
     assert plan.objective_us >= best.bound_us * (1 - 1e-9)
     if limit == Limit(0, 1):
         assert set(tiers(plan).values()) == {Tier.FAST}
-
-
-def test_a_training_step_is_slower_than_the_static_optimum() -> None:
-    case = training_step_case(layers=10)
-    numa, static = (solve(*case, name, Limit(4, 1), SolveOptions()) for name in ("numa", "static"))
-    assert numa.objective_us > 1.05 * static.objective_us
-
-
-def test_kernels_that_need_fast_operands_are_refused() -> None:
-    case = random_case(1)
-    with pytest.raises(BadInputError, match="numa"):
-        solve(*case, "numa", Limit(1, 1), SolveOptions(fast_operands_only=True))

@@ -5,23 +5,23 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from itertools import compress, product
 
-import pyomo.environ as pyo
 import pytest
 from checked_plans import claimed_gap, solved
 from exhaustive import exact_optimum_us, optimum_us
 from faults import refused
 from hypothesis import given
 from hypothesis import strategies as st
-from pyomo.contrib.solver.solvers.highs import Highs
 from random_graphs import (
     Case,
     StepBuilder,
     exact_case,
     make_links,
+    one_slow_profile,
     random_case,
     random_profile,
+    timing,
     training_step_case,
     with_engines,
 )
@@ -32,10 +32,10 @@ from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
 from autotm.layout.packing import pack
 from autotm.model.files import hash_of
-from autotm.model.graph import Implementation, Operand, Role, Tier, all_fast, configuration
+from autotm.model.graph import Implementation, Operand, Role, Tier
 from autotm.model.limit import Counts, Limit, counted_by, counting
 from autotm.model.plan import Plan, SlowPrices, Stay
-from autotm.model.profile import Profile, Timing
+from autotm.model.profile import Profile
 from autotm.solve.choices import Choices, flows_for_life
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
@@ -61,13 +61,6 @@ def test_optimum_of_small_graphs(seed: int, kernels: int, limit: Limit, optimize
     assert plan.objective_us == pytest.approx(expected, rel=1e-9)
     assert plan.bound_us <= expected * (1 + 1e-9)
     assert claimed_gap(plan) < 1e-6
-
-
-def test_the_random_graphs_exercise_moves() -> None:
-    case = random_case(3, kernels=6)
-    plan = solve(*case, "synchronous", Limit(2, 1), EXACT)
-    assert plan.moves
-    assert plan.objective_us == pytest.approx(optimum_us(case, plan.dram_limit_bytes, moves=True), rel=1e-9)
 
 
 @given(
@@ -154,9 +147,7 @@ def two_ways_case(overlap: float = 1.0) -> Case:
         "DDD": 60, "PDD": 110, "DPD": 110, "PPD": 60 + both, "DDP": 90, "PDP": 140, "DPP": 140, "PPP": 90 + both
     }  # fmt: skip
     timings = {
-        (*key, configuration): Timing(us * 1000, us * 1000, us * 1000, us * 1000, 5)
-        for key, group in times.items()
-        for configuration, us in group.items()
+        (*key, configuration): timing(1000 * us) for key, group in times.items() for configuration, us in group.items()
     }
     return Case(graph, Profile(hash_of(graph), timings, {}), make_links(29.0, 12.0))
 
@@ -198,9 +189,9 @@ def test_implementations_that_slow_memory_costs_differently_are_tabled_up_to_10_
         for place in range(count + 1):
             us = 100 + (slow_us if place else 0)
             configuration = "".join("P" if index == place - 1 else "D" for index in range(count))
-            timings[*key, configuration] = Timing(us * 1000, us * 1000, us * 1000, us * 1000, 5)
+            timings[*key, configuration] = timing(1000 * us)
     found = tabulate(graph, Profile(hash_of(graph), timings, {}), MEASURED)
-    assert found.tabled == ((1,) if is_tabled else ())
+    assert found.tabled == ({1} if is_tabled else set())
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
@@ -346,66 +337,33 @@ def huge_case(seed: int) -> tuple[Case, int]:
         builder.kernel([], {f"t{index}": size // 4})
     builder.kernel([f"t{index}" for index in range(count)], {})
     graph = builder.graph()
-    timings = {}
-    for index, kernel in enumerate(graph.kernels):
-        timings[kernel.identity, "default", all_fast(kernel)] = _timing(1000)
-        for name in graph.slots_of(kernel):
-            extra = gains_ns[index] if index < count else 0
-            timings[kernel.identity, "default", configuration(graph, kernel, {name})] = _timing(1000 + extra)
-    return Case(graph, Profile(hash_of(graph), timings, {}), make_links(29.0, 12.0)), limit
-
-
-def _timing(ns: int) -> Timing:
-    return Timing(ns, ns, ns, ns, 5)
-
-
-def _gains_us(case: Case) -> list[float]:
-    return [
-        case.profile.extra_us(case.graph, case.graph.kernels[tensor.users[0]], tensor.name)
-        for tensor in case.graph.movable
-    ]
-
-
-def _naive_fast_bytes(case: Case, limit: int) -> int:
-    """Fast bytes of the plan that a plain model in megabytes and default tolerances gives, rounded."""
-    sizes = [tensor.allocated_bytes for tensor in case.graph.movable]
-    model = pyo.ConcreteModel()
-    model.fast = pyo.Var(range(len(sizes)), domain=pyo.Binary)
-    model.room = pyo.Constraint(expr=sum(size / 1e6 * model.fast[i] for i, size in enumerate(sizes)) <= limit / 1e6)
-    gains = _gains_us(case)
-    model.gain = pyo.Objective(expr=-sum(gain / 1e3 * model.fast[i] for i, gain in enumerate(gains)))
-    Highs().solve(model, rel_gap=0.0, threads=1)
-    return sum(size for i, size in enumerate(sizes) if round(model.fast[i].value))
+    gain_of = {(kernel.identity, f"t{index}"): gains_ns[index] for index, kernel in enumerate(graph.kernels[:-1])}
+    profile = one_slow_profile(graph, lambda _: 1000, lambda kernel, name: gain_of.get((kernel.identity, name), 0))
+    return Case(graph, profile, make_links(29.0, 12.0)), limit
 
 
 def _best_gain_us(case: Case, limit: int) -> float:
-    sizes = [tensor.allocated_bytes for tensor in case.graph.movable]
-    gains = _gains_us(case)
-    best = 0.0
-    for choice in product((0, 1), repeat=len(sizes)):
-        if sum(size for size, fast in zip(sizes, choice, strict=True) if fast) <= limit:
-            best = max(best, sum(gain for gain, fast in zip(gains, choice, strict=True) if fast))
-    return best
+    """By trying all sets of tensors."""
+    graph = case.graph
+    gains_us = [case.profile.extra_us(graph, graph.kernels[one.users[0]], one.name) for one in graph.movable]
+    pairs = list(zip(gains_us, (tensor.allocated_bytes for tensor in graph.movable), strict=True))
+    sets = (list(compress(pairs, choice)) for choice in product((0, 1), repeat=len(pairs)))
+    return max(sum(gain for gain, _ in chosen) for chosen in sets if sum(size for _, size in chosen) <= limit)
 
 
 TRAPS = (41, 45, 54)
-"""Seeds; in the last two a plain model takes more than the limit."""
-
-
-def test_a_plain_model_falls_into_the_trap() -> None:
-    over = [seed for seed in TRAPS if _naive_fast_bytes(*huge_case(seed)) > huge_case(seed)[1]]
-    assert over, "the instances no longer show the trap: find others"
+"""Seeds of which the last two make a model in megabytes, with a solver's default tolerances, exceed the limit."""
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
 @pytest.mark.parametrize("seed", TRAPS)
-def test_ours_keeps_the_limit_to_the_byte(seed: int, optimizer: str) -> None:
+def test_the_limit_is_kept_to_the_byte(seed: int, optimizer: str) -> None:
     case, limit = huge_case(seed)
     plan = solved(case, optimizer, Limit(size_bytes=limit), SolveOptions(gap=1e-6))
     assert plan.dram_limit_bytes == limit, "what is checked is the limit that was asked"
 
 
-def test_ours_finds_the_true_optimum_where_the_plain_model_cheats() -> None:
+def test_the_optimum_is_found_where_a_plain_model_cheats() -> None:
     case, limit = huge_case(54)
     plan = solve(*case, "static", Limit(size_bytes=limit), SolveOptions(gap=0.0))
     all_slow_us = solve(*case, "all-slow", Limit(1, 0)).objective_us

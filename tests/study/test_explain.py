@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import random_graphs
+from checked_plans import forced
 from random_graphs import Case
 from synthetic_figures import QUICK, SOURCE
 from synthetic_plans import solved
@@ -21,7 +22,7 @@ from autotm.model.files import save
 from autotm.model.graph import Tensor, Tier
 from autotm.model.limit import Limit
 from autotm.solve.options import SolveOptions
-from autotm.solve.placing import solve, solve_and_pack
+from autotm.solve.placing import solve_and_pack
 from autotm.study.explain import compare, explain_limit, explain_tensor, fast_bytes, tensor_text
 from autotm.study.placed import MemoryPrices, Placed
 from modelled_profile import modelled_links, modelled_profile
@@ -127,9 +128,8 @@ def check_claims(case: Case, optimizer: str, limit: str, *, least_share: float) 
     for name in sorted(claims, key=lambda name: -max(claims[name].values(), default=0.0))[:COUNT]:
         assert max(claims[name].values(), default=0.0) > 0, "ten whose other home costs something"
         for tier, loss_us in claims[name].items():
-            forced = SolveOptions(gap=1e-4, fixed={name: tier})
             try:
-                other = solve(graph, profile, links, optimizer, Limit.parse(limit), forced)
+                other = forced(case, optimizer, Limit.parse(limit), options, {name: tier})
             except InfeasibleLimitError:
                 continue
             loses_us = other.objective_us - plan.objective_us

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from autotm.model.errors import InfeasibleLimitError
 from autotm.model.graph import Tensor, Tier
-from autotm.model.links import BesideKernels
 from autotm.model.plan import WINDOW_HALVES
 from autotm.solve.problem import Problem, Table
 
@@ -32,47 +31,6 @@ class Window:
     end: int
     work_ns: int
     added_us: float = 0.0
-
-
-class Clock:
-    """Kernel time in whole nanoseconds (A1), and the windows that moves may have."""
-
-    def __init__(self, beside: BesideKernels) -> None:
-        self.kernel_ns = beside.kernel_ns
-        self._beside = beside
-        self._until = beside.until_ns
-
-    def windows(
-        self, destination: Tier, gap: Span, size_bytes: int, transfer_us: float, blocking_us: float
-    ) -> tuple[Window, ...]:
-        """(A3) Windows in a gap, the shortest first, in which a move has time and is cheaper than a blocking one.
-
-        Those to slow memory start with the gap and end by its middle; those to fast memory end with it, and start there
-        or later.
-        """
-        (first, end), until, alone_ns = gap, self._until, math.ceil(1e3 * transfer_us)
-        least_ns = [(half * alone_ns + 1) // 2 for half in WINDOW_HALVES]
-        # (A2) The first kernel before which at least half of the gap's time has passed.
-        middle = bisect_left(until, (until[first] + until[end] + 1) // 2, first)
-        if destination is Tier.SLOW:
-            stops = sorted({bisect_left(until, until[first] + need) for need in least_ns})
-            spans = [(first, stop) for stop in stops if stop <= middle]
-        else:
-            starts = sorted({bisect_right(until, until[end] - need) - 1 for need in least_ns}, reverse=True)
-            spans = [(start, end) for start in starts if start >= middle]
-        windows = (
-            Window(
-                *span,
-                self._beside.work_ns(destination, size_bytes, *span),
-                self._beside.added_us(destination, size_bytes, *span),
-            )
-            for span in spans
-        )
-        return tuple(
-            window
-            for window in windows
-            if window.work_ns <= until[window.end] - until[window.start] and window.added_us < blocking_us
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,35 +89,62 @@ def _without_windows(gaps: int) -> tuple[tuple[Window, ...], ...]:
 def flows_by_use(problem: Problem) -> tuple[TensorChoices, ...]:
     """One gadget per user: the tensor may move between any two of them."""
     uses = ([t.live] if t.held else [range(user, user + 1) for user in t.users] for t in problem.placed)
-    gadgets = zip(problem.placed, uses, strict=True)
-    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, each) for tensor, each in gadgets)
+    return tuple(_flow(problem, tensor, gadgets) for tensor, gadgets in zip(problem.placed, uses, strict=True))
 
 
-def flows_beside_kernels(problem: Problem, clock: Clock) -> tuple[TensorChoices, ...]:
+def flows_beside_kernels(problem: Problem) -> tuple[TensorChoices, ...]:
     """Return the flows of `flows_by_use` with asynchronous moves in the gaps where they are cheaper than blocking ones.
 
     Raises:
         BadInputError: asynchronous copies were not measured.
     """
-    return tuple(_with_windows(problem, flow, clock) for flow in flows_by_use(problem))
+    return tuple(_with_windows(problem, flow) for flow in flows_by_use(problem))
 
 
-def _with_windows(problem: Problem, flow: TensorChoices, clock: Clock) -> TensorChoices:
-    links, size_bytes = problem.links, problem.graph.by_name[flow.tensor].size_bytes
-    out_us, back_us = links.transfer_us(Tier.SLOW, size_bytes), links.transfer_us(Tier.FAST, size_bytes)
-    gaps = [flow.gap(k) for k in range(len(flow) - 1)]
-    # Of a hundred thousand tensors few are worth a look at their gaps.
-    out = problem.beside.least_added_us(Tier.SLOW, size_bytes) < flow.write_us
-    back = problem.beside.least_added_us(Tier.FAST, size_bytes) < flow.read_us
-    writes = (clock.windows(Tier.SLOW, gap, size_bytes, out_us, flow.write_us) if out else () for gap in gaps)
-    reads = (clock.windows(Tier.FAST, gap, size_bytes, back_us, flow.read_us) if back else () for gap in gaps)
-    return replace(flow, out=tuple(writes), back=tuple(reads))
+def _with_windows(problem: Problem, flow: TensorChoices) -> TensorChoices:
+    size_bytes, gaps = problem.graph.by_name[flow.tensor].size_bytes, [flow.gap(k) for k in range(len(flow) - 1)]
+    moves = []
+    for tier, blocking_us in ((Tier.SLOW, flow.write_us), (Tier.FAST, flow.read_us)):
+        # Of a hundred thousand tensors few are worth a look at their gaps.
+        can_pay = problem.beside.least_added_us(tier, size_bytes) < blocking_us
+        alone_ns = math.ceil(1e3 * problem.links.transfer_us(tier, size_bytes))
+        moves.append(
+            tuple(_windows(problem, tier, gap, size_bytes, alone_ns, blocking_us) if can_pay else () for gap in gaps)
+        )
+    return replace(flow, out=moves[0], back=moves[1])
+
+
+def _windows(
+    problem: Problem, destination: Tier, gap: Span, size_bytes: int, alone_ns: int, blocking_us: float
+) -> tuple[Window, ...]:
+    """(A3) Windows in a gap, the shortest first, in which a move has time and is cheaper than a blocking one.
+
+    Those to slow memory start with the gap and end by its middle; those to fast memory end with it, and start there or
+    later. Alone, the move takes `alone_ns`.
+    """
+    (first, end), beside, until = gap, problem.beside, problem.beside.until_ns
+    least_ns = [(half * alone_ns + 1) // 2 for half in WINDOW_HALVES]
+    # (A2) The first kernel before which at least half of the gap's time has passed.
+    middle = bisect_left(until, (until[first] + until[end] + 1) // 2, first)
+    if destination is Tier.SLOW:
+        stops = sorted({bisect_left(until, until[first] + need) for need in least_ns})
+        spans = [(first, stop) for stop in stops if stop <= middle]
+    else:
+        starts = sorted({bisect_right(until, until[end] - need) - 1 for need in least_ns}, reverse=True)
+        spans = [(start, end) for start in starts if start >= middle]
+    move = destination, size_bytes
+    windows = (Window(*span, beside.work_ns(*move, *span), beside.added_us(*move, *span)) for span in spans)
+    return tuple(
+        window
+        for window in windows
+        if window.work_ns <= until[window.end] - until[window.start] and window.added_us < blocking_us
+    )
 
 
 def flows_for_life(problem: Problem, tensors: Sequence[Tensor] | None = None) -> tuple[TensorChoices, ...]:
     """One gadget per tensor (of all that are placed by themselves, if not given): it never moves."""
     chosen = problem.placed if tensors is None else tensors
-    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, [tensor.live]) for tensor in chosen)
+    return tuple(_flow(problem, tensor, [tensor.live]) for tensor in chosen)
 
 
 def flows_in(problem: Problem, tier: Tier) -> tuple[TensorChoices, ...]:
@@ -167,17 +152,11 @@ def flows_in(problem: Problem, tier: Tier) -> tuple[TensorChoices, ...]:
     return tuple(_flow(problem, tensor, [tensor.live], tier) for tensor in problem.graph.movable)
 
 
-def _fixed(problem: Problem, tensor: Tensor) -> TensorChoices | None:
-    tier = problem.options.fixed.get(tensor.name)
-    return None if tier is None else _flow(problem, tensor, [tensor.live], tier)
-
-
-def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], fixed: Tier | None = None) -> TensorChoices:
-    must = fixed is Tier.FAST or (problem.options.fast_operands_only and fixed is None)
-    may = fixed is not Tier.SLOW
-    count = len(gadgets)
+def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], tier: Tier | None = None) -> TensorChoices:
+    must = tier is Tier.FAST or (problem.options.fast_operands_only and tier is None)
+    may, count = tier is not Tier.SLOW, len(gadgets)
     graph, profile = problem.graph, problem.profile
-    additive = [user for user in tensor.users if user not in problem.tabled]
+    additive = [user for user in tensor.users if user not in problem.tabulation.tabled]
     users = [[graph.kernels[user] for user in additive if user in gadget] for gadget in gadgets]
     return TensorChoices(
         tensor=tensor.name,
@@ -290,11 +269,9 @@ def require_feasible(problem: Problem, choices: Choices, optimizer: str) -> None
         InfeasibleLimitError: names the worst kernel, the bytes short and the smallest feasible limit.
     """
     required = required_bytes(choices, len(problem.graph.kernels))
-    if not len(required):
-        return
-    worst = int(required.argmax())
-    smallest = int(required[worst])
+    smallest = int(required.max(initial=0))
     if smallest > problem.limit_bytes:
+        worst = int(required.argmax())
         raise InfeasibleLimitError(
             f"limit {problem.limit} ({problem.limit_bytes} bytes of fast memory) is infeasible for '{optimizer}': "
             f"kernel {worst} '{problem.graph.kernels[worst].name}' needs {smallest} bytes in fast memory, "

@@ -36,49 +36,40 @@ _FINEST = 240
 """Weights are multiples of 1/n for the least such n; else rounded down to multiples of the finest part."""
 
 
-class Separation:
-    """Looks for inequalities that one solution breaks, at one row of the limit after the other."""
+Unbroken = dict[tuple[tuple[int, float], ...], int]
+"""Least room in which parts of items, each a size and a value, were found to break nothing."""
 
-    def __init__(self) -> None:
-        self._kept: dict[tuple[tuple[int, float], ...], int] = {}
-        """Least room in which parts of items, each a size and a value, were found to break nothing."""
 
-    def broken(self, values: Floats, sizes_bytes: Ints, limit_bytes: int) -> Iterator[dict[int, int]]:
-        """Weights by item of inequalities that values between 0 and 1 of items break."""
-        values_of, sizes = values.tolist(), sizes_bytes.tolist()
-        by_size = np.argsort(-sizes_bytes, kind="stable").tolist()
-        whole = [item for item in by_size if values_of[item] >= 1 - WHOLE]
-        absent = [item for item in by_size if values_of[item] <= WHOLE]
-        parts = [item for item in by_size if WHOLE < values_of[item] < 1 - WHOLE]
-        room_bytes = limit_bytes - sum(sizes[item] for item in whole)
-        if room_bytes < 0 or sum(sizes[item] for item in parts) <= room_bytes:
-            return
-        large = [item for item in parts if sizes[item] > room_bytes]
-        small = [item for item in parts if sizes[item] <= room_bytes]
-        seeds: list[tuple[dict[int, int], list[int]]] = []
-        for item in large:
-            others = sorted((other for other in parts if other != item), key=lambda other: -values_of[other])
-            seeds.append(({item: 1}, others + absent))
-        chosen = small[:_MOST_ITEMS]
-        weights = self._most_broken([sizes[item] for item in chosen], [values_of[item] for item in chosen], room_bytes)
-        if weights is not None:
+def broken(values: Floats, sizes_bytes: Ints, limit_bytes: int, unbroken: Unbroken) -> Iterator[dict[int, int]]:
+    """Weights by item of inequalities that values between 0 and 1 of items break; `unbroken` is of one solution."""
+    values_of, sizes = values.tolist(), sizes_bytes.tolist()
+    by_size = np.argsort(-sizes_bytes, kind="stable").tolist()
+    whole = [item for item in by_size if values_of[item] >= 1 - WHOLE]
+    absent = [item for item in by_size if values_of[item] <= WHOLE]
+    parts = [item for item in by_size if WHOLE < values_of[item] < 1 - WHOLE]
+    room_bytes = limit_bytes - sum(sizes[item] for item in whole)
+    if room_bytes < 0 or sum(sizes[item] for item in parts) <= room_bytes:
+        return
+    large = [item for item in parts if sizes[item] > room_bytes]
+    small = [item for item in parts if sizes[item] <= room_bytes]
+    seeds: list[tuple[dict[int, int], list[int]]] = []
+    for item in large:
+        others = sorted((other for other in parts if other != item), key=lambda other: -values_of[other])
+        seeds.append(({item: 1}, others + absent))
+    chosen = small[:_MOST_ITEMS]
+    key = tuple((sizes[item], values_of[item]) for item in chosen)
+    if sum(size for size, _ in key) > room_bytes and unbroken.get(key, room_bytes + 1) > room_bytes:
+        weights = _most_broken(values[chosen], sizes_bytes[chosen], room_bytes)
+        if weights is None:
+            unbroken[key] = room_bytes
+        else:
             first = {item: weight for item, weight in zip(chosen, weights, strict=True) if weight}
             seeds.append((first, large + small[_MOST_ITEMS:] + absent))
-        for first, order in seeds:
-            lifted, most = _lifted(first, sizes, limit_bytes, whole, order)
-            excess = sum(weight * values_of[item] for item, weight in lifted.items()) - most
-            if most > 0 and excess > BROKEN * most:
-                yield lifted
-
-    def _most_broken(self, sizes: list[int], values: list[float], room_bytes: int) -> list[int] | None:
-        """Weights of the inequality that is broken most; None where all fit, or did not break any in less room."""
-        key = tuple(zip(sizes, values, strict=True))
-        if sum(sizes) <= room_bytes or self._kept.get(key, room_bytes + 1) <= room_bytes:
-            return None
-        weights = _most_broken(np.array(values), np.array(sizes), room_bytes)
-        if weights is None:
-            self._kept[key] = room_bytes
-        return weights
+    for first, order in seeds:
+        lifted, most = _lifted(first, sizes, limit_bytes, whole, order)
+        excess = sum(weight * values_of[item] for item, weight in lifted.items()) - most
+        if most > 0 and excess > BROKEN * most:
+            yield lifted
 
 
 def _lifted(
@@ -185,11 +176,11 @@ class Cuts:
         have = {(cut, row) for cut, row, _ in self._rows}
         pairs = [(cut, row) for cut in self._found for row in self._where_broken(cut, values)]
         covered = {row for _, row in pairs}
-        separation = Separation()
+        unbroken: Unbroken = {}
         for row in self._fractional(values):
             if row in covered:
                 continue
-            for cut in self._cuts_at(row, values, separation):
+            for cut in self._cuts_at(row, values, unbroken):
                 rows = self._where_broken(cut, values)
                 pairs += [(cut, one) for one in rows]
                 covered.update(rows)
@@ -232,7 +223,7 @@ class Cuts:
         c, sizes = self._ilp.model.c, item.table.fast_bytes.tolist()
         return sorted({size for entry, size in enumerate(sizes) if value_of(c[item.number, entry]) > WHOLE})
 
-    def _cuts_at(self, row: int, values: Floats, separation: Separation) -> Iterator[Cut]:
+    def _cuts_at(self, row: int, values: Floats, unbroken: Unbroken) -> Iterator[Cut]:
         flows: Sequence[TensorChoices] = self._ilp.reduced.choices.flows
         here = _during(self._spans, row)
         owners, places = np.unique(self._owners[here], return_inverse=True)
@@ -243,7 +234,7 @@ class Cuts:
         sizes = np.array([flows[index].size_bytes for index in indices], np.int64)
         item = self._tables.get(row)
         for size_bytes in self._sizes_in_use(item) if item else [0]:
-            for weights in separation.broken(shares, sizes, self._limit_bytes - size_bytes):
+            for weights in broken(shares, sizes, self._limit_bytes - size_bytes, unbroken):
                 sizes_bytes = {flows[indices[place]].tensor: int(sizes[place]) for place in weights}
                 named = {flows[indices[place]].tensor: weight for place, weight in weights.items()}
                 self._found.append(Cut.of(named, sizes_bytes, self._limit_bytes))

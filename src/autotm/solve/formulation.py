@@ -20,7 +20,7 @@ from autotm.solve.reductions import Reduced
 from autotm.solve.residencies import cost_us
 
 Key = tuple[int, int]
-"""(index of the flow, gadget)."""
+"""(index of the flow, gadget or the gap after it)."""
 
 
 def keys_of(index: int, flow: TensorChoices) -> tuple[list[Key], list[Key], list[Key]]:
@@ -93,13 +93,10 @@ def _add_rows(
     setattr(model, name, pyo.Constraint(list(keys), rule=lambda _, *key: (lower, linear(pairs(*key)), upper)))
 
 
-Gap = tuple[int, int]
-"""(index of the flow, gap)."""
-
 Choice = tuple[tuple[Variable, Window], ...]
 """Variables and windows of one asynchronous move."""
 
-Moves = Mapping[Gap, Choice]
+Moves = Mapping[Key, Choice]
 """The asynchronous moves of one direction."""
 
 
@@ -311,7 +308,7 @@ def _open(reduced: Reduced, flows: set[int], rows: set[int], number: int) -> Ope
     return OpenTable(number, left, tuple(keys[operand] for operand in columns))
 
 
-def _moves(model: pyo.ConcreteModel, name: str, windows: Mapping[Gap, tuple[Window, ...]]) -> Moves:
+def _moves(model: pyo.ConcreteModel, name: str, windows: Mapping[Key, tuple[Window, ...]]) -> Moves:
     """Make the variables of one direction."""
     keys = [(*gap, j) for gap, choice in windows.items() for j in range(len(choice))]
     variables = pyo.Var(keys, domain=pyo.Binary)

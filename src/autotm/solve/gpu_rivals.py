@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
-from autotm.model.errors import unknown_name
 from autotm.model.graph import ChosenGraph, Graph, Role, Tensor, Tier
 from autotm.model.limit import Counts, counting, fixed_bytes, storage_of
 from autotm.model.machine import GpuManagedMemory
-from autotm.model.plan import GPU_RIVALS, LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, SAVE_ON_CPU, SWAP_ALL, called, repeats
+from autotm.model.plan import LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, SAVE_ON_CPU, SWAP_ALL, called, repeats
 from autotm.model.profile import Profile
 from autotm.model.timeline import Engine
 from autotm.solve.gpu_simulation import Engines, Simulated, fastest, last_forward_kernel, peak_bytes
@@ -497,19 +496,12 @@ class _Sequence:
 
 
 def run_rival(name: str, problem: Problem, managed: GpuManagedMemory) -> Simulated:
-    """The step as a rival makes it, by its name.
-
-    Raises:
-        BadInputError: there is no such rival.
-    """
-    if name not in GPU_RIVALS:
-        raise unknown_name("rival", name, GPU_RIVALS)
-    if name == MANAGED_MEMORY:
-        return run_managed(problem, managed)
-    placing = {
+    """The step as one of `GPU_RIVALS` makes it."""
+    simulations: dict[str, Callable[[Problem], Simulated]] = {
+        MANAGED_MEMORY: lambda problem: run_managed(problem, managed),
         LRU_PAGING: page_tensors,
         SWAP_ALL: swap_everything,
         RECOMPUTE: recompute_segments,
         SAVE_ON_CPU: save_on_cpu,
     }
-    return placing[name](problem)
+    return simulations[name](problem)

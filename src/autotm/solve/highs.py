@@ -114,8 +114,7 @@ class Outcome(StrEnum):
     """How a solve ended."""
 
     CONVERGED = "converged"
-    STOPPED_WITH_SOLUTION = "stopped_with_solution"
-    STOPPED_EMPTY = "stopped_empty"
+    STOPPED = "stopped"
     INFEASIBLE = "infeasible"
     FAILED = "failed"
     HUNG = "hung"
@@ -283,7 +282,7 @@ class Session:
             values = self._solver.getSolution().col_value
             for variable, value in zip(self._matrix.variables, values, strict=True):
                 variable.set_value(value, skip_validation=True)
-        ended = outcome(status, has_solution)
+        ended = outcome(status)
         objective = float(info.objective_function_value) if has_solution else None
         bound = float(info.mip_dual_bound)
         if is_relaxation:
@@ -304,7 +303,7 @@ def mps_of(matrix: Matrix, lp: Untyped) -> bytes:
         return file.read_bytes()
 
 
-def outcome(status: Untyped, has_solution: bool) -> Outcome:
+def outcome(status: Untyped) -> Outcome:
     """The one map from HiGHS's statuses to our outcomes."""
     statuses: Untyped = highspy.HighsModelStatus
     if status in {statuses.kOptimal, statuses.kObjectiveTarget}:
@@ -320,7 +319,7 @@ def outcome(status: Untyped, has_solution: bool) -> Outcome:
         statuses.kUnknown,
     }
     if status in stopped:
-        return Outcome.STOPPED_WITH_SOLUTION if has_solution else Outcome.STOPPED_EMPTY
+        return Outcome.STOPPED
     if status in {statuses.kInfeasible, statuses.kUnboundedOrInfeasible}:
         return Outcome.INFEASIBLE
     return Outcome.FAILED

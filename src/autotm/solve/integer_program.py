@@ -15,6 +15,7 @@ from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session, Solved, require_solved
 from autotm.solve.optimizer import Optimizer, Placement
 from autotm.solve.options import SolveOptions, TimeBudget
+from autotm.solve.prices import certificate_of
 from autotm.solve.problem import Problem
 from autotm.solve.reductions import Reduced, narrow, reduce
 from autotm.solve.relaxation import integral, prices_of, set_limit, start_from
@@ -95,7 +96,7 @@ def _place_sifted(
         reduced = together if len(problems) == 1 else _reduced([problem], choices)
         built = time.perf_counter()
         deadline, end_s = _ends(budget, problem.options)
-        sifted = Sifting(problem, reduced).sift(deadline)
+        sifted = Sifting(problem, reduced, deadline).sift()
         ilp = sifted.ilp if sifted else _ilp_of(reduced, problem)
         session = sifted.session if sifted else _session(ilp, problem.options)
         with PauseGC():
@@ -208,15 +209,12 @@ def _search_all(search: Search, ilp: Formulation, session: Session, deadline: fl
 
 
 def _placement(search: Search, build_s: float, solve_s: float) -> Placement:
-    return Placement(
-        *plan_of(search.best),
-        bound_us=search.bound_us,
-        certificate=search.certificate,
-        status=search.status,
-        build_s=build_s,
-        solve_s=solve_s,
-        solver_bound_us=search.solver_bound_us,
-    )
+    assert search.prices is not None
+    # What the solver claims is stated only where it exceeds what the prices prove.
+    claimed_us = min(search.claimed_us, search.objective_us) if search.claimed_us > search.bound_us else None
+    certificate = certificate_of(search.prices, search.choices.tables)
+    proof = search.bound_us, certificate, search.status
+    return Placement(*plan_of(search.best), *proof, build_s, solve_s, solver_bound_us=claimed_us)
 
 
 def _reduced(problems: Sequence[Problem], choices: Choices) -> Reduced:

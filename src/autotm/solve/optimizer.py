@@ -1,4 +1,4 @@
-"""Base classes of optimizers: they refuse infeasible limits, and check and price the result; some need no search."""
+"""The base of all optimizers: it refuses infeasible limits, and checks and prices what they decide."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from typing import ClassVar
 import pyomo.core as pyo
 
 from autotm.model.cache import CachedPool, PagedPool
-from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of
-from autotm.model.graph import Graph, Tier
 from autotm.model.limit import Limit, counted_by
 from autotm.model.plan import Certificate, Move, Plan, Status, Stay
-from autotm.solve.choices import Choices, flows_in, require_feasible
-from autotm.solve.paging import Fast, PageMap, first_fit, interleaved, preferred
+from autotm.solve.choices import Choices, require_feasible
 from autotm.solve.problem import Problem
-from autotm.solve.recheck import paged_us, price
-from autotm.solve.residencies import Residency, all_slow, stays_and_moves
+from autotm.solve.recheck import cached_us, paged_us, price
 
 
 @dataclass(frozen=True)
@@ -32,24 +28,27 @@ class Placement:
         implementations: the chosen implementation by kernel; other kernels have their default.
         bound_us: proven lower bound on the objective; None where the optimizer has exactly one plan.
         certificate: proof of that bound.
-        solver_bound_us: a higher bound that a solver claims; None where it claims none.
         status: how the search ended.
         build_s, solve_s: seconds spent.
+        solver_bound_us: a higher bound that a solver claims; None where it claims none.
         calls: kernels in the order in which they are called, where some run again.
         offsets: address of each stay, where the optimizer decides addresses.
+        cached, paged: the simulated pool of a step whose memory hardware or Linux manages, and which says its time.
     """
 
     stays: Sequence[Stay]
-    moves: Sequence[Move]
-    implementations: Mapping[int, str]
-    bound_us: float | None
-    certificate: Certificate | None
-    status: Status
-    build_s: float
-    solve_s: float
+    moves: Sequence[Move] = ()
+    implementations: Mapping[int, str] = field(default_factory=dict)
+    bound_us: float | None = None
+    certificate: Certificate | None = None
+    status: Status = Status.NOT_OPTIMIZED
+    build_s: float = 0.0
+    solve_s: float = 0.0
     solver_bound_us: float | None = None
     calls: tuple[int, ...] = ()
     offsets: Mapping[Stay, int] = field(default_factory=dict)
+    cached: CachedPool | None = None
+    paged: PagedPool | None = None
 
 
 class Optimizer(ABC):
@@ -70,8 +69,11 @@ class Optimizer(ABC):
         """Choose a placement; the limit is known to be feasible."""
 
     def place_all(self, problems: Sequence[Problem], choices: Choices) -> Iterator[Placement]:
-        """Choose a placement for each of several problems that differ in their limit only, ascending."""
-        return (self.place(problem, choices) for problem in problems)
+        """Choose a placement for each of several problems that differ in their limit only, ascending; time each."""
+        for problem in problems:
+            started = time.perf_counter()
+            placement = self.place(problem, choices)
+            yield replace(placement, build_s=time.perf_counter() - started)
 
     def program(self, problem: Problem) -> pyo.ConcreteModel | None:
         """The integer program that `place` solves; None where the optimizer or the reductions leave none."""
@@ -85,9 +87,7 @@ class Optimizer(ABC):
             InfeasibleLimitError: what has to be fast exceeds the limit.
             SolverDefectError: the search returned something illegal.
         """
-        choices = self.choices(problem)
-        require_feasible(problem, choices, self.name)
-        return self._plan(problem, self.place(problem, choices))
+        return self.sweep(problem, [problem.limit])[0]
 
     def sweep(self, problem: Problem, limits: Sequence[Limit]) -> tuple[Plan, ...]:
         """A plan for each limit, in the order given; as good as `solve` of each, with shared work done once.
@@ -111,6 +111,10 @@ class Optimizer(ABC):
         implementations = tuple(placement.implementations.get(i, k.implementation) for i, k in enumerate(kernels))
         is_default = all(name == kernel.implementation for name, kernel in zip(implementations, kernels, strict=True))
         configurations, objective_us = price(problem, stays, moves, implementations, self.name, placement.calls)
+        if placement.cached is not None:
+            objective_us = cached_us(problem, placement.cached)
+        if placement.paged is not None:
+            objective_us = paged_us(problem, placement.paged)
         bound_us = objective_us if placement.bound_us is None else min(placement.bound_us, objective_us)
         return Plan(
             graph_hash=hash_of(problem.graph),
@@ -121,7 +125,7 @@ class Optimizer(ABC):
             stays=stays,
             moves=moves,
             implementations=() if is_default else implementations,
-            tabled=problem.tabulation.tabled,
+            tabled=tuple(sorted(problem.tabulation.tabled)),
             configurations=configurations,
             objective_us=objective_us,
             bound_us=bound_us,
@@ -133,168 +137,6 @@ class Optimizer(ABC):
             attempts_s=((placement.build_s, placement.solve_s),),
             calls=placement.calls,
             offsets=tuple(placement.offsets[stay] for stay in stays) if placement.offsets else (),
+            cached=placement.cached,
+            paged=placement.paged,
         )
-
-
-class SingleTier(Optimizer):
-    """The one plan that the flows allow, by default implementations: fast where they must be fast, slow elsewhere."""
-
-    def place(self, problem: Problem, choices: Choices) -> Placement:
-        """State the plan; there is nothing to search."""
-        del problem
-        started = time.perf_counter()
-        stays = []
-        for flow in choices.flows:
-            residency = Residency((True,), ()) if flow.must[0] else all_slow(flow)
-            stays += stays_and_moves(flow, residency)[0]
-        build_s = time.perf_counter() - started
-        return Placement(stays, (), {}, None, None, Status.NOT_OPTIMIZED, build_s, 0.0)
-
-    def _slow_for_life(self, problem: Problem, why: str = "") -> Choices:
-        """Everything in slow memory; `why` ends the message to who asks for a fast tensor.
-
-        Raises:
-            BadInputError: kernels need fast operands, or a tensor is fixed in fast memory.
-        """
-        if problem.options.fast_operands_only:
-            raise BadInputError(f"optimizer '{self.name}': kernels here need fast operands; use 'synchronous'")
-        for tensor, tier in problem.options.fixed.items():
-            if tier is Tier.FAST:
-                raise BadInputError(
-                    f"optimizer '{self.name}': tensor '{tensor}' is fixed in fast memory{why}; use 'static'"
-                )
-        return Choices(flows_in(problem, Tier.SLOW))
-
-
-class PagedPlacement(SingleTier):
-    """A plain step in one pool whose pages an operating system places: the policy is simulated page by page."""
-
-    def choices(self, problem: Problem) -> Choices:
-        """One pool for all tensors.
-
-        Raises:
-            BadInputError: kernels need fast operands, or a tensor is fixed in one memory.
-        """
-        for tensor in problem.options.fixed:
-            raise BadInputError(
-                f"optimizer '{self.name}': tensor '{tensor}' is fixed in one memory, but Linux places pages here; "
-                "use 'static'"
-            )
-        return self._slow_for_life(problem)
-
-    def weights(self, problem: Problem) -> tuple[int, int] | None:
-        """Consecutive pages that are dealt to fast and to slow memory in turn; None to fill fast memory first."""
-        del problem
-        return None
-
-    def pool(self, problem: Problem, offsets: tuple[int, ...], size_bytes: int, pages: PageMap) -> PagedPool:
-        """Where the policy has the pages while the step runs, of which fast memory holds the problem's limit.
-
-        A page stays where it is when it is first touched.
-
-        Args:
-            problem: a problem whose limit is not all of memory.
-            offsets: the address of each stay.
-            size_bytes: size of the pool.
-            pages: pages that the step touches.
-        """
-        fast_pages, weights = problem.limit_bytes // pages.page_bytes, self.weights(problem)
-        fast = preferred(pages, fast_pages) if weights is None else interleaved(pages, fast_pages, weights)
-        return _unmoved(offsets, size_bytes, pages, fast_pages, fast, weights)
-
-    def _plan(self, problem: Problem, placement: Placement) -> Plan:
-        """The plan with its addresses, priced by how many bytes of each operand are in slow pages."""
-        started = time.perf_counter()
-        plan = super()._plan(problem, placement)
-        graph = problem.graph.computed_by(())
-        by_name, size_bytes = first_fit(graph)
-        offsets, pages = tuple(by_name[stay.tensor] for stay in plan.stays), PageMap.of(graph, by_name, size_bytes)
-        # A ratio 0:n is a machine without slow memory.
-        if problem.limit.is_unlimited:
-            paged = _unmoved(offsets, size_bytes, pages, pages.count, preferred(pages, pages.count), None)
-        else:
-            paged = self.pool(problem, offsets, size_bytes, pages)
-        return with_pool(plan, paged_us(problem, paged), started, paged=paged)
-
-
-def _unmoved(
-    offsets: tuple[int, ...],
-    size_bytes: int,
-    pages: PageMap,
-    fast_pages: int,
-    fast: Fast,
-    weights: tuple[int, int] | None,
-) -> PagedPool:
-    """A pool whose pages never move; `fast`, of shape (pages,), says which of them are in fast memory."""
-    slow_bytes = tuple(tuple(each.slow_bytes(fast, pages.page_bytes) for each in touches) for touches in pages.kernels)
-    still = (0,) * len(slow_bytes)
-    return PagedPool(
-        offsets, size_bytes, pages.page_bytes, fast_pages, int(fast.sum()), weights, slow_bytes, still, still, 1, True
-    )
-
-
-def with_pool(
-    plan: Plan, step_us: float, started: float, cached: CachedPool | None = None, paged: PagedPool | None = None
-) -> Plan:
-    """A plan with its simulated pool, on which `step_us` is also the bound; `started` is of `time.perf_counter`."""
-    build_s = plan.build_s + time.perf_counter() - started
-    attempts_s = ((build_s, 0.0),)
-    return replace(
-        plan, objective_us=step_us, bound_us=step_us, build_s=build_s, attempts_s=attempts_s, cached=cached, paged=paged
-    )
-
-
-class Rival(Optimizer):
-    """An existing method for a step that exceeds a GPU's memory: one plan, by a rule that knows no later step.
-
-    The plan may take more fast memory than the limit.
-    """
-
-    def choices(self, problem: Problem) -> Choices:
-        """Return no choices at all, so that no limit is too small.
-
-        Raises:
-            BadInputError: kernels can use slow operands, so this is no GPU; or a tensor is fixed in one memory.
-        """
-        if not problem.options.fast_operands_only:
-            raise BadInputError(f"optimizer '{self.name}': it is what others do on a GPU; use 'synchronous'")
-        for tensor in problem.options.fixed:
-            raise BadInputError(f"optimizer '{self.name}': tensor '{tensor}' is fixed in one memory; use 'static'")
-        return Choices(())
-
-    def place(self, problem: Problem, choices: Choices) -> Placement:
-        """State the plan; there is nothing to search."""
-        del choices
-        started = time.perf_counter()
-        placement = self.rule(problem)
-        return replace(placement, build_s=time.perf_counter() - started)
-
-    @abstractmethod
-    def rule(self, problem: Problem) -> Placement:
-        """Return the placement that the rule decides; `ruled` builds it from stays and moves."""
-
-
-def ruled(
-    graph: Graph,
-    stays: Sequence[Stay],
-    moves: Sequence[Move] = (),
-    calls: tuple[int, ...] = (),
-    offsets: Mapping[Stay, int] | None = None,
-) -> Placement:
-    """Return the placement that a rule decides for `graph`, the step by the implementations that run.
-
-    `calls` and `offsets` are those of `Placement`.
-    """
-    implementations = {index: kernel.implementation for index, kernel in enumerate(graph.kernels)}
-    return Placement(
-        stays,
-        moves,
-        implementations,
-        bound_us=None,
-        certificate=None,
-        status=Status.NOT_OPTIMIZED,
-        build_s=0.0,
-        solve_s=0.0,
-        calls=calls,
-        offsets=offsets or {},
-    )

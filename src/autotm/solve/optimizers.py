@@ -3,62 +3,61 @@
 from __future__ import annotations
 
 import time
-from bisect import insort
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from autotm.layout.packing import Blocks, pack_blocks
 from autotm.model.cache import PagedPool, cached_pool
 from autotm.model.errors import BadInputError
-from autotm.model.graph import ChosenGraph, Tier
-from autotm.model.plan import LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, SWAP_ALL, Move, Plan, Status, Stay
-from autotm.solve.choices import (
-    Choices,
-    Clock,
-    TensorChoices,
-    flows_beside_kernels,
-    flows_by_use,
-    flows_for_life,
-    flows_in,
-)
+from autotm.model.graph import Graph, Tier
+from autotm.model.plan import LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, SWAP_ALL, Move, Stay
+from autotm.solve.choices import Choices, flows_beside_kernels, flows_by_use, flows_for_life, flows_in
 from autotm.solve.gpu_rivals import leanest_of, paging, segmentations, swapping
 from autotm.solve.gpu_simulation import fastest
 from autotm.solve.integer_program import IntegerProgram
-from autotm.solve.optimizer import Optimizer, PagedPlacement, Placement, Rival, SingleTier, ruled, with_pool
-from autotm.solve.paging import Heap, PageMap, StepCosts, balanced, first_fit, interleave_weights
+from autotm.solve.optimizer import Optimizer, Placement
+from autotm.solve.paging import PageMap, StepCosts, at_birth, balanced, first_fit, interleave_weights, unmoved
 from autotm.solve.problem import Problem
-from autotm.solve.recheck import cached_us
+
+
+def _for_life(graph: Graph, tier: Tier) -> list[Stay]:
+    """All that can be placed in one tier, as a plan orders it."""
+    stays = (Stay(one.name, tier, one.live.start, one.live.stop) for one in graph.movable)
+    return sorted(stays, key=lambda stay: stay.order)
+
+
+class SingleTier(Optimizer):
+    """The one plan with every tensor in one tier, by default implementations."""
+
+    tier: ClassVar[Tier] = Tier.SLOW
+
+    def choices(self, problem: Problem) -> Choices:
+        """One tier for life.
+
+        Raises:
+            BadInputError: kernels need fast operands.
+        """
+        if self.tier is Tier.SLOW and problem.options.fast_operands_only:
+            raise BadInputError(f"optimizer '{self.name}': kernels here need fast operands; use 'synchronous'")
+        return Choices(flows_in(problem, self.tier))
+
+    def place(self, problem: Problem, choices: Choices) -> Placement:
+        """State the plan; there is nothing to search."""
+        del choices
+        return Placement(_for_life(problem.graph, self.tier))
 
 
 class AllFast(SingleTier):
     """No slow memory at all: the baseline that slow-downs are relative to."""
 
     name: ClassVar[str] = "all-fast"
-
-    def choices(self, problem: Problem) -> Choices:
-        """Fast for life.
-
-        Raises:
-            BadInputError: a tensor is fixed in slow memory.
-        """
-        for tensor, tier in problem.options.fixed.items():
-            if tier is Tier.SLOW:
-                raise BadInputError(f"optimizer 'all-fast': tensor '{tensor}' is fixed in slow memory; use 'static'")
-        return Choices(flows_in(problem, Tier.FAST))
+    tier: ClassVar[Tier] = Tier.FAST
 
 
 class AllSlow(SingleTier):
     """No fast memory for intermediates: the other end of every curve."""
 
     name: ClassVar[str] = "all-slow"
-
-    def choices(self, problem: Problem) -> Choices:
-        """Slow for life.
-
-        Raises:
-            BadInputError: kernels need fast operands, or a tensor is fixed in fast memory.
-        """
-        return self._slow_for_life(problem)
 
 
 class Static(IntegerProgram):
@@ -92,11 +91,10 @@ class Asynchronous(IntegerProgram):
         Raises:
             BadInputError: asynchronous copies were not measured.
         """
-        clock = Clock(problem.beside)
-        return Choices(flows_beside_kernels(problem, clock), problem.tabulation.tables, clock.kernel_ns)
+        return Choices(flows_beside_kernels(problem), problem.tabulation.tables, problem.beside.kernel_ns)
 
 
-class FirstTouch(Optimizer):
+class FirstTouch(SingleTier):
     """Each tensor goes to fast memory if there is room when it is born, and stays where it is.
 
     What an operating system does with two memory nodes, and AutoTM's baseline (Hildebrand et al., ASPLOS 2020): no
@@ -105,50 +103,13 @@ class FirstTouch(Optimizer):
 
     name: ClassVar[str] = "numa"
 
-    def choices(self, problem: Problem) -> Choices:
-        """One gadget per tensor; kernels keep the implementation they have.
-
-        Raises:
-            BadInputError: kernels need fast operands, which first touch cannot promise.
-        """
-        if problem.options.fast_operands_only:
-            raise BadInputError("optimizer 'numa': kernels here need fast operands; use 'synchronous'")
-        return Choices(flows_for_life(problem, problem.graph.movable))
-
     def place(self, problem: Problem, choices: Choices) -> Placement:
         """Give every tensor its tier when it is born; there is nothing to search."""
-        started, flows = time.perf_counter(), choices.flows
+        del choices
         # A ratio 0:n is no limit: there fragments push nothing out.
-        unlimited = problem.limit.is_unlimited
-        room = sum(flow.size_bytes for flow in flows) if unlimited else problem.limit_bytes
-        stays = [
-            Stay(flow.tensor, Tier.FAST if is_fast else Tier.SLOW, flow.starts[0], flow.stops[0])
-            for flow, is_fast in zip(flows, _first_touch(flows, room), strict=True)
-        ]
-        elapsed_s = time.perf_counter() - started
-        return Placement(stays, (), {}, None, None, Status.NOT_OPTIMIZED, elapsed_s, 0.0)
-
-
-def _first_touch(flows: Sequence[TensorChoices], room_bytes: int) -> list[bool]:
-    """Whether each tensor found room: those that must be fast before the step, the others when they are born."""
-    heap = Heap(room_bytes)
-    is_fast = [False] * len(flows)
-    offsets: dict[int, int] = {}
-    births = sorted(range(len(flows)), key=lambda index: (not flows[index].must[0], flows[index].starts[0]))
-    deaths: list[tuple[int, int]] = []
-    for index in births:
-        flow = flows[index]
-        while deaths and deaths[0][0] <= flow.starts[0] and not flow.must[0]:
-            dead = deaths.pop(0)[1]
-            heap.free(offsets.pop(dead), flows[dead].size_bytes)
-        offset = heap.take_best(flow.size_bytes) if flow.may[0] else None
-        if offset is None and not flow.must[0]:
-            continue
-        is_fast[index] = True
-        if offset is not None:
-            offsets[index] = offset
-            insort(deaths, (flow.stops[0], index))
-    return is_fast
+        fast = at_birth(problem.graph, None if problem.limit.is_unlimited else problem.limit_bytes, best_fit=True)
+        stays = _for_life(problem.graph, Tier.SLOW)
+        return Placement([replace(stay, tier=Tier.FAST) if stay.tensor in fast else stay for stay in stays])
 
 
 class MemoryMode(SingleTier):
@@ -160,33 +121,49 @@ class MemoryMode(SingleTier):
 
     name: ClassVar[str] = "memory-mode"
 
-    def choices(self, problem: Problem) -> Choices:
-        """Slow for life.
-
-        Raises:
-            BadInputError: kernels need fast operands, or a tensor is fixed in fast memory.
-        """
-        return self._slow_for_life(problem, ", which is a cache here")
-
-    def _plan(self, problem: Problem, placement: Placement) -> Plan:
-        """The plan with its addresses, priced by what its kernels miss in the cache."""
-        started = time.perf_counter()
-        plan = super()._plan(problem, placement)
-        graph = problem.graph.computed_by(())
+    def place(self, problem: Problem, choices: Choices) -> Placement:
+        """Give all tensors their addresses, and simulate the cache."""
+        placement, graph = super().place(problem, choices), problem.graph.computed_by(())
         offsets, pool_bytes = first_fit(graph)
         # A ratio 0:n is no limit: there the cache holds the pool, fragments included.
         cache_bytes = None if problem.limit.is_unlimited else problem.limit_bytes
-        cached = cached_pool(graph, offsets, tuple(stay.tensor for stay in plan.stays), pool_bytes, cache_bytes)
-        return with_pool(plan, cached_us(problem, cached), started, cached=cached)
+        names = tuple(stay.tensor for stay in placement.stays)
+        return replace(placement, cached=cached_pool(graph, offsets, names, pool_bytes, cache_bytes))
 
 
-class LinuxPreferred(PagedPlacement):
-    """`MPOL_PREFERRED`: fast memory until it is full, then slow memory; first touch as it really is, by page."""
+class LinuxPreferred(SingleTier):
+    """`MPOL_PREFERRED`: fast memory until it is full, then slow memory; first touch as it really is, by page.
+
+    The base of what else Linux does with a plain step in one pool: each policy is simulated page by page.
+    """
 
     name: ClassVar[str] = "linux-preferred"
 
+    def place(self, problem: Problem, choices: Choices) -> Placement:
+        """Give all tensors their addresses, and simulate where the pages are."""
+        placement, graph = super().place(problem, choices), problem.graph.computed_by(())
+        by_name, size_bytes = first_fit(graph)
+        pages = PageMap.of(graph, by_name, size_bytes)
+        # A ratio 0:n is a machine without slow memory.
+        is_unlimited = problem.limit.is_unlimited
+        pool = unmoved(pages, pages.count, None) if is_unlimited else self.pool(problem, pages)
+        offsets = tuple(by_name[stay.tensor] for stay in placement.stays)
+        return replace(placement, paged=replace(pool, offsets=offsets, size_bytes=size_bytes))
 
-class LinuxInterleave(PagedPlacement):
+    def weights(self, problem: Problem) -> tuple[int, int] | None:
+        """Consecutive pages that are dealt to fast and to slow memory in turn; None to fill fast memory first."""
+        del problem
+        return None
+
+    def pool(self, problem: Problem, pages: PageMap) -> PagedPool:
+        """A pool, without addresses, of whose pages fast memory holds the problem's limit.
+
+        A page stays where it is when it is first touched.
+        """
+        return unmoved(pages, problem.limit_bytes // pages.page_bytes, self.weights(problem))
+
+
+class LinuxInterleave(LinuxPreferred):
     """`MPOL_INTERLEAVE`: pages alternate between both memories while there is room in both."""
 
     name: ClassVar[str] = "linux-interleave"
@@ -197,7 +174,7 @@ class LinuxInterleave(PagedPlacement):
         return 1, 1
 
 
-class LinuxWeightedInterleave(PagedPlacement):
+class LinuxWeightedInterleave(LinuxPreferred):
     """`MPOL_WEIGHTED_INTERLEAVE`: the same, by weights that Linux makes from the bandwidths of both memories.
 
     It takes these from the firmware; here they are as calibrated: copies within fast memory, and of copies out of and
@@ -224,17 +201,36 @@ class LinuxWeightedInterleave(PagedPlacement):
         )
 
 
-class LinuxBalancing(PagedPlacement):
+class LinuxBalancing(LinuxPreferred):
     """`numa_balancing` 2 with `demotion_enabled`: touched pages move to fast memory, long unused ones away."""
 
     name: ClassVar[str] = "linux-balancing"
 
-    def pool(self, problem: Problem, offsets: tuple[int, ...], size_bytes: int, pages: PageMap) -> PagedPool:
+    def pool(self, problem: Problem, pages: PageMap) -> PagedPool:
         """Where pages are, on average over the steps, once the time of a step is steady."""
-        fast_pages = problem.limit_bytes // pages.page_bytes
         costs = StepCosts.of(problem, problem.graph.computed_by(()))
-        averages = balanced(pages, fast_pages, costs, problem.options.seed)
-        return PagedPool(offsets, size_bytes, pages.page_bytes, fast_pages, weights=None, **averages._asdict())
+        return balanced(pages, problem.limit_bytes // pages.page_bytes, costs, problem.options.seed)
+
+
+class Rival(Optimizer):
+    """An existing method for a step that exceeds a GPU's memory: one plan, by a rule that knows no later step.
+
+    The plan may take more fast memory than the limit.
+    """
+
+    def choices(self, problem: Problem) -> Choices:
+        """Return no choices at all, so that no limit is too small.
+
+        Raises:
+            BadInputError: kernels can use slow operands, so this is no GPU.
+        """
+        if not problem.options.fast_operands_only:
+            raise BadInputError(f"optimizer '{self.name}': it is what others do on a GPU; use 'synchronous'")
+        return Choices(())
+
+
+def _implementations(graph: Graph) -> dict[int, str]:
+    return {index: kernel.implementation for index, kernel in enumerate(graph.kernels)}
 
 
 class ManagedMemory(Rival):
@@ -246,12 +242,13 @@ class ManagedMemory(Rival):
 
     name: ClassVar[str] = MANAGED_MEMORY
 
-    def rule(self, problem: Problem) -> Placement:
+    def place(self, problem: Problem, choices: Choices) -> Placement:
         """Every tensor for life."""
+        del choices
         graph = fastest(problem)
-        offsets, _ = first_fit(graph)
-        stays = {one.name: Stay(one.name, Tier.FAST, one.live.start, one.live.stop) for one in graph.movable}
-        return ruled(graph, list(stays.values()), offsets={stays[name]: offset for name, offset in offsets.items()})
+        offsets, stays = first_fit(graph)[0], _for_life(graph, Tier.FAST)
+        addresses = {stay: offsets[stay.tensor] for stay in stays}
+        return Placement(stays, (), _implementations(graph), offsets=addresses)
 
 
 class LruPaging(Rival):
@@ -262,8 +259,9 @@ class LruPaging(Rival):
 
     name: ClassVar[str] = LRU_PAGING
 
-    def rule(self, problem: Problem) -> Placement:
+    def place(self, problem: Problem, choices: Choices) -> Placement:
         """A stay in fast memory for each time on the device; one in slow memory from the only write to it on."""
+        del choices
         graph = fastest(problem)
         since = {tensor.name: tensor.live.start for tensor in graph.movable if tensor.held}
         stays: list[Stay] = []
@@ -281,7 +279,7 @@ class LruPaging(Rival):
                 if graph.by_name[name].live.stop == done.kernel + 1 and not graph.by_name[name].held
             ]
         stays += [Stay(name, Tier.FAST, start, graph.by_name[name].live.stop) for name, start in since.items()]
-        return ruled(graph, stays, moves)
+        return Placement(stays, moves, _implementations(graph))
 
 
 class SwapAll(Rival):
@@ -293,8 +291,9 @@ class SwapAll(Rival):
 
     name: ClassVar[str] = SWAP_ALL
 
-    def rule(self, problem: Problem) -> Placement:
+    def place(self, problem: Problem, choices: Choices) -> Placement:
         """A trip to slow memory for every feature map."""
+        del choices
         graph = fastest(problem)
         gone: dict[str, int] = {}
         stays: list[Stay] = []
@@ -315,7 +314,7 @@ class SwapAll(Rival):
                 stays.append(Stay(name, Tier.FAST, index, live.stop))
         home = (tensor for tensor in graph.movable if tensor.name not in away)
         stays += [Stay(tensor.name, Tier.FAST, tensor.live.start, tensor.live.stop) for tensor in home]
-        return ruled(graph, stays, moves)
+        return Placement(stays, moves, _implementations(graph))
 
 
 class Recompute(Rival):
@@ -327,24 +326,21 @@ class Recompute(Rival):
 
     name: ClassVar[str] = RECOMPUTE
 
-    def rule(self, problem: Problem) -> Placement:
+    def place(self, problem: Problem, choices: Choices) -> Placement:
         """A stay for every tensor, and for every one that is computed again."""
+        del choices
         graph, profile = fastest(problem), problem.profile
         end_s = time.perf_counter() + problem.options.time_limit_s
         limit_bytes = None if problem.limit.is_unlimited else problem.limit_bytes
         tried = list(segmentations(graph))
         for one in sorted(tried, key=lambda each: (each.repeated_us(profile), each.count)):
             if limit_bytes is None or one.most_bytes <= limit_bytes:
-                stays = _stays_for_life(one.step)
+                stays = _for_life(one.step, Tier.FAST)
                 blocks = Blocks.of(one.step, stays)
                 offsets = pack_blocks(blocks, limit_bytes, end_s)
                 if limit_bytes is None or blocks.height(offsets) <= limit_bytes:
                     by_stay = dict(zip(stays, offsets.tolist(), strict=True))
-                    return ruled(graph, stays, calls=one.calls, offsets=by_stay)
+                    return Placement(stays, (), _implementations(graph), calls=one.calls, offsets=by_stay)
         leanest = leanest_of(tried)
-        return ruled(graph, _stays_for_life(leanest.step), calls=leanest.calls)
-
-
-def _stays_for_life(step: ChosenGraph) -> list[Stay]:
-    stays = (Stay(one.name, Tier.FAST, one.live.start, one.live.stop) for one in step.movable)
-    return sorted(stays, key=lambda stay: stay.order)
+        stays = _for_life(leanest.step, Tier.FAST)
+        return Placement(stays, (), _implementations(graph), calls=leanest.calls)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from autotm.model.errors import BadInputError
-from autotm.model.graph import Tier
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,6 @@ class SolveOptions:
         additive_tolerance: a kernel that was measured in full is read additively where that misses no configuration by
             more than this share of its all-fast time; slow operands of its implementations may differ as much.
         fast_operands_only: kernels cannot use slow operands (GPUs): tensors are slow between kernels only.
-        fixed: movable tensors that must spend their whole life in one tier.
     """
 
     gap: float = 1e-3
@@ -35,7 +33,6 @@ class SolveOptions:
     seed: int = 0
     additive_tolerance: float = 0.02
     fast_operands_only: bool = False
-    fixed: Mapping[str, Tier] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.gap < 1:

@@ -7,11 +7,11 @@ from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from autotm.model.cache import PagedPool
 from autotm.model.graph import ChosenGraph, Graph, Kernel, configuration, slow_traffic
 from autotm.solve.problem import Problem
 
@@ -22,17 +22,12 @@ class Heap:
     def __init__(self, size_bytes: int) -> None:
         self._free = [(0, size_bytes)] if size_bytes else []
 
-    def take_best(self, size_bytes: int) -> int | None:
-        """A block in the smallest stretch that is large enough; None where there is none."""
-        fitting = [(end - start, start, end) for start, end in self._free if end - start >= size_bytes]
-        return self._take(size_bytes, *min(fitting)[1:]) if fitting else None
-
-    def take_first(self, size_bytes: int) -> int | None:
-        """A block in the lowest stretch that is large enough; None where there is none."""
-        fitting = next(((start, end) for start, end in self._free if end - start >= size_bytes), None)
-        return self._take(size_bytes, *fitting) if fitting else None
-
-    def _take(self, size_bytes: int, start: int, end: int) -> int:
+    def take(self, size_bytes: int, *, best_fit: bool) -> int | None:
+        """A block in the smallest stretch that is large enough (`best_fit`) or in the lowest; None if there is none."""
+        fitting = [stretch for stretch in self._free if stretch[1] - stretch[0] >= size_bytes]
+        if not fitting:
+            return None
+        start, end = min(fitting, key=lambda stretch: stretch[1] - stretch[0]) if best_fit else fitting[0]
         self._free.remove((start, end))
         if start + size_bytes < end:
             insort(self._free, (start + size_bytes, end))
@@ -49,26 +44,29 @@ class Heap:
         insort(self._free, (before[0] if before else start, after[1] if after else end))
 
 
-def first_fit(graph: Graph) -> tuple[dict[str, int], int]:
-    """An offset for every movable tensor, and the bytes that they take: first fit in execution order, as nGraph did.
+def at_birth(graph: Graph, room_bytes: int | None = None, *, best_fit: bool = False) -> dict[str, int]:
+    """An offset for every movable tensor that finds room when it is born; without `room_bytes`, all do.
 
-    Each takes the lowest room that there is when it is born, and gives it back when the last kernel to use it is done.
+    The last kernel to use a tensor gives its room back.
     """
     births = sorted(graph.movable, key=lambda tensor: tensor.live.start)
-    heap = Heap(sum(tensor.allocated_bytes for tensor in births))
+    heap = Heap(sum(tensor.allocated_bytes for tensor in births) if room_bytes is None else room_bytes)
     offsets: dict[str, int] = {}
     deaths: list[tuple[int, int, int]] = []
-    top = 0
     for tensor in births:
         while deaths and deaths[0][0] <= tensor.live.start:
-            _, start, size_bytes = deaths.pop(0)
-            heap.free(start, size_bytes)
-        offset = heap.take_first(tensor.allocated_bytes)
-        assert offset is not None, "the heap has room for all tensors at once"
-        offsets[tensor.name] = offset
-        top = max(top, offset + tensor.allocated_bytes)
-        insort(deaths, (tensor.live.stop, offset, tensor.allocated_bytes))
-    return offsets, top
+            heap.free(*deaths.pop(0)[1:])
+        offset = heap.take(tensor.allocated_bytes, best_fit=best_fit)
+        if offset is not None:
+            offsets[tensor.name] = offset
+            insort(deaths, (tensor.live.stop, offset, tensor.allocated_bytes))
+    return offsets
+
+
+def first_fit(graph: Graph) -> tuple[dict[str, int], int]:
+    """An offset for every movable tensor, and the bytes that they take: first fit in execution order, as nGraph did."""
+    offsets = at_birth(graph)
+    return offsets, max((offsets[one.name] + one.allocated_bytes for one in graph.movable), default=0)
 
 
 PAGE_BYTES = 4096
@@ -204,6 +202,16 @@ def interleaved(pages: PageMap, fast_pages: int, weights: tuple[int, int]) -> Fa
     return fast
 
 
+def unmoved(pages: PageMap, fast_pages: int, weights: tuple[int, int] | None) -> PagedPool:
+    """A pool, without addresses, whose pages never move: dealt by weights, or in fast memory until that is full."""
+    fast = preferred(pages, fast_pages) if weights is None else interleaved(pages, fast_pages, weights)
+    slow_bytes = tuple(tuple(each.slow_bytes(fast, pages.page_bytes) for each in touches) for touches in pages.kernels)
+    still = (0,) * len(slow_bytes)
+    return PagedPool(
+        (), 0, pages.page_bytes, fast_pages, int(fast.sum()), weights, slow_bytes, still, still, 1, is_steady=True
+    )
+
+
 def interleave_weights(fast_bytes_per_s: float, slow_bytes_per_s: float) -> tuple[int, int]:
     """The weights that Linux 6.16 sets for two nodes of these bandwidths (`reduce_interleave_weights`).
 
@@ -326,17 +334,6 @@ class _Window:
     @property
     def mean_us(self) -> float:
         return self.step_us / self.steps
-
-
-class BalancedPages(NamedTuple):
-    """Means over the last window of steps, bytes by kernel, and how it came to that; fields as of `PagedPool`."""
-
-    slow_bytes: tuple[tuple[int, ...], ...]
-    promoted_bytes: tuple[int, ...]
-    demoted_bytes: tuple[int, ...]
-    most_fast_pages: int
-    steps: int
-    is_steady: bool
 
 
 class Balancing:
@@ -476,8 +473,11 @@ class Balancing:
         return wanted
 
 
-def balanced(pages: PageMap, fast_pages: int, costs: StepCosts, seed: int) -> BalancedPages:
-    """Run the step until its time is steady: two windows of steps in a row that differ by at most 1 %."""
+def balanced(pages: PageMap, fast_pages: int, costs: StepCosts, seed: int) -> PagedPool:
+    """Run the step until its time is steady: two windows of steps in a row that differ by at most 1 %.
+
+    Returns a pool without addresses.
+    """
     running, steps, before_us = Balancing(pages, fast_pages, costs, seed), 0, math.inf
     for _ in range(_MOST_WINDOWS):
         window = running.window()
@@ -486,11 +486,11 @@ def balanced(pages: PageMap, fast_pages: int, costs: StepCosts, seed: int) -> Ba
         if is_steady:
             break
         before_us = window.mean_us
-    return BalancedPages(
+    return PagedPool(
+        *((), 0, pages.page_bytes, fast_pages, running.most_fast_pages, None),
         tuple(tuple(np.floor(each / window.steps).astype(np.int64).tolist()) for each in window.slow),
         tuple(np.round(window.promoted / window.steps).astype(np.int64).tolist()),
         tuple(np.round(window.demoted / window.steps).astype(np.int64).tolist()),
-        running.most_fast_pages,
         steps,
         is_steady,
     )

@@ -34,7 +34,6 @@ def solve(
     optimizer: str,
     limit: Limit,
     options: SolveOptions | None = None,
-    packing: StepPacking | None = None,
 ) -> Plan:
     """Place the step's tensors within the limit.
 
@@ -45,8 +44,6 @@ def solve(
         optimizer: one of `optimizer_names()`.
         limit: the fast-memory budget.
         options: gap, time limit, threads, seed, and restrictions of the machine.
-        packing: tells which stays cannot have addresses together, for as long as the search that avoids them is worth
-            its time; the last plan may still have such stays.
 
     Returns:
         A plan that keeps the limit, with its proven bound and gap.
@@ -56,31 +53,7 @@ def solve(
         InfeasibleLimitError: the restrictions need more fast memory than the limit.
         AutotmError: the profile lacks a time, or HiGHS failed.
     """
-    problem = Problem(graph, profile, links, limit, options or SolveOptions(), packing)
-    return optimizer_named(optimizer).solve(problem)
-
-
-def sweep(
-    graph: CountedGraph,
-    profile: Profile,
-    links: Links,
-    optimizer: str,
-    limits: Sequence[Limit],
-    options: SolveOptions | None = None,
-    packing: StepPacking | None = None,
-) -> tuple[Plan, ...]:
-    """As `solve` for each of several limits, which share one model; `options` hold for each limit.
-
-    Each plan is as good as `solve` makes it, though not always the same one, and none is slower than one for less fast
-    memory.
-
-    Raises:
-        as `solve`, before anything is solved where one limit is infeasible.
-    """
-    if not limits:
-        return ()
-    problem = Problem(graph, profile, links, limits[0], options or SolveOptions(), packing)
-    return optimizer_named(optimizer).sweep(problem, limits)
+    return optimizer_named(optimizer).solve(Problem(graph, profile, links, limit, options or SolveOptions()))
 
 
 def optimizer_named(name: str) -> Optimizer:
@@ -145,6 +118,8 @@ def sweep_and_pack(
 ) -> Iterator[tuple[Plan, Layout]]:
     """As `solve_and_pack` for each limit, from plans that share one model, within `options.sweep_s` for all of them.
 
+    Before offsets are considered, no plan is slower than one for less fast memory.
+
     Raises:
         as `solve_and_pack`.
     """
@@ -152,25 +127,23 @@ def sweep_and_pack(
     # need more than the limit, a smaller limit is solved for.
     packing, options, begun = StepPacking(graph), options or SolveOptions(), time.perf_counter()
     solving = replace(options, sweep_s=_SOLVING * options.sweep_s)
-    plans = sweep(graph, profile, links, optimizer, limits, solving, packing)
+    problem, method = Problem(graph, profile, links, limits[0], solving, packing), optimizer_named(optimizer)
+    plans = method.sweep(problem, limits)
     budget = TimeBudget(options.sweep_s, len(limits), begun)
+    fitted = _rival if optimizer in RUN_RIVALS else _fitted
     for first in plans:
         allowed_s = budget.next_s()
         packing.end_s = time.perf_counter() + allowed_s
-        again = replace(options, sweep_s=allowed_s)
-        fitted = _rival if first.optimizer in RUN_RIVALS else _fitted
-        yield fitted(graph, profile, links, first, again, packing)
+        yield fitted(method, problem.at(first.limit, replace(options, sweep_s=allowed_s)), packing, first)
 
 
-def _fitted(
-    graph: CountedGraph, profile: Profile, links: Links, first: Plan, options: SolveOptions, packing: StepPacking
-) -> tuple[Plan, Layout]:
+def _fitted(method: Optimizer, problem: Problem, packing: StepPacking, first: Plan) -> tuple[Plan, Layout]:
     """The first plan if its offsets keep the limit, else one for a smaller limit whose offsets do.
 
     A plan within the asked gap of the smaller limit's bound may be outside that of the first; it is then searched once
     more, closer.
     """
-    plan, layout = _packed(graph, first, packing)
+    plan, layout = _packed(problem.graph, first, packing)
     attempts, margin, limit_bytes = first.attempts_s, _FIRST_MARGIN, first.dram_limit_bytes
     while not fits(first, layout):
         if not limit_bytes:
@@ -178,12 +151,13 @@ def _fitted(
         excess, limit_bytes = layout.fast_bytes - first.dram_limit_bytes, _less(first.dram_limit_bytes, margin)
         log.info("packing needs %d bytes more than the limit; solving again for %d bytes", excess, limit_bytes)
         try:
-            plan = solve(graph, profile, links, first.optimizer, Limit(size_bytes=limit_bytes), options, packing)
+            plan = method.solve(problem.at(Limit(size_bytes=limit_bytes)))
         except InfeasibleLimitError as error:
             raise _unpackable(first, layout, f"a smaller limit is infeasible: {error}") from None
-        plan, layout = _packed(graph, plan, packing)
+        plan, layout = _packed(problem.graph, plan, packing)
         attempts += plan.attempts_s
         margin *= _FURTHER
+    options = problem.options
     asked = _as_asked(first, plan, attempts, options.gap)
     # The gap to its own bound at which a plan would be within the asked one of the first attempt's. None is positive
     # where no search at the smaller limit could prove it.
@@ -191,34 +165,31 @@ def _fitted(
     has_ended_well = plan.status in {Status.OPTIMAL, Status.WITHIN_GAP}
     if asked.status is Status.ABOVE_GAP and has_ended_well and closer > 0:
         log.info("the plan that fits is %.3g %% from the bound; solving again for less", 100 * asked.gap)
-        limit = Limit(size_bytes=limit_bytes)
-        again = solve(graph, profile, links, first.optimizer, limit, replace(options, gap=closer), packing)
+        again = method.solve(problem.at(Limit(size_bytes=limit_bytes), replace(options, gap=closer)))
         attempts += again.attempts_s
-        again, packed = _packed(graph, again, packing)
+        again, packed = _packed(problem.graph, again, packing)
         if again.objective_us < plan.objective_us and fits(first, packed):
             plan, layout = again, packed
         asked = _as_asked(first, plan, attempts, options.gap)
     return asked, layout
 
 
-def _rival(
-    graph: CountedGraph, profile: Profile, links: Links, first: Plan, options: SolveOptions, packing: StepPacking
-) -> tuple[Plan, Layout]:
+def _rival(method: Optimizer, problem: Problem, packing: StepPacking, first: Plan) -> tuple[Plan, Layout]:
     """The first plan, whether or not its offsets keep the limit; of paging, one that has less memory, if its do.
 
     Paging counts bytes, and knows of no holes between them; an allocator keeps some memory back for these.
     """
-    packing.end_s = min(packing.end_s, time.perf_counter() + options.time_limit_s)
-    plan, layout = kept = _packed(graph, first, packing)
+    packing.end_s = min(packing.end_s, time.perf_counter() + problem.options.time_limit_s)
+    plan, layout = with_holes = _packed(problem.graph, first, packing)
     attempts, margin = first.attempts_s, _PAGING_MARGIN
     while first.optimizer == LRU_PAGING and not fits(first, layout):
         if margin >= 1:
-            return kept
+            return with_holes
         limit = Limit(size_bytes=_less(first.dram_limit_bytes, margin))
-        plan, layout = _packed(graph, solve(graph, profile, links, first.optimizer, limit, options, packing), packing)
+        plan, layout = _packed(problem.graph, method.solve(problem.at(limit)), packing)
         attempts += plan.attempts_s
         margin *= _FURTHER
-    return _as_asked(first, plan, attempts, options.gap), layout
+    return _as_asked(first, plan, attempts, problem.options.gap), layout
 
 
 def _less(limit_bytes: int, share: float) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import accumulate
+
+import numpy as np
 
 from autotm.model.cache import CachedPool, PagedPool, amplified_bytes
 from autotm.model.graph import ChosenGraph, Configuration, Tier, configuration
@@ -24,8 +25,8 @@ def price(
     stays: Sequence[Stay],
     moves: Sequence[Move],
     implementations: Sequence[str],
-    optimizer: str = "",
-    calls: Sequence[int] = (),
+    optimizer: str,
+    calls: Sequence[int],
 ) -> tuple[tuple[Configuration, ...], float]:
     """The configuration of every call and the predicted step time in microseconds; `calls` as of a plan.
 
@@ -99,7 +100,7 @@ def _kernel_us(problem: Problem, graph: ChosenGraph, index: int, kernel: int, sl
     adds to the default implementation.
     """
     profile, chosen, default = problem.profile, graph.kernels[index], problem.graph.kernels[kernel]
-    if kernel in problem.tabled:
+    if kernel in problem.tabulation.tabled:
         return profile.time_us(graph, chosen, slow)
     workspaces = {operand.tensor for operand in chosen.workspaces}
     additive_us = sum(
@@ -157,7 +158,7 @@ def _slow_operands(problem: Problem, graph: ChosenGraph, held: _Held, index: int
     for name in graph.slots_of(graph.kernels[index]):
         if held.during(name, Tier.FAST, index):
             continue
-        if problem.options.fast_operands_only and name not in problem.options.fixed:
+        if problem.options.fast_operands_only:
             raise SolverDefectError(f"'{name}' is not fast at kernel {index}, where it has to be")
         if not held.during(name, Tier.SLOW, index):
             raise SolverDefectError(f"'{name}' is in no memory at kernel {index}")
@@ -166,12 +167,11 @@ def _slow_operands(problem: Problem, graph: ChosenGraph, held: _Held, index: int
 
 
 def _require_capacity(problem: Problem, graph: ChosenGraph, stays: Sequence[Stay]) -> None:
-    change = [0] * (len(graph.kernels) + 1)
+    change = np.zeros(len(graph.kernels) + 1, np.int64)
     for stay in stays:
         if stay.tier is Tier.FAST:
-            size = graph.by_name[stay.tensor].allocated_bytes
-            change[stay.start] += size
-            change[stay.end] -= size
-    for index, used in enumerate(accumulate(change)):
-        if used > problem.limit_bytes:
-            raise SolverDefectError(f"{used} bytes are fast at kernel {index}, the limit is {problem.limit_bytes}")
+            change[[stay.start, stay.end]] += np.array((1, -1)) * graph.by_name[stay.tensor].allocated_bytes
+    used = change[:-1].cumsum()
+    if used.max(initial=0) > problem.limit_bytes:
+        kernel, limit = int(used.argmax()), problem.limit_bytes
+        raise SolverDefectError(f"{used[kernel]} bytes are fast at kernel {kernel}, the limit is {limit}")

@@ -129,8 +129,9 @@ def _by_itself(choices: Choices, index: int) -> Residency | None:
     """(P4) The cheapest residency where memory is free; None where it shares more than memory."""
     flow = choices.flows[index]
     if not choices.ties[index] and not any(flow.out + flow.back):
-        free = [0.0] * len(flow)
-        return best_residency(flow, Charges.blocking(flow, flow.slow_us, free, free))
+        free, gaps = [0.0] * len(flow), len(flow) - 1
+        blocking = [(flow.write_us, None)] * gaps, [(flow.read_us, None)] * gaps
+        return best_residency(flow, Charges(flow.slow_us, free, free, *blocking))
     always = all(flow.may) and all(flow.may_between) and min(choices.least_us[index]) >= 0
     return by_blocking_moves((True,) * len(flow), (True,) * (len(flow) - 1)) if always else None
 

@@ -143,14 +143,6 @@ class Charges:
     out: Sequence[PricedCopy]
     back: Sequence[PricedCopy]
 
-    @classmethod
-    def blocking(
-        cls, flow: TensorChoices, slow_us: Sequence[float], fast_us: Sequence[float], between_us: Sequence[float]
-    ) -> Charges:
-        """Build charges with blocking copies only."""
-        gaps = len(flow) - 1
-        return cls(slow_us, fast_us, between_us, [(flow.write_us, None)] * gaps, [(flow.read_us, None)] * gaps)
-
 
 def best_residency(flow: TensorChoices, charges: Charges) -> Residency:
     """The cheapest residency, by dynamic programming over the flow's gadgets.
@@ -215,8 +207,6 @@ Flags = npt.NDArray[np.bool_]
 _NOTHING: Mapping[str, Floats] = {}
 _NEVER = 1e18
 """A cost that no residency takes; finite, so that differences stay numbers."""
-_MIX = 6364136223846793005
-"""Odd, large: products of small numbers with it differ in most bits (Knuth's MMIX generator)."""
 
 
 @dataclass(frozen=True)
@@ -266,14 +256,12 @@ class CheapestResidencies:
         used_bytes: (kernels,) bytes that all of them hold in fast memory.
         fast, between: by gadget k, whether the flows that have one are fast there, and over the gap before; in the
             order of `PricedResidencies.order`.
-        signature: (flows,) different for different residencies of a flow.
     """
 
     cost_us: Floats
     used_bytes: Ints
     fast: Sequence[Flags]
     between: Sequence[Flags]
-    signature: Ints
 
 
 class PricedResidencies:
@@ -344,8 +332,14 @@ class PricedResidencies:
             self.used_bytes(first, from_first) + self.used_bytes(second, ~from_first),
             mix(first.fast, second.fast),
             mix(first.between, second.between),
-            np.where(from_first, first.signature, second.signature),
         )
+
+    def differ(self, first: CheapestResidencies, second: CheapestResidencies) -> Flags:
+        """(flows,) Whether the residencies of each are different."""
+        differ = np.zeros(len(self.order), bool)
+        for some, others in zip([*first.fast, *first.between], [*second.fast, *second.between], strict=True):
+            differ[: len(some)] |= some != others
+        return self._in_order(differ)
 
     def holding_us(self, cheapest: CheapestResidencies, prices_us_per_byte: Floats) -> Floats:
         """(flows,) Compute the holding cost of those residencies at these prices."""
@@ -416,7 +410,6 @@ class PricedResidencies:
 
     def _cheapest(self, cost_us: Floats, states: Ints, codes: Sequence[npt.NDArray[np.int8]]) -> CheapestResidencies:
         change = np.zeros(self._kernels + 1)
-        signature = states + 1
         fast, between = [], []
         for k in range(len(self._gadgets) - 1, -1, -1):
             gadget = self._gadgets[k]
@@ -430,9 +423,8 @@ class PricedResidencies:
                 stayed = code % 2 == 1
                 self._hold(change, stayed, gadget.gap_starts, gadget.starts)
                 states[:count] = code // 2
-                signature[:count] = signature[:count] * _MIX + code + 1
             between.append(stayed)
-        return CheapestResidencies(cost_us, _summed(change), fast[::-1], between[::-1], self._in_order(signature))
+        return CheapestResidencies(cost_us, _summed(change), fast[::-1], between[::-1])
 
     def _hold(self, change: Floats, which: Flags, starts: Ints, stops: Ints) -> None:
         sizes = self._sizes[: len(which)][which]

@@ -15,14 +15,14 @@ import pyomo.core as pyo
 
 from autotm.layout.packing import Addresses, StepPacking
 from autotm.model.graph import Tier
-from autotm.model.plan import Certificate, Move, Status, Stay
+from autotm.model.plan import Move, Status, Stay
 from autotm.solve.choices import Choices
 from autotm.solve.cuts import Cuts
 from autotm.solve.formulation import Formulation, Variable, kept_copied, linear, lookup
 from autotm.solve.highs import Outcome, Session, Solved
 from autotm.solve.local_search import eject, refine
 from autotm.solve.plans import Conflicts, Member, PlanBuilder, holds
-from autotm.solve.prices import Lagrangian, Priced, Prices, certificate_of
+from autotm.solve.prices import Lagrangian, Priced, Prices
 from autotm.solve.problem import Problem
 from autotm.solve.reductions import Reduced
 from autotm.solve.relaxation import integral, prices_of, variables_of
@@ -121,17 +121,6 @@ class Search:
             return
         refine(self.best, self.priced, deadline_s, self.target_us, self.problem.options.seed)
         self.objective_us = self.problem.base_us + self.best.cost_us
-
-    @property
-    def solver_bound_us(self) -> float | None:
-        """The bound that the solver claims, where it is higher than the proven one; else None."""
-        return min(self.claimed_us, self.objective_us) if self.claimed_us > self.bound_us else None
-
-    @property
-    def certificate(self) -> Certificate:
-        """The certificate that proves the bound."""
-        assert self.prices is not None
-        return certificate_of(self.prices, self.choices.tables)
 
     @cached_property
     def lagrangian(self) -> Lagrangian:

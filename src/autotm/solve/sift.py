@@ -92,9 +92,10 @@ class Sifting:
     Args:
         problem: what is asked.
         reduced: the same, exactly reduced; moves are blocking.
+        deadline: the reading of `time.perf_counter` at which sifting ends early, with prices that prove less.
     """
 
-    def __init__(self, problem: Problem, reduced: Reduced) -> None:
+    def __init__(self, problem: Problem, reduced: Reduced, deadline: float) -> None:
         self._problem = problem
         self._reduced = reduced
         self._kernels = len(problem.graph.kernels)
@@ -102,7 +103,7 @@ class Sifting:
         self._open = [index for index in range(len(flows)) if index not in reduced.decided and not ties[index]]
         self._flows = [flows[index] for index in self._open]
         self._priced_residencies = PricedResidencies(self._flows, reduced.limit_bytes, self._kernels)
-        self._deadline = math.inf
+        self._deadline = deadline
         self._room: Ints = np.full(self._kernels, reduced.limit_bytes, np.int64)
         for index, residency in reduced.decided.items():
             occupy(self._room, flows[index], residency, -1)
@@ -110,12 +111,8 @@ class Sifting:
     def __len__(self) -> int:
         return len(self._open)
 
-    def sift(self, deadline: float) -> Relaxed | None:
-        """The relaxation of what is in doubt; None where HiGHS did not solve one.
-
-        Ends early when `time.perf_counter` reaches `deadline`, with prices that prove less.
-        """
-        self._deadline = deadline
+    def sift(self) -> Relaxed | None:
+        """The relaxation of what is in doubt; None where HiGHS did not solve one."""
         # What is here already stays: no need to look through all of it whenever a model is collected.
         gc.freeze()
         try:
@@ -182,7 +179,7 @@ class Sifting:
         priced_residencies, (low, high) = self._priced_residencies, (factor * prices for factor in _FACTORS)
         greedy, frugal = priced_residencies.cheapest(low), priced_residencies.cheapest(high)
         lots = np.random.default_rng(self._problem.options.seed).random(len(self))
-        lots[greedy.signature == frugal.signature] = -math.inf
+        lots[~priced_residencies.differ(greedy, frugal)] = -math.inf
         last, step = 0.0, 0.5
         for _ in range(_HALVINGS):
             holds = lots < last + step
