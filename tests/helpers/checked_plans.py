@@ -44,7 +44,7 @@ def swept(case: Case, optimizer: str, limits: Sequence[Limit], options: SolveOpt
 def forced(case: Case, optimizer: str, limit: Limit, options: SolveOptions, tiers: Mapping[str, Tier]) -> Plan:
     """The plan with some tensors in one tier for life; not checked, since its bound holds for such plans only."""
 
-    class Forced(type(optimizer_named(optimizer))):  # type: ignore[misc]
+    class Forced(type(optimizer_named(optimizer))):
         def choices(self, problem: Problem) -> Choices:
             choices: Choices = super().choices(problem)
             fixed = {(flow.tensor, tier): flow for tier in Tier for flow in flows_in(problem, tier)}

@@ -86,6 +86,11 @@ class StepBuilder:
             )
         )
 
+    def update(self, inputs: list[str], new: str, old: str) -> None:
+        """A kernel that replaces an argument."""
+        self.kernel(inputs, {new: self.shapes[old]}, role=Role.RESULT)
+        self.aliases[new] = old
+
     def chain(self, layers: int, elements: int) -> None:
         """Layers, a loss and gradients: layer i writes `ti`, which the next layer and gradient kernel `gi` read."""
         for layer in range(layers):
@@ -145,8 +150,7 @@ def random_case(
         workspaces = {f"w{index}": draw.randint(1, max_elements)} if draw.random() < 0.3 else {}
         builder.kernel(inputs, outputs, workspaces)
         living += outputs
-    builder.kernel(["weight", living[-1]], {"weight_new": builder.shapes["weight"]}, role=Role.RESULT)
-    builder.aliases["weight_new"] = "weight"
+    builder.update(["weight", living[-1]], "weight_new", "weight")
     graph = builder.graph()
     return Case(
         graph,
@@ -287,8 +291,7 @@ def training_step_case(layers: int = 100, seed: int = 0, branches: int = 4, mean
             builder.kernel([gradient], {f"slice{name}": width // branches})
             builder.kernel([f"slice{name}", f"conv{name}", f"mean{name}"], {f"dnorm{name}": width // branches})
             builder.kernel([f"dnorm{name}", source], {f"dweight{name}": 2000})
-            builder.kernel([f"dweight{name}", f"weight{name}"], {f"new{name}": 2000}, role=Role.RESULT)
-            builder.aliases[f"new{name}"] = f"weight{name}"
+            builder.update([f"dweight{name}", f"weight{name}"], f"new{name}", f"weight{name}")
             if source != "data":
                 builder.kernel([f"dnorm{name}", f"weight{name}"], {f"dsource{name}": builder.shapes[source]})
                 shares.append(f"dsource{name}")

@@ -15,7 +15,7 @@ from autotm.model.files import hash_of
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Kernel, OpClass, Operand, Role, Tensor, Tier
 from autotm.model.limit import Counts, Limit
 from autotm.model.plan import Plan, Status, Stay
-from autotm.model.profile import Profile, Timing
+from autotm.model.profile import Profile
 from autotm.model.program import Layout
 from autotm.solve.placing import solve_and_pack
 from autotm.study.placed import Placed
@@ -64,24 +64,21 @@ def laid_out(count: int = 50_000, kernels: int = 20_000) -> Placed:
 
 
 def _graph_of(stays: list[Stay], count: int) -> Graph:
-    made: list[list[Operand]] = [[] for _ in range(count)]
+    results: list[list[Operand]] = [[] for _ in range(count)]
     read: list[list[Operand]] = [[] for _ in range(count)]
     tensors = []
     for stay in stays:
-        operand = Operand(stay.tensor, (BLOCK_BYTES // 4,), "float32")
-        made[stay.start].append(operand)
-        readers = (stay.end - 1,) if stay.end - 1 > stay.start else ()
+        shape, last = (BLOCK_BYTES // 4,), stay.end - 1
+        operand, readers = Operand(stay.tensor, shape, "float32"), (last,) if last > stay.start else ()
+        results[stay.start].append(operand)
         for reader in readers:
             read[reader].append(operand)
-        tensors.append(
-            Tensor(stay.tensor, Role.INTERMEDIATE, operand.shape, "float32", BLOCK_BYTES, stay.start, readers)
-        )
-    kernels = tuple(
-        Kernel(f"kernel_{index}", "f", f"{len(inputs)}.{len(outputs)}", "test", OpClass.ELEMENTWISE, 0,
-               tuple(inputs), tuple(outputs))
-        for index, (inputs, outputs) in enumerate(zip(read, made, strict=True))
-    )  # fmt: skip
-    return Graph("laid_out", "tiny", 1, kernels, tuple(tensors))
+        tensors.append(Tensor(stay.tensor, Role.INTERMEDIATE, shape, "float32", BLOCK_BYTES, stay.start, readers))
+    kernels = []
+    for index, (inputs, outputs) in enumerate(zip(read, results, strict=True)):
+        names = f"kernel_{index}", "f", f"{len(inputs)}.{len(outputs)}", "test"
+        kernels.append(Kernel(*names, OpClass.ELEMENTWISE, 0, tuple(inputs), tuple(outputs)))
+    return Graph("laid_out", "tiny", 1, tuple(kernels), tuple(tensors))
 
 
 def _profile_of(graph: Graph) -> Profile:
@@ -91,6 +88,5 @@ def _profile_of(graph: Graph) -> Profile:
         slots = len(kernel.operands)
         for slow in range(-1, slots):
             letters = "".join("P" if slot == slow else "D" for slot in range(slots))
-            time_ns = 1000 if slow < 0 else 2000
-            timings[kernel.identity, DEFAULT_IMPLEMENTATION, letters] = Timing(*[time_ns] * 4, 5)
+            timings[kernel.identity, DEFAULT_IMPLEMENTATION, letters] = random_graphs.timing(1000 if slow < 0 else 2000)
     return Profile(hash_of(graph), timings, SOURCE)

@@ -24,8 +24,6 @@ from autotm.model.links import MachineRates
 from autotm.model.plan import Plan, Status
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
-from autotm.solve.problem import Problem
-from autotm.solve.recheck import plan_us
 
 LIMITS = [Limit(1, 0), Limit(8, 1), Limit(1, 1), Limit(0, 1), Limit(size_bytes=50_000)]
 
@@ -118,16 +116,6 @@ def test_of_a_table_the_rows_count_that_are_looked_up(rows: int, blocks: int) ->
         assert touched == blocks + sum(end // 4096 - start // 4096 + 1 for start, end in ends)
 
 
-def test_a_plan_is_priced_anew_by_its_misses() -> None:
-    case = training_step_case(layers=10)
-    problem = Problem(*case, Limit(4, 1), SolveOptions())
-    other = replace(problem, profile=random_profile(case.graph, 5))
-    plan = planned(case, Limit(4, 1))
-    assert plan_us(problem, plan) == plan.objective_us
-    anew = solve(case.graph, other.profile, case.links, "memory-mode", Limit(4, 1), SolveOptions())
-    assert plan_us(other, plan) == anew.objective_us != plan.objective_us
-
-
 def cached(plan: Plan, **changes: object) -> Plan:
     assert plan.cached is not None
     return replace(plan, cached=replace(plan.cached, **changes))
@@ -158,15 +146,6 @@ def test_a_wrong_plan_is_told(breaks: Callable[[CachedPool], dict[str, object]],
     assert plan.cached is not None
     with refused(fault):
         check_plan(*case, cached(plan, **breaks(plan.cached)))
-
-
-def test_a_cache_belongs_to_memory_mode_alone() -> None:
-    case = training_step_case(layers=5)
-    plan = planned(case, Limit(4, 1))
-    slow = solve(*case, "all-slow", Limit(4, 1), SolveOptions())
-    for wrong in (replace(plan, cached=None), replace(slow, cached=plan.cached)):
-        with refused(Fault.CACHE):
-            check_plan(*case, wrong)
 
 
 def test_a_program_elsewhere_or_charged_otherwise_is_told() -> None:

@@ -27,7 +27,6 @@ from random_graphs import (
 
 from autotm.check.fault import Fault
 from autotm.check.plan import check_plan
-from autotm.model.graph import Tier
 from autotm.model.limit import Limit
 from autotm.model.plan import Cut, Plan, Status
 from autotm.solve.cuts import broken
@@ -113,24 +112,6 @@ def test_broken_cuts_are_refused(crowded: tuple[Case, Plan], changes: dict[str, 
     certificate = replace(plan.certificate, cuts=(replace(CUT, **changes),))
     with refused(Fault.BOUND if changes.get("kernels") == () else Fault.CERTIFICATE):
         check_plan(*case, replace(plan, certificate=certificate))
-
-
-@given(seed=st.integers(0, 2**31 - 1))
-def test_a_plan_keeps_every_cut_of_its_certificate(seed: int) -> None:
-    """What the weights of its fast tensors add up to fits, as found by trying all sets."""
-    case = random_case(seed, kernels=6)
-    plan = solve(*case, "synchronous", Limit(3, 1), EXACT)
-    for cut in plan.certificate.cuts:
-        sizes = [case.graph.by_name[name].allocated_bytes for name in cut.tensors]
-        most = max(
-            sum(weight for weight, inside in zip(cut.weights, chosen, strict=True) if inside)
-            for chosen in product((False, True), repeat=len(sizes))
-            if sum(size for size, inside in zip(sizes, chosen, strict=True) if inside) <= plan.dram_limit_bytes
-        )
-        for kernel in range(len(case.graph.kernels)):
-            fast = {stay.tensor for stay in plan.stays if stay.tier is Tier.FAST and stay.start <= kernel < stay.end}
-            here = sum(weight for name, weight in zip(cut.tensors, cut.weights, strict=True) if name in fast)
-            assert here <= most
 
 
 def test_a_sweep_forgets_the_rows_of_the_limit_before() -> None:

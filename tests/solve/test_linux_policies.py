@@ -142,13 +142,14 @@ def test_weights_need_the_rates_of_the_machine() -> None:
         planned(random_case(1), "linux-weighted-interleave", Limit(1, 1))
 
 
-def test_a_plan_is_priced_anew_by_its_pages() -> None:
+@pytest.mark.parametrize("optimizer", ["linux-preferred", "memory-mode"])
+def test_a_plan_is_priced_anew_by_its_pool(optimizer: str) -> None:
     case = rated(training_step_case(layers=6))
-    plan = planned(case, "linux-preferred", Limit(4, 1))
+    plan = planned(case, optimizer, Limit(4, 1))
     problem = Problem(*case, Limit(4, 1), SolveOptions())
     assert plan_us(problem, plan) == plan.objective_us
     other = replace(problem, profile=random_profile(case.graph, 5))
-    anew = solve(case.graph, other.profile, case.links, "linux-preferred", Limit(4, 1), SolveOptions())
+    anew = solve(case.graph, other.profile, case.links, optimizer, Limit(4, 1), SolveOptions())
     assert plan_us(other, plan) == anew.objective_us != plan.objective_us
 
 
@@ -189,11 +190,15 @@ def test_a_wrong_plan_is_told(breaks: Callable[[Plan], dict[str, Any]], fault: F
         check_plan(*case, wrong)
 
 
-def test_pages_belong_to_policies_of_linux_only() -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "pool", "fault"),
+    [("linux-preferred", "paged", Fault.PAGES), ("memory-mode", "cached", Fault.CACHE)],
+)
+def test_pools_belong_to_their_optimizers_alone(optimizer: str, pool: str, fault: Fault) -> None:
     case = rated(training_step_case(layers=3))
-    plan, slow = (planned(case, name, Limit(1, 0)) for name in ("linux-preferred", "all-slow"))
-    for wrong in (replace(plan, paged=None), replace(slow, paged=plan.paged)):
-        with refused(Fault.PAGES):
+    plan, slow = (planned(case, name, Limit(1, 0)) for name in (optimizer, "all-slow"))
+    for wrong in (replace(plan, **{pool: None}), replace(slow, **{pool: getattr(plan, pool)})):
+        with refused(fault):
             check_plan(*case, wrong)
 
 

@@ -142,18 +142,17 @@ def errors(truth: Truth, noise: Noise, optimizer: str, limit: Limit, *, emulated
     return np.array(found)
 
 
-@pytest.mark.parametrize("emulated", [False, True])
-def test_predicted_slowdowns_are_unbiased_where_all_is_slow(*, emulated: bool) -> None:
-    found = errors(random_truth(0, 6), LOUDEST, "all-slow", Limit(1, 0), emulated=emulated)
-    assert abs(found.mean()) < 0.01
-
-
-@pytest.mark.parametrize(("optimizer", "emulated"), [("static", False), ("synchronous", True)])
+@pytest.mark.parametrize(
+    ("optimizer", "limit", "emulated"),
+    [
+        *(("all-slow", Limit(1, 0), emulated) for emulated in (False, True)),
+        *(("static", Limit(3, 1), False), ("synchronous", Limit(3, 1), True)),
+    ],
+)
 def test_predicted_slowdowns_are_unbiased_though_plans_choose_what_looks_cheap(
-    optimizer: str, *, emulated: bool
+    optimizer: str, limit: Limit, *, emulated: bool
 ) -> None:
-    found = errors(random_truth(0, 6), LOUDEST, optimizer, Limit(3, 1), emulated=emulated)
-    assert abs(found.mean()) < 0.01
+    assert abs(errors(random_truth(0, 6), LOUDEST, optimizer, limit, emulated=emulated).mean()) < 0.01
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ from random_graphs import (
     random_profile,
     timing,
     training_step_case,
-    with_engines,
 )
 
 from autotm.check.fault import Fault, FaultError
@@ -77,19 +76,6 @@ def test_equal_optimum(seed: int, kernels: int, optimizer: str, limit: Limit, *,
     assert plan.objective_us == pytest.approx(published.objective_us, rel=1e-6)
 
 
-def test_published_moves_beside_single_kernels_only_help() -> None:
-    saved = []
-    for seed in (100, 101, 102):
-        case = with_engines(random_case(seed, kernels=6), 1.0, 0.0)
-        limit_bytes = Limit(4, 1).fast_bytes(case.graph.peak_live_bytes)
-        times = [solve_published(case, limit_bytes, moves=True, beside=beside).objective_us for beside in (0, 1, 15)]
-        assert None not in times
-        assert sorted(times, reverse=True) == pytest.approx(times)
-        assert times[-1] >= sum(case.profile.base_us(kernel) for kernel in case.graph.kernels)
-        saved.append(1 - times[-1] / times[0])
-    assert max(saved) > 1e-3
-
-
 MEASURED = SolveOptions(gap=0.0, time_limit_s=200.0, additive_tolerance=0.0)
 
 
@@ -120,12 +106,6 @@ def test_prices_alone_bound_the_optimum(seed: int, optimizer: str) -> None:
     optimum = exact_optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
     assert plan.bound_us <= optimum * (1 + 1e-9) <= plan.objective_us * (1 + 2e-9)
     assert plan.bound_us >= 0.5 * optimum, "prices without any meaning prove less"
-
-
-def test_the_cases_exercise_tables_and_implementations() -> None:
-    plans = [solved(exact_case(seed, kernels=4), "synchronous", Limit(2, 1), MEASURED) for seed in range(3)]
-    assert sum(len(plan.tabled) for plan in plans) >= 6
-    assert any(name != "default" for plan in plans for name in plan.implementations)
 
 
 def two_ways_case(overlap: float = 1.0) -> Case:

@@ -252,18 +252,13 @@ def training(seed: int, forward: int = 12) -> Graph:
         outputs = {f"t{index}_{slot}": draw.randint(1, 400) for slot in range(draw.choice((1, 1, 2)))}
         workspaces = {f"w{index}": draw.randint(1, 400)} if draw.random() < 0.3 else {}
         replaced = [name for name, at in replaced_at.items() if at == index]
-        builder.kernel(list(dict.fromkeys((*inputs, *replaced))), outputs, workspaces)
-        if replaced and draw.random() < 0.5:  # by the same kernel, which makes something else, too
-            last = builder.kernels.pop()
-            for operand in (*last.outputs, *last.workspaces):
-                del builder.shapes[operand.tensor]
-            for readers in builder.readers.values():
-                readers[:] = [reader for reader in readers if reader != index]
-            builder.kernel(
-                [operand.tensor for operand in last.inputs], {**outputs, f"{replaced[0]}.new": 16}, workspaces
-            )
-            builder.roles[f"{replaced[0]}.new"] = Role.RESULT
-            builder.aliases[f"{replaced[0]}.new"] = replaced[0]
+        # Some states are replaced by a kernel that makes something else, too.
+        here = replaced[:1] if replaced and draw.random() < 0.5 else []
+        results = {f"{name}.new": 16 for name in here}
+        builder.kernel(list(dict.fromkeys((*inputs, *replaced))), outputs | results, workspaces)
+        for name in here:
+            builder.roles[f"{name}.new"] = Role.RESULT
+            builder.aliases[f"{name}.new"] = name
         made.extend(outputs)
         living.extend(outputs)
 
@@ -274,10 +269,8 @@ def training(seed: int, forward: int = 12) -> Graph:
         kernel(index, [living[-1], *draw.sample(made[:forward], draw.randint(0, 2))])
     for name in states:
         if f"{name}.new" not in builder.shapes:
-            builder.kernel([name, living[-1]], {f"{name}.new": 16}, role=Role.RESULT)
-            builder.aliases[f"{name}.new"] = name
-    builder.kernel(["weight", living[-1]], {"weight.new": builder.shapes["weight"]}, role=Role.RESULT)
-    builder.aliases["weight.new"] = "weight"
+            builder.update([name, living[-1]], f"{name}.new", name)
+    builder.update(["weight", living[-1]], "weight.new", "weight")
     return builder.graph()
 
 
@@ -346,8 +339,7 @@ def chain(layers: int = 8) -> Graph:
     for layer in range(1, layers):
         builder.kernel([f"t{layer - 1}", *(["state"] if layer == 2 else [])], {f"t{layer}": 1024})
     builder.kernel([f"t{layers - 1}"], {"loss": 1}, role=Role.RESULT)
-    builder.kernel(["state"], {"state.new": 16}, role=Role.RESULT)
-    builder.aliases["state.new"] = "state"
+    builder.update(["state"], "state.new", "state")
     builder.kernel([f"t{layers - 1}"], {f"g{layers - 1}": 1024})
     for layer in range(layers - 2, -1, -1):
         builder.kernel([f"t{layer}", f"g{layer + 1}"], {f"g{layer}": 1024})

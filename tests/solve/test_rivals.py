@@ -43,8 +43,7 @@ def chain() -> Graph:
     builder.argument("data", 16, Role.INPUT)
     builder.argument("weight", 16)
     builder.chain(3, values)
-    builder.kernel(["weight", "g0"], {"weight_new": 16}, role=Role.RESULT)
-    builder.aliases["weight_new"] = "weight"
+    builder.update(["weight", "g0"], "weight_new", "weight")
     return builder.graph("chain")
 
 
@@ -182,8 +181,7 @@ def branched() -> Graph:
     builder.kernel(["y2"], {"g2": 16})
     for number in (1, 2):
         builder.kernel([f"g{number}", f"w{number}"], {f"dx{number}": VALUES})
-        builder.kernel([f"g{number}", "x", f"w{number}"], {f"w{number}_new": VALUES}, role=Role.RESULT)
-        builder.aliases[f"w{number}_new"] = f"w{number}"
+        builder.update([f"g{number}", "x", f"w{number}"], f"w{number}_new", f"w{number}")
     builder.kernel(["dx1", "dx2", "x"], {"dx": VALUES})
     builder.kernel(["dx", "data"], {"out": 16})
     return builder.graph("branched")
@@ -225,8 +223,7 @@ def test_kernels_of_one_operation_share_its_copy() -> None:
     builder.kernel(["g", "x"], {"sums": 16})
     builder.kernel(["g"], {"bias": 16})
     builder.kernel(["g", "x", "sums"], {"dx": VALUES})
-    builder.kernel(["dx", "weight"], {"weight_new": VALUES}, role=Role.RESULT)
-    builder.aliases["weight_new"] = "weight"
+    builder.update(["dx", "weight"], "weight_new", "weight")
     wanted = saved(builder.graph("normalization"))
     assert wanted == {"x": [range(2, 3), range(3, 6)]}
 

@@ -18,11 +18,11 @@ from random_graphs import Case, random_case, training_step_case, with_engines
 from autotm.check.plan import check_plan
 from autotm.model.errors import BadInputError, InfeasibleLimitError
 from autotm.model.files import hash_of
-from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor, Tier
+from autotm.model.graph import Kernel, Operand, Role, Tensor, Tier
 from autotm.model.limit import Limit
 from autotm.model.links import Link, Links
 from autotm.model.plan import Plan, Status
-from autotm.model.profile import Profile, Timing
+from autotm.model.profile import Timing
 from autotm.solve import highs
 from autotm.solve.choices import Choices
 from autotm.solve.highs import Session, Solved
@@ -81,15 +81,6 @@ def test_equal_calls_give_equal_plans(step: Case) -> None:
     # Within a gap that no clock decides.
     first, second = (solved(step, "synchronous", Limit(1, 1), SolveOptions(gap=0.1)) for _ in range(2))
     assert (first.stays, first.moves, first.bound_us) == (second.stays, second.moves, second.bound_us)
-
-
-def test_time_limit_returns_a_legal_plan_with_its_true_gap(step: Case, plans: dict[str, list[Plan]]) -> None:
-    """Neither of two searches for the same limit proves more than the other has found."""
-    unhurried = plans["synchronous"][LIMITS.index(Limit(19, 1))]
-    plan = solved(step, "synchronous", Limit(19, 1), SolveOptions(gap=0.0, time_limit_s=0.05))
-    assert plan.status in {Status.TIME_LIMIT, Status.OPTIMAL}
-    assert plan.bound_us <= unhurried.objective_us * (1 + 1e-9)
-    assert unhurried.bound_us <= plan.objective_us * (1 + 1e-9)
 
 
 @given(seed=st.integers(0, 2**31 - 1), unused=st.booleans())
@@ -190,13 +181,9 @@ def overlapped_step() -> Case:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_optimal_where_there_is_no_gap(overlapped_step: Case, optimizer: str) -> None:
+def test_optimal_without_a_gap_and_within_the_gap_that_was_asked(overlapped_step: Case, optimizer: str) -> None:
     plan = solved(overlapped_step, optimizer, Limit(0, 1), SolveOptions(gap=0.0))
     assert (plan.status, plan.gap) == (Status.OPTIMAL, 0.0)
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_within_the_gap_that_was_asked(overlapped_step: Case, optimizer: str) -> None:
     plan = solved(overlapped_step, optimizer, TIGHT, SolveOptions(gap=0.5))
     assert plan.status is Status.WITHIN_GAP
     assert 0 < plan.gap <= 0.5
@@ -286,11 +273,7 @@ def renamed(case: Case) -> Case:
         replace(tensor, name=names[tensor.name], alias_of=tensor.alias_of and names[tensor.alias_of])
         for tensor in reversed(case.graph.tensors)
     )
-    return replace(case, graph=_with(case.graph, tuple(map(kernel, case.graph.kernels)), tensors))
-
-
-def _with(graph: Graph, kernels: tuple[Kernel, ...], tensors: tuple) -> Graph:
-    return Graph(graph.network, graph.scale, graph.batch, kernels, tensors)
+    return replace(case, graph=replace(case.graph, kernels=tuple(map(kernel, case.graph.kernels)), tensors=tensors))
 
 
 def _links(links: Links, bytes_factor: int, time_factor: int) -> Links:
@@ -307,8 +290,7 @@ def _links(links: Links, bytes_factor: int, time_factor: int) -> Links:
 def larger(case: Case) -> Case:
     """Every size FACTOR times as large; copies of so much take what they took."""
     tensors = tuple(replace(tensor, size_bytes=FACTOR * tensor.size_bytes) for tensor in case.graph.tensors)
-    graph = _with(case.graph, case.graph.kernels, tensors)
-    return replace(case, graph=graph, links=_links(case.links, FACTOR, 1))
+    return replace(case, graph=replace(case.graph, tensors=tensors), links=_links(case.links, FACTOR, 1))
 
 
 def slower(case: Case) -> Case:
@@ -319,7 +301,7 @@ def slower(case: Case) -> Case:
         return Timing(*(FACTOR * time for time in times), old.repeats)
 
     timings = {key: timing(old) for key, old in case.profile.timings.items()}
-    profile = Profile(case.profile.graph_hash, timings, case.profile.provenance)
+    profile = replace(case.profile, timings=timings)
     return replace(case, profile=profile, links=_links(case.links, 1, FACTOR))
 
 
@@ -347,15 +329,6 @@ def test_units_of_time_do_not_matter(seed: int, optimizer: str, parts: int) -> N
     long = exact_plan(slower(case), optimizer, limit_bytes)
     assert long.objective_us == pytest.approx(FACTOR * plan.objective_us)
     assert claimed_gap(long) < 1e-6
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_the_cases_depend_on_the_limit(optimizer: str) -> None:
-    """Where every plan is as fast, nothing could go wrong."""
-    case = whole_units_case(0)
-    found = [exact_plan(case, optimizer, case.graph.peak_live_bytes // parts) for parts in (2, 4)]
-    assert found[0].objective_us < found[1].objective_us
-    assert optimizer == "static" or any(plan.moves for plan in found)
 
 
 CLOSE = SolveOptions(gap=1e-3)
