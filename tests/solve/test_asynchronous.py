@@ -238,7 +238,7 @@ def test_rows_are_added_until_every_span_keeps_up() -> None:
     kernels = len(problem.graph.kernels)
     reduced = reduce(choices, problem.limit_bytes, kernels)
     ilp = build(reduced, problem.base_us)
-    session = Session(ilp.model, threads=1, seed=0)
+    session = Session(ilp.model, seed=0)
     search = Search(problem, choices, reduced)
     solved, bounds_us = session.relax(30.0), []
     first_ns = excess_ns(ilp, choices)

@@ -41,7 +41,7 @@ def knapsacks(items: int = 60, rows: int = 40, seed: int = 1) -> pyo.ConcreteMod
 
 def test_an_accepted_gap_is_not_mistaken_for_optimality() -> None:
     model = knapsacks()
-    session = Session(model, threads=1, seed=0)
+    session = Session(model, seed=0)
     solved = session.search(30.0, 0.5, warm=False)
     assert solved.outcome is Outcome.CONVERGED
     assert solved.bound < solved.objective
@@ -50,7 +50,7 @@ def test_an_accepted_gap_is_not_mistaken_for_optimality() -> None:
 
 def test_a_relaxation_after_a_search_has_its_own_time() -> None:
     """HiGHS counts an instance's relaxations from its first run: the limit that it gets is later by as much."""
-    session = Session(knapsacks(300, 200), threads=1, seed=0)
+    session = Session(knapsacks(300, 200), seed=0)
     session.search(0.2, 0.0, warm=False)
     searched_s = session._solver.getRunTime()
     assert session.relax(1e4).outcome is Outcome.CONVERGED
@@ -58,7 +58,7 @@ def test_a_relaxation_after_a_search_has_its_own_time() -> None:
 
 
 def test_time_limit_without_a_solution() -> None:
-    solved = Session(knapsacks(300, 200), threads=1, seed=0).search(1e-3, 0.0, warm=False)
+    solved = Session(knapsacks(300, 200), seed=0).search(1e-3, 0.0, warm=False)
     assert solved == Solved(Outcome.STOPPED, None, solved.bound)
     assert not solved.has_solution
 
@@ -68,7 +68,7 @@ def test_time_limit_with_a_solution_keeps_it() -> None:
     for variable in model.x.values():
         variable.set_value(0)
     model.x[0].set_value(1)
-    solved = Session(model, threads=1, seed=0).search(0.3, 0.0, warm=True)
+    solved = Session(model, seed=0).search(0.3, 0.0, warm=True)
     assert solved.outcome is Outcome.STOPPED
     assert solved.objective <= 0
     assert sum(variable.value for variable in model.x.values()) >= 1
@@ -77,8 +77,8 @@ def test_time_limit_with_a_solution_keeps_it() -> None:
 
 def test_a_start_is_used() -> None:
     model = knapsacks(30, 20)
-    best = Session(model, threads=1, seed=0).search(60.0, 0.0, warm=False)
-    again = Session(model, threads=1, seed=0)
+    best = Session(model, seed=0).search(60.0, 0.0, warm=False)
+    again = Session(model, seed=0)
     stopped = again.search(1e-3, 0.0, warm=True)
     assert stopped.objective == pytest.approx(best.objective)
 
@@ -86,14 +86,14 @@ def test_a_start_is_used() -> None:
 def test_infeasible_is_told_from_time_limit() -> None:
     model = knapsacks(10, 5)
     model.rows.add(sum(model.x.values()) >= 10)
-    solved = Session(model, threads=1, seed=0).search(30.0, 0.0, warm=False)
+    solved = Session(model, seed=0).search(30.0, 0.0, warm=False)
     assert solved.outcome is Outcome.INFEASIBLE
     with pytest.raises(AutotmError, match="infeasible"):
         require_solved(solved)
 
 
 def test_relaxation_and_search_of_one_session_differ() -> None:
-    session = Session(knapsacks(20, 10), threads=1, seed=0)
+    session = Session(knapsacks(20, 10), seed=0)
     relaxed = session.relax(30.0)
     assert relaxed == Solved(Outcome.CONVERGED, relaxed.objective, relaxed.objective)
     searched = session.search(60.0, 0.0, warm=False)
@@ -103,7 +103,7 @@ def test_relaxation_and_search_of_one_session_differ() -> None:
 
 def test_held_variables_keep_their_values_for_a_while() -> None:
     model = knapsacks(20, 10)
-    session = Session(model, threads=1, seed=0)
+    session = Session(model, seed=0)
     free = session.search(60.0, 0.0, warm=False)
     taken = [variable for variable in model.x.values() if round(variable.value)]
     for variable in taken:
@@ -115,23 +115,11 @@ def test_held_variables_keep_their_values_for_a_while() -> None:
     assert session.search(60.0, 0.0, warm=False).objective == pytest.approx(free.objective)
 
 
-def test_thread_counts_may_differ_within_one_process() -> None:
-    for threads in (1, 2, 1):
-        solved = Session(knapsacks(20, 10), threads=threads, seed=0).search(30.0, 0.0, warm=False)
-        assert solved.outcome is Outcome.CONVERGED
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("mip_relative_gap", 0.1, "no option"),
-        ("mip_rel_gap", "small", "takes float"),
-        ("threads", 1.5, "takes int"),
-        ("mip_rel_gap", -1.0, "refuses"),
-    ],
+    ("name", "value"), [("mip_relative_gap", 0.1), ("mip_rel_gap", "small"), ("threads", 1.5), ("mip_rel_gap", -1.0)]
 )
-def test_options_are_never_ignored(name: str, value: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_options_are_never_ignored(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match="refuses"):
         set_option(highspy.Highs(), name, value)
 
 
@@ -197,7 +185,7 @@ def test_an_interrupt_stops_the_solver_and_goes_on(monkeypatch: pytest.MonkeyPat
 
 def test_cancelling_reaches_highs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(highs, "_GRACE_S", LONG_S)
-    session = Session(knapsacks(300, 200), threads=1, seed=0)
+    session = Session(knapsacks(300, 200), seed=0)
     original = highs._run_watched
     monkeypatch.setattr(highs, "_run_watched", lambda solver, _: original(solver, 0.2 - LONG_S))
     solved = session.search(1e4, 0.0, warm=False)

@@ -126,7 +126,7 @@ def test_kernels_that_need_fast_operands_cannot_be_left_slow_ones(optimizer: str
     "bad",
     [
         *({"gap": -0.1}, {"gap": 1.0}, {"time_limit_s": 0.0}, {"sweep_s": 0.0}),
-        *({"threads": 0}, {"seed": -1}, {"additive_tolerance": -0.1}),
+        *({"seed": -1}, {"additive_tolerance": -0.1}),
     ],
 )
 def test_bad_options(bad: dict[str, float]) -> None:

@@ -155,7 +155,7 @@ class Cuts:
         self._kernels = kernels
         self._rows: list[tuple[Cut, int, pyo.Constraint]] = []
         self._blocks: list[pyo.Block] = []
-        self._found: list[Cut] = []
+        self._cuts: list[Cut] = []
 
     def __enter__(self) -> Self:
         return self
@@ -174,7 +174,7 @@ class Cuts:
         """Give the model rows that its variables' values break; None where none was found."""
         values = np.array([value_of(variable) for variable in self._variables])
         have = {(cut, row) for cut, row, _ in self._rows}
-        pairs = [(cut, row) for cut in self._found for row in self._where_broken(cut, values)]
+        pairs = [(cut, row) for cut in self._cuts for row in self._where_broken(cut, values)]
         covered = {row for _, row in pairs}
         unbroken: Unbroken = {}
         for row in self._fractional(values):
@@ -189,12 +189,12 @@ class Cuts:
 
     def prices_us(self, session: Session) -> dict[Cut, Floats]:
         """By cut, the price of a unit of weight during each kernel: minus the duals of its rows."""
-        found: dict[Cut, Floats] = defaultdict(lambda: np.zeros(self._kernels))
+        prices_us: dict[Cut, Floats] = defaultdict(lambda: np.zeros(self._kernels))
         duals = session.duals([row for _, _, row in self._rows]) if self._rows else []
         for (cut, kernel, _), dual in zip(self._rows, duals, strict=True):
             if dual < 0:
-                found[cut][kernel] -= dual * self._ilp.us_per_unit / cut.most
-        return dict(found)
+                prices_us[cut][kernel] -= dual * self._ilp.us_per_unit / cut.most
+        return dict(prices_us)
 
     def _fractional(self, values: Floats) -> list[int]:
         """List rows where the solution has a tensor or entry in part, and exceeds the limit once parts are whole."""
@@ -237,8 +237,8 @@ class Cuts:
             for weights in broken(shares, sizes, self._limit_bytes - size_bytes, unbroken):
                 sizes_bytes = {flows[indices[place]].tensor: int(sizes[place]) for place in weights}
                 named = {flows[indices[place]].tensor: weight for place, weight in weights.items()}
-                self._found.append(Cut.of(named, sizes_bytes, self._limit_bytes))
-                yield self._found[-1]
+                self._cuts.append(Cut.of(named, sizes_bytes, self._limit_bytes))
+                yield self._cuts[-1]
 
     def _where_broken(self, cut: Cut, values: Floats) -> list[int]:
         weights = self._weights(cut)

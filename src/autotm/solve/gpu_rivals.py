@@ -214,7 +214,7 @@ def swap_everything(problem: Problem) -> Simulated:
     def begun(engine: Engine, names: list[str]) -> list[tuple[Engine, int]]:
         return [engines.copy(engine, name, graph.by_name[name].size_bytes) for name in names]
 
-    def made(names: list[str], index: int) -> list[str]:
+    def produced(names: list[str], index: int) -> list[str]:
         return [name for name in names if graph.by_name[name].producer == index]
 
     around = [*swapping(graph), Swapping()]
@@ -224,11 +224,11 @@ def swap_everything(problem: Problem) -> Simulated:
         for asked in begun(Engine.IN, done.at_once):
             engines.wait(asked)
         back |= dict.fromkeys((*done.at_once, *done.inward), index)
-        early = made(done.outward, index - 1)  # asked for when the kernel before had made them
+        early = produced(done.outward, index - 1)  # asked for when the kernel before had made them
         waits += begun(Engine.IN, done.inward)
         waits += begun(Engine.OUT, [name for name in done.outward if name not in early])
         engines.compute(kernel)
-        late = begun(Engine.OUT, made(around[index + 1].outward, index))
+        late = begun(Engine.OUT, produced(around[index + 1].outward, index))
         for asked in waits:
             engines.wait(asked)
     return engines.simulated(graph, peak_bytes(_held_swapping(graph, back)))
@@ -272,14 +272,14 @@ def saved(graph: Graph) -> dict[str, list[range]]:
     a convolution; a kernel that only updates a parameter needs nothing back.
     """
     forward = last_forward_kernel(graph)
-    found: dict[str, list[range]] = {}
+    operations: dict[str, list[range]] = {}
     for tensor in graph.tensors:
         if tensor.role is Role.WORKSPACE or not tensor.users or tensor.users[0] > forward:
             continue
         wanted = [user for user in tensor.readers if user > forward and not _updates(graph, user, tensor.name)]
         if wanted:
-            found[tensor.name] = _operations(graph, wanted, forward)
-    return found
+            operations[tensor.name] = _operations(graph, wanted, forward)
+    return operations
 
 
 def save_on_cpu(problem: Problem) -> Simulated:
@@ -472,13 +472,13 @@ class _Sequence:
 
     def _again(self, segment: int) -> list[int]:
         """The kernels of a segment that lead to what was dropped there, unless they ran again before."""
-        wanted, found = list(self._missing.pop(segment, ())), set[int]()
+        wanted, kernels = list(self._missing.pop(segment, ())), set[int]()
         while wanted:
             producer = self._producer(wanted.pop())
-            if producer not in found:
-                found.add(producer)
+            if producer not in kernels:
+                kernels.add(producer)
                 wanted += [name for name in self._read(producer) if self._is_inside(name, segment)]
-        return sorted(found)
+        return sorted(kernels)
 
     def _is_inside(self, name: str, segment: int) -> bool:
         """Whether a tensor that a segment reads was made in it, and is gone after it."""

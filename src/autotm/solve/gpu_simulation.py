@@ -178,25 +178,21 @@ def run_plan(problem: Problem, plan: Plan) -> Simulated:
         if move.is_asynchronous:
             begun[move.start].append(move)
     engines = Engines(problem)
-    asked: dict[tuple[str, Tier, int], tuple[Engine, int]] = {}
+    asked: dict[Move, tuple[Engine, int]] = {}
     for index, kernel in enumerate(graph.kernels):
         for move in due[index]:
             if move.is_asynchronous:
-                engines.wait(asked.pop(_key(move)))
+                engines.wait(asked.pop(move))
         for move in due[index]:
             if not move.is_asynchronous:
                 engines.copy_and_wait(_engine_of(move), move.tensor, graph.by_name[move.tensor].size_bytes)
         for move in begun[index]:
             size_bytes = graph.by_name[move.tensor].size_bytes
-            asked[_key(move)] = engines.copy(_engine_of(move), move.tensor, size_bytes, move.before)
+            asked[move] = engines.copy(_engine_of(move), move.tensor, size_bytes, move.before)
         engines.compute(kernel)
     stays = (stay for stay in plan.stays if stay.tier is Tier.FAST)
     held = ((stay.start, stay.end, graph.by_name[stay.tensor].allocated_bytes) for stay in stays)
     return engines.simulated(graph, peak_bytes(held))
-
-
-def _key(move: Move) -> tuple[str, Tier, int]:
-    return move.tensor, move.destination, move.before
 
 
 def _engine_of(move: Move) -> Engine:

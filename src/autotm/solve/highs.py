@@ -100,7 +100,8 @@ log = logging.getLogger(__name__)
 
 OptionValue = bool | int | float | str
 
-_TOLERANCES: dict[str, OptionValue] = {
+_OPTIONS: dict[str, OptionValue] = {
+    "threads": 1,
     "mip_feasibility_tolerance": 1e-9,
     "primal_feasibility_tolerance": 1e-9,
     "dual_feasibility_tolerance": 1e-9,
@@ -144,11 +145,6 @@ def set_option(solver: Untyped, name: str, value: OptionValue) -> None:
     Raises:
         ValueError: HiGHS knows no such option, or wants another type or range.
     """
-    status, current = solver.getOptionValue(name)
-    if status != highspy.HighsStatus.kOk:
-        raise ValueError(f"HiGHS has no option '{name}'")
-    if type(current) is not type(value):
-        raise ValueError(f"HiGHS option '{name}' takes {type(current).__name__}, got {value!r}")
     if solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
         raise ValueError(f"HiGHS refuses {value!r} for option '{name}'")
 
@@ -181,17 +177,12 @@ class Session:
         is_extended: it has more constraints than the model that it was made from.
     """
 
-    _threads_in_use: int | None = None
-
-    def __init__(self, model: pyo.ConcreteModel, threads: int, seed: int) -> None:
-        if Session._threads_in_use not in {None, threads}:
-            highspy.Highs.resetGlobalScheduler(True)
-        Session._threads_in_use = threads
+    def __init__(self, model: pyo.ConcreteModel, seed: int) -> None:
         self.is_lost = False
         self.is_extended = False
         self._matrix = Matrix(model)
         self._solver = highspy.Highs()
-        self._set({**_TOLERANCES, "threads": threads, "random_seed": seed, "output_flag": False})
+        self._set({**_OPTIONS, "random_seed": seed, "output_flag": False})
         if self._solver.passModel(self._matrix.program()) == highspy.HighsStatus.kError:
             raise ValueError("HiGHS refuses the model")
 

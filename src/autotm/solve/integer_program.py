@@ -229,4 +229,4 @@ def _ilp_of(reduced: Reduced, problem: Problem) -> Formulation:
 
 def _session(ilp: Formulation, options: SolveOptions) -> Session:
     with PauseGC():
-        return Session(ilp.model, options.threads, options.seed)
+        return Session(ilp.model, options.seed)

@@ -273,11 +273,8 @@ class LruPaging(Rival):
             moves += [Move(name, Tier.FAST, done.kernel) for name in done.brought]
             for name in graph.slots_of(graph.kernels[done.kernel]):
                 since.setdefault(name, done.kernel)
-            stays += [
-                Stay(name, Tier.FAST, since.pop(name), done.kernel + 1)
-                for name in graph.slots_of(graph.kernels[done.kernel])
-                if graph.by_name[name].live.stop == done.kernel + 1 and not graph.by_name[name].held
-            ]
+                if graph.by_name[name].live.stop == done.kernel + 1 and not graph.by_name[name].held:
+                    stays.append(Stay(name, Tier.FAST, since.pop(name), done.kernel + 1))
         stays += [Stay(name, Tier.FAST, start, graph.by_name[name].live.stop) for name, start in since.items()]
         return Placement(stays, moves, _implementations(graph))
 
@@ -298,22 +295,18 @@ class SwapAll(Rival):
         gone: dict[str, int] = {}
         stays: list[Stay] = []
         moves: list[Move] = []
-        away: set[str] = set()
         for index, done in enumerate(swapping(graph)):
             gone |= dict.fromkeys(done.outward, index + 1)
             for name in (*done.at_once, *done.inward):
                 if index < gone.get(name, len(graph.kernels)):
                     continue
-                away.add(name)
                 left, live = gone[name], graph.by_name[name].live
-                moves.append(Move(name, Tier.SLOW, left, left - 1))
-                at_once = Move(name, Tier.FAST, index)
-                moves.append(at_once if name in done.at_once else Move(name, Tier.FAST, index + 1, index))
-                stays.append(Stay(name, Tier.FAST, live.start, left))
+                back = (index,) if name in done.at_once else (index + 1, index)
+                moves += [Move(name, Tier.SLOW, left, left - 1), Move(name, Tier.FAST, *back)]
+                stays += [Stay(name, Tier.FAST, live.start, left), Stay(name, Tier.FAST, index, live.stop)]
                 stays.append(Stay(name, Tier.SLOW, left - 1, index + 1))
-                stays.append(Stay(name, Tier.FAST, index, live.stop))
-        home = (tensor for tensor in graph.movable if tensor.name not in away)
-        stays += [Stay(tensor.name, Tier.FAST, tensor.live.start, tensor.live.stop) for tensor in home]
+        away = {move.tensor for move in moves}
+        stays += [stay for stay in _for_life(graph, Tier.FAST) if stay.tensor not in away]
         return Placement(stays, moves, _implementations(graph))
 
 

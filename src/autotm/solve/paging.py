@@ -101,8 +101,8 @@ class Touch:
         if self.stop == self.first:
             return 0
         slow_pages = self.stop - self.first - int(np.count_nonzero(fast[self.first : self.stop]))
-        beside = (0 if fast[self.first] else self.head_bytes) + (0 if fast[self.stop - 1] else self.tail_bytes)
-        return slow_pages * page_bytes - beside
+        of_others = (0 if fast[self.first] else self.head_bytes) + (0 if fast[self.stop - 1] else self.tail_bytes)
+        return slow_pages * page_bytes - of_others
 
 
 @dataclass(frozen=True)

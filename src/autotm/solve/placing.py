@@ -43,7 +43,7 @@ def solve(
         links: copy times between the tiers.
         optimizer: one of `optimizer_names()`.
         limit: the fast-memory budget.
-        options: gap, time limit, threads, seed, and restrictions of the machine.
+        options: gap, time limit, seed, and restrictions of the machine.
 
     Returns:
         A plan that keeps the limit, with its proven bound and gap.

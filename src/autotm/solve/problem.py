@@ -99,10 +99,10 @@ class Table:
 
     def restricted(self, known: Mapping[int, bool]) -> Table:
         """The entries in which operand o is slow exactly where `known[o]` says so."""
-        kept = np.ones(len(self), bool)
+        chosen = np.ones(len(self), bool)
         for operand, is_slow in known.items():
-            kept &= (self.slow >> operand & 1).astype(bool) == is_slow
-        return self._of(self.operands, self.slow, kept)
+            chosen &= (self.slow >> operand & 1).astype(bool) == is_slow
+        return self._of(self.operands, self.slow, chosen)
 
     def projected(self, columns: Sequence[int], *, free_bytes: bool) -> Table:
         """The least times over all operands but those in `columns`; with `free_bytes` memory does not matter."""
@@ -111,20 +111,20 @@ class Table:
             slow |= (self.slow >> operand & 1) << bit
         sizes = np.zeros_like(self.fast_bytes) if free_bytes else self.fast_bytes
         order = np.lexsort((self.time_us, sizes, slow))
-        kept = undominated(slow[order], self.time_us[order])
+        chosen = undominated(slow[order], self.time_us[order])
         operands = tuple(self.operands[operand] for operand in columns)
-        return self._of(operands, slow, order[kept])
+        return self._of(operands, slow, order[chosen])
 
-    def _of(self, operands: tuple[str, ...], slow: Ints, kept: npt.NDArray[np.int64 | np.bool_]) -> Table:
+    def _of(self, operands: tuple[str, ...], slow: Ints, chosen: npt.NDArray[np.int64 | np.bool_]) -> Table:
         by_name = dict(zip(self.operands, zip(self.least_us, self.most_us, strict=True), strict=True))
         return Table(
             self.kernel,
             operands,
             self.variants,
-            slow[kept],
-            self.time_us[kept],
-            self.fast_bytes[kept],
-            self.variant[kept],
+            slow[chosen],
+            self.time_us[chosen],
+            self.fast_bytes[chosen],
+            self.variant[chosen],
             tuple(by_name[name][0] for name in operands),
             tuple(by_name[name][1] for name in operands),
         )
@@ -132,12 +132,12 @@ class Table:
 
 def undominated(slow: Ints, time_us: Floats) -> Ints:
     """Of entries sorted by placement, bytes, time: those faster than every leaner one of their placement."""
-    kept, placement, fastest = [], -1, np.inf
+    entries, placement, fastest = [], -1, np.inf
     for entry, (here, entry_us) in enumerate(zip(slow.tolist(), time_us.tolist(), strict=True)):
         if here != placement or entry_us < fastest:
-            kept.append(entry)
+            entries.append(entry)
             placement, fastest = here, entry_us
-    return np.array(kept, np.int64)
+    return np.array(entries, np.int64)
 
 
 _MOST_OPERANDS = 10
@@ -254,10 +254,10 @@ def _unnamed(profile: Profile, options: SolveOptions, calls: Sequence[_Call]) ->
             variants.append((rank, spilled))
     placement, time_of, bytes_of, variant_of = (np.concatenate(parts) for parts in (slow, time_us, fast_bytes, variant))
     order = np.lexsort((time_of, bytes_of, placement))
-    kept = order[undominated(placement[order], time_of[order])]
+    best = order[undominated(placement[order], time_of[order])]
     rises = [_rises_us(all_times, operand) for operand in range(operands)]
     least_us, most_us = tuple(least for least, _ in rises), tuple(most for _, most in rises)
-    table = Table(-1, (), (), placement[kept], time_of[kept], bytes_of[kept], variant_of[kept], least_us, most_us)
+    table = Table(-1, (), (), placement[best], time_of[best], bytes_of[best], variant_of[best], least_us, most_us)
     return _Unnamed(is_tabled, tuple(variants), table)
 
 

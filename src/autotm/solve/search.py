@@ -255,11 +255,11 @@ def spill(
     best = None
 
     def tries() -> Iterator[tuple[int, Addresses]]:
-        kept = []  # Candidates are made one by one; the other orders go over all of them again.
+        seen = []  # Candidates are made one by one; the other orders go over all of them again.
         for one in candidates:
-            kept.append(one)
+            seen.append(one)
             yield 0, one
-        yield from product(range(1, _ORDERS), kept)
+        yield from product(range(1, _ORDERS), seen)
 
     for number, addresses in tries():
         now = time.perf_counter()

@@ -134,9 +134,9 @@ class Sifting:
             relaxed = None  # before the next one takes memory
             # All flows, the clear ones decided.
             clear = {self._open[number]: residencies[number] for number in np.flatnonzero(~doubtful).tolist()}
-            kept, decided = sorted(rows), {**self._reduced.decided, **clear}
-            room = tuple(left[kept].tolist())
-            part = replace(self._reduced, decided=decided, rows=tuple(kept), room=room, is_partial=True)
+            ordered, decided = sorted(rows), {**self._reduced.decided, **clear}
+            room = tuple(left[ordered].tolist())
+            part = replace(self._reduced, decided=decided, rows=tuple(ordered), room=room, is_partial=True)
             relaxed = self._relaxed(part, self._problem.base_us)
             if relaxed is None:
                 return None
@@ -223,7 +223,7 @@ class Sifting:
         gc.collect()
         with PauseGC():
             ilp = build(reduced, base_us)
-            session = Session(ilp.model, self._problem.options.threads, self._problem.options.seed)
+            session = Session(ilp.model, self._problem.options.seed)
         solved = session.relax(self._deadline - time.perf_counter())
         return Relaxed(ilp, session, solved) if solved.outcome is Outcome.CONVERGED else None
 
