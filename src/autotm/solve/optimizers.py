@@ -335,5 +335,4 @@ class Recompute(Rival):
                     by_stay = dict(zip(stays, offsets.tolist(), strict=True))
                     return Placement(stays, (), _implementations(graph), calls=one.calls, offsets=by_stay)
         leanest = leanest_of(tried)
-        stays = _for_life(leanest.step, Tier.FAST)
-        return Placement(stays, (), _implementations(graph), calls=leanest.calls)
+        return Placement(_for_life(leanest.step, Tier.FAST), (), _implementations(graph), calls=leanest.calls)
