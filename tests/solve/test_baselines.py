@@ -94,8 +94,8 @@ def lookup(rows: int) -> Graph:
     builder = StepBuilder()
     table = builder.argument("table", 64 * 1024)
     indices = builder.argument("indices", rows, Role.INPUT)
-    builder.kernel([table, indices], {"found": 16 * rows}, {})
-    builder.kernel(["found"], {"last": 16}, {})
+    builder.kernel([table, indices], {"rows": 16 * rows}, {})
+    builder.kernel(["rows"], {"last": 16}, {})
     graph = builder.graph()
     first = graph.kernels[0]
     operands = (replace(first.inputs[0], shape=(4096, 16)), replace(first.inputs[1], dtype="int32"))
@@ -114,11 +114,6 @@ def test_of_a_table_the_rows_count_that_are_looked_up(rows: int, blocks: int) ->
         at = {stay.tensor: offset for stay, offset in zip(plan.stays, plan.cached.offsets, strict=True)}
         ends = [(at[o.tensor], at[o.tensor] + o.size_bytes - 1) for o in others]
         assert touched == blocks + sum(end // 4096 - start // 4096 + 1 for start, end in ends)
-
-
-def cached(plan: Plan, **changes: object) -> Plan:
-    assert plan.cached is not None
-    return replace(plan, cached=replace(plan.cached, **changes))
 
 
 def fewer_misses(pool: CachedPool) -> dict[str, object]:
@@ -143,9 +138,8 @@ BROKEN: list[tuple[Callable[[CachedPool], dict[str, object]], Fault]] = [
 def test_a_wrong_plan_is_told(breaks: Callable[[CachedPool], dict[str, object]], fault: Fault) -> None:
     case = training_step_case(layers=10)
     plan = planned(case, Limit(4, 1))
-    assert plan.cached is not None
     with refused(fault):
-        check_plan(*case, cached(plan, **breaks(plan.cached)))
+        check_plan(*case, replace(plan, cached=replace(plan.cached, **breaks(plan.cached))))
 
 
 def test_a_program_elsewhere_or_charged_otherwise_is_told() -> None:
@@ -185,8 +179,8 @@ def chain(*kib: int) -> Graph:
 def test_who_comes_first_has_the_room() -> None:
     case = case_of(chain(4, 3, 2, 1))
     plan = solved(case, "numa", Limit(size_bytes=6 * 1024), SolveOptions())
-    found = tiers(plan)
-    assert [found[f"t{index}"] for index in range(4)] == [Tier.FAST, Tier.SLOW, Tier.FAST, Tier.SLOW]
+    tier_of = tiers(plan)
+    assert [tier_of[f"t{index}"] for index in range(4)] == [Tier.FAST, Tier.SLOW, Tier.FAST, Tier.SLOW]
 
 
 def test_room_is_given_back() -> None:

@@ -166,15 +166,15 @@ def test_inequalities_hold_for_all_that_fits_and_are_broken_where_values_do_not(
     if whole > limit_bytes:
         values = [min(value, 0.9) for value in values]
     sets = sets_of(sizes, limit_bytes)
-    found = list(broken(np.array(values), np.array(sizes), limit_bytes, {}))
-    for weights in found:
+    inequalities = list(broken(np.array(values), np.array(sizes), limit_bytes, {}))
+    for weights in inequalities:
         assert weight(weights, tuple(values)) > max(weight(weights, chosen) for chosen in sets) > 0
     if is_mixture(values, sets):
-        assert not found
+        assert not inequalities
     else:
         # What is broken by less than its share of a row is left.
         shrunk = [value * (1 - 3e-4) if value < 1 else value for value in values]
-        assert found or is_mixture(shrunk, sets)
+        assert inequalities or is_mixture(shrunk, sets)
 
 
 @given(seed=st.integers(0, 2**31 - 1))

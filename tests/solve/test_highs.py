@@ -199,8 +199,8 @@ def optimum_of(path: Path) -> float:
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("mip_rel_gap", 0.0)
-    assert solver.readModel(str(path)) == highspy.HighsStatus.kOk
-    assert solver.run() == highspy.HighsStatus.kOk
+    solver.readModel(str(path))
+    solver.run()
     assert solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
     return float(solver.getInfo().objective_function_value)
 

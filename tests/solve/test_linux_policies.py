@@ -49,16 +49,11 @@ def planned(case: Case, optimizer: str, limit: Limit, **options: Any) -> Plan:
     return solve(*case, optimizer, limit, SolveOptions(**options))
 
 
-def big_case(seed: int) -> Case:
-    """A random step of tensors of many pages."""
-    return rated(random_case(seed, kernels=8, max_elements=40_000))
-
-
 @pytest.mark.parametrize("optimizer", POLICIES)
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_plans_and_programs_are_vouched_for(optimizer: str, limit: Limit) -> None:
     for seed in range(2):
-        case = big_case(seed)
+        case = rated(random_case(seed, kernels=8, max_elements=40_000))
         plan, _, program = packed(case, optimizer, limit)
         assert plan.status is Status.NOT_OPTIMIZED
         assert plan.paged.placed_by == "simulated"
@@ -260,9 +255,9 @@ def test_the_same_seed_gives_the_same_pages_and_another_one_others() -> None:
 
 def test_a_step_that_reads_more_than_fits_moves_pages_for_ever() -> None:
     pages, costs = streaming()
-    found = balanced(pages, 300, costs, 0)
-    assert sum(found.promoted_bytes) > 0
-    assert sum(found.demoted_bytes) == pytest.approx(sum(found.promoted_bytes), rel=0.05)
+    pool = balanced(pages, 300, costs, 0)
+    assert sum(pool.promoted_bytes) > 0
+    assert sum(pool.demoted_bytes) == pytest.approx(sum(pool.promoted_bytes), rel=0.05)
 
 
 def test_pages_are_promoted_no_faster_than_the_rate_limit() -> None:
@@ -300,5 +295,5 @@ def test_steps_that_are_skipped_are_those_that_would_have_run() -> None:
 
 
 def test_a_program_without_tensors_has_no_pages() -> None:
-    found = balanced(PageMap(PAGE, 0, ((),)), 0, StepCosts((10.0,), ((),), 1e-5, 1e-5), 0)
-    assert found.slow_bytes == ((),)
+    pool = balanced(PageMap(PAGE, 0, ((),)), 0, StepCosts((10.0,), ((),), 1e-5, 1e-5), 0)
+    assert pool.slow_bytes == ((),)

@@ -133,13 +133,13 @@ def errors(truth: Truth, noise: Noise, optimizer: str, limit: Limit, *, emulated
     Predictions add what a placement costs to the measured all-fast step, as figures do.
     """
     base_us = all_fast_us(truth, truth.profile(QUIET, emulated=emulated))
-    found = []
+    shares = []
     for number in range(DRAWS):
         profile = truth.profile(noise, (number,), emulated=emulated)
         plan = solve(truth.graph, profile, truth.links, optimizer, limit, SolveOptions())
         predicted = 1 + (plan.objective_us - all_fast_us(truth, profile)) / base_us
-        found.append(predicted / (true_us(truth, plan) / base_us) - 1)
-    return np.array(found)
+        shares.append(predicted / (true_us(truth, plan) / base_us) - 1)
+    return np.array(shares)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,7 @@ def test_predicted_slowdowns_are_unbiased_though_plans_choose_what_looks_cheap(
     placed=st.sampled_from([("all-slow", Limit(1, 0)), ("static", Limit(3, 1)), ("synchronous", Limit(3, 1))]),
 )
 def test_they_are_unbiased_in_any_noise(seed: int, noise: Noise, placed: tuple[str, Limit], *, emulated: bool) -> None:
-    found = errors(random_truth(seed, 7), noise, *placed, emulated=emulated)
-    assert abs(found.mean()) < 0.01
+    assert abs(errors(random_truth(seed, 7), noise, *placed, emulated=emulated).mean()) < 0.01
 
 
 @given(seed=st.integers(0, 1000), noise=noises, draw=st.integers(0, 1000))
@@ -188,9 +187,9 @@ def test_clipping_at_zero_would_not_have_been_unbiased() -> None:
     for number in range(DRAWS):
         drawn = truth.profile(noise, (number,), emulated=False)
         step = truth.graph.computed_by(())
-        found = [drawn.extra_us(step, kernel, name) for kernel in step.kernels for name in step.slots_of(kernel)]
-        extras.append(sum(found))
-        clipped.append(sum(max(0.0, us) for us in found))
+        extras_us = [drawn.extra_us(step, kernel, name) for kernel in step.kernels for name in step.slots_of(kernel)]
+        extras.append(sum(extras_us))
+        clipped.append(sum(max(0.0, us) for us in extras_us))
     step = truth.graph.computed_by(())
     true = sum(profile.extra_us(step, kernel, name) for kernel in step.kernels for name in step.slots_of(kernel))
     base_us = all_fast_us(truth, profile)

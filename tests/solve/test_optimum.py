@@ -170,19 +170,19 @@ def test_implementations_that_slow_memory_costs_differently_are_tabled_up_to_10_
             us = 100 + (slow_us if place else 0)
             configuration = "".join("P" if index == place - 1 else "D" for index in range(count))
             timings[*key, configuration] = timing(1000 * us)
-    found = tabulate(graph, Profile(hash_of(graph), timings, {}), MEASURED)
-    assert found.tabled == ({1} if is_tabled else set())
+    tabulation = tabulate(graph, Profile(hash_of(graph), timings, {}), MEASURED)
+    assert tabulation.tabled == ({1} if is_tabled else set())
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
 def test_a_small_limit_forces_the_lean_implementation(optimizer: str) -> None:
     case = two_ways_case()
     options = replace(MEASURED, fast_operands_only=True)
-    found = {}
+    chosen = {}
     for size_bytes in (76_800, 76_736):
         plan = solved(case, optimizer, Limit(size_bytes=size_bytes), options)
-        found[size_bytes] = (plan.implementations, plan.objective_us)
-    assert found == {76_800: (("default", "large"), 160.0), 76_736: ((), 200.0)}
+        chosen[size_bytes] = (plan.implementations, plan.objective_us)
+    assert chosen == {76_800: (("default", "large"), 160.0), 76_736: ((), 200.0)}
 
 
 def test_operands_that_overlap_make_a_kernel_tabled() -> None:

@@ -21,7 +21,7 @@ from autotm.layout.packing import pack
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Graph, Kernel, OpClass, Role, Tier
 from autotm.model.limit import Counts, Limit, counting, storage_of
-from autotm.model.links import AsynchronousLinks, Contention, Links
+from autotm.model.links import AsynchronousLinks, Contention
 from autotm.model.machine import GpuManagedMemory
 from autotm.model.plan import RUN_RIVALS, Move, Plan, Status, Stay, called, repeats
 from autotm.model.program import Address, KernelStep, Program
@@ -113,8 +113,8 @@ def after_steps(graph: Graph, program: Program, steps: int = 2) -> Symbols:
 def trained(seed: int, kernels: int = 16) -> Case:
     """A random step whose loss is made half-way."""
     graph = random_case(seed, kernels=kernels).graph
-    made = {tensor.producer: tensor for tensor in graph.tensors if tensor.role is Role.INTERMEDIATE}
-    loss = min(made.values(), key=lambda tensor: abs(2 * (tensor.producer or 0) - kernels))
+    by_producer = {tensor.producer: tensor for tensor in graph.tensors if tensor.role is Role.INTERMEDIATE}
+    loss = min(by_producer.values(), key=lambda tensor: abs(2 * (tensor.producer or 0) - kernels))
     tensors = tuple(replace(one, role=Role.RESULT) if one == loss else one for one in graph.tensors)
     graph = replace(graph, tensors=tensors)
     return with_engines(Case(graph, roofline_profile(graph, seed), make_links(29.0, 12.0, tiny=True)))
@@ -146,20 +146,20 @@ def test_plans_are_legal_and_last_as_long_as_their_simulation(seed: int, limit: 
         assert plan.moves or name != "swap-all"
         assert (plan.status, plan.gap, plan.certificate) == (Status.NOT_OPTIMIZED, 0.0, None)
         assert plan_us(problem, plan) == pytest.approx(plan.objective_us)
-        found = run_rival(name, problem, FAULTS)
+        rival = run_rival(name, problem, FAULTS)
         if name in COPYING:
             own_us = sum(problem.beside.move_us(one, case.graph.by_name[one.tensor].size_bytes) for one in beside(plan))
             same = run_plan(problem, plan)
             assert plan.objective_us - own_us == pytest.approx(same.step_us)
             # At the turn, a map that would be back before it is gone stays in a plan.
-            assert same.step_us <= found.step_us * (1 + 1e-9)
-            assert same.out_bytes == found.out_bytes or name == "swap-all"
-            assert found.fits or not program.fits, "addresses need no less than bytes do"
+            assert same.step_us <= rival.step_us * (1 + 1e-9)
+            assert same.out_bytes == rival.out_bytes or name == "swap-all"
+            assert rival.fits or not program.fits, "addresses need no less than bytes do"
         else:
             fitted = name == "recompute" and not limit.is_unlimited
-            assert plan.objective_us >= found.step_us - 1e-6 or not fitted, "holes ask for more to be repeated"
+            assert plan.objective_us >= rival.step_us - 1e-6 or not fitted, "holes ask for more to be repeated"
             repeated_us = sum(case.profile.base_us(case.graph.kernels[index]) for index in again(plan))
-            assert plan.objective_us == pytest.approx(found.kernels_us + repeated_us)
+            assert plan.objective_us == pytest.approx(rival.kernels_us + repeated_us)
             assert not repeated_us or name == "recompute"
 
 
@@ -176,8 +176,8 @@ def test_limits_that_count_all_leave_arguments_where_they_are(seed: int) -> None
 
 
 def test_paging_pretends_to_have_less_where_its_addresses_have_holes() -> None:
-    made = training_step_case(layers=8, seed=0)
-    case = with_engines(Case(made.graph, made.profile, make_links(29.0, 12.0)))
+    plain = training_step_case(layers=8, seed=0)
+    case = with_engines(Case(plain.graph, plain.profile, make_links(29.0, 12.0)))
     plan, program = placed(case, "lru-paging", Limit(1, 1))
     assert program.fits
     assert len(plan.attempts_s) > 1
@@ -187,9 +187,9 @@ def test_paging_pretends_to_have_less_where_its_addresses_have_holes() -> None:
 def test_checks_find_what_is_wrong_with_a_swap() -> None:
     case = trained(1)
     plan, _ = placed(case, "swap-all", Limit(0, 1))
-    given = {"fast_operands_only": True}
+    restrictions = {"fast_operands_only": True}
     with refused(Fault.OBJECTIVE):
-        check_plan(*case, replace(plan, objective_us=plan.objective_us * 1.01), **given)
+        check_plan(*case, replace(plan, objective_us=plan.objective_us * 1.01), **restrictions)
     move = next(one for one in plan.moves if one.is_asynchronous and one.destination == "pmem")
     longer = replace(move, before=move.before + 1)
     moves = tuple(sorted((longer if one == move else one for one in plan.moves), key=lambda one: one.order))
@@ -200,7 +200,7 @@ def test_checks_find_what_is_wrong_with_a_swap() -> None:
     wrong = replace(plan, moves=moves, stays=stays, offsets=())
     faults = {Fault.WINDOW, Fault.DOUBLE_STAY, Fault.BAD_SPAN, Fault.NO_SOURCE}
     with pytest.raises(FaultError) as caught:
-        check_plan(*case, wrong, **given)
+        check_plan(*case, wrong, **restrictions)
     assert caught.value.fault in faults
 
 
@@ -210,17 +210,14 @@ def test_a_swap_that_loses_nothing_at_the_turn_lasts_as_long_as_its_simulation()
     builder.chain(3, 1024)
     graph = builder.graph("chain")
     case = Case(graph, roofline_profile(graph, 0), make_links(29.0, 12.0, tiny=True))
-    case = replace(case, links=replace(case.links, asynchronous=uncontended(case.links)))
+    none = dict.fromkeys(OpClass, Contention(0.0, 0.0))
+    uncontended = AsynchronousLinks(case.links.to_fast, case.links.to_slow, none, none, 0.0)
+    case = replace(case, links=replace(case.links, asynchronous=uncontended))
     plan, program = placed(case, "swap-all", Limit(0, 1))
-    found = run_rival("swap-all", Problem(graph, case.profile, case.links, Limit(0, 1), OPTIONS), FAULTS)
-    assert plan.objective_us == pytest.approx(found.step_us)
+    rival = run_rival("swap-all", Problem(graph, case.profile, case.links, Limit(0, 1), OPTIONS), FAULTS)
+    assert plan.objective_us == pytest.approx(rival.step_us)
     assert program.fits
     assert sorted(move.tensor for move in plan.moves) == ["t0", "t0", "t1", "t1", "t2", "t2"]
-
-
-def uncontended(links: Links) -> AsynchronousLinks:
-    none = dict.fromkeys(OpClass, Contention(0.0, 0.0))
-    return AsynchronousLinks(links.to_fast, links.to_slow, none, none, 0.0)
 
 
 @pytest.mark.parametrize("name", RUN_RIVALS)
@@ -243,7 +240,7 @@ def training(seed: int, forward: int = 12) -> Graph:
     builder.argument("weight", draw.randint(1, 400))
     states = [f"state{number}" for number in range(2)]
     replaced_at = {builder.argument(name, 16, Role.STATE): draw.randrange(2 * forward) for name in states}
-    made: list[str] = []
+    results: list[str] = []
     living = ["data"]
 
     def kernel(index: int, inputs: Sequence[str]) -> None:
@@ -254,19 +251,19 @@ def training(seed: int, forward: int = 12) -> Graph:
         replaced = [name for name, at in replaced_at.items() if at == index]
         # Some states are replaced by a kernel that makes something else, too.
         here = replaced[:1] if replaced and draw.random() < 0.5 else []
-        results = {f"{name}.new": 16 for name in here}
-        builder.kernel(list(dict.fromkeys((*inputs, *replaced))), outputs | results, workspaces)
+        updates = {f"{name}.new": 16 for name in here}
+        builder.kernel(list(dict.fromkeys((*inputs, *replaced))), outputs | updates, workspaces)
         for name in here:
             builder.roles[f"{name}.new"] = Role.RESULT
             builder.aliases[f"{name}.new"] = name
-        made.extend(outputs)
+        results.extend(outputs)
         living.extend(outputs)
 
     for index in range(forward):
         kernel(index, draw.sample(living[-4:], min(len(living), draw.randint(1, 2))))
     builder.kernel([living[-1]], {"loss": 1}, role=Role.RESULT)
     for index in range(forward + 1, 2 * forward):
-        kernel(index, [living[-1], *draw.sample(made[:forward], draw.randint(0, 2))])
+        kernel(index, [living[-1], *draw.sample(results[:forward], draw.randint(0, 2))])
     for name in states:
         if f"{name}.new" not in builder.shapes:
             builder.update([name, living[-1]], f"{name}.new", name)
@@ -347,11 +344,11 @@ def chain(layers: int = 8) -> Graph:
 
 
 def test_what_read_a_state_that_was_replaced_is_kept_and_the_rest_runs_again() -> None:
-    found = {one.count: one for one in segmentations(chain())}
-    again = {count: [one.calls[number] for number in repeats(one.calls)] for count, one in found.items()}
+    by_count = {one.count: one for one in segmentations(chain())}
+    again = {count: [one.calls[number] for number in repeats(one.calls)] for count, one in by_count.items()}
     assert 2 not in again[2], "it read the state"
     assert {0, 1} <= {*again[2]}, "what it read itself is dropped, and made again"
-    assert found[2].most_bytes < chain().peak_live_bytes
+    assert by_count[2].most_bytes < chain().peak_live_bytes
 
 
 @pytest.mark.parametrize(
@@ -368,9 +365,9 @@ def test_what_read_a_state_that_was_replaced_is_kept_and_the_rest_runs_again() -
 def test_calls_that_change_what_is_computed_are_found(calls: list[int], said: str) -> None:
     case = case_of(chain())
     plan, _ = placed(case, "recompute", Limit(0, 1))
-    with pytest.raises(FaultError, match=said) as found:
+    with pytest.raises(FaultError, match=said) as caught:
         check_plan(*case, replace(plan, calls=tuple(calls)), fast_operands_only=True)
-    assert found.value.fault is Fault.CALLS
+    assert caught.value.fault is Fault.CALLS
 
 
 def test_only_recomputation_calls_kernels_again() -> None:
@@ -388,14 +385,14 @@ def test_the_fastest_whose_addresses_fit_is_taken_and_the_leanest_where_none_doe
         limit = Limit(size_bytes=limit_bytes)
         plan, program = placed(case, "recompute", limit)
         problem = Problem(*case, limit, OPTIONS)
-        found = run_rival("recompute", problem, FAULTS)
-        assert found.fits == (limit_bytes >= least)
-        assert program.fits <= found.fits
+        rival = run_rival("recompute", problem, FAULTS)
+        assert rival.fits == (limit_bytes >= least)
+        assert program.fits <= rival.fits
         us = sum(case.profile.base_us(kernel) for kernel in program.step_of(case.graph).kernels)
         assert plan.objective_us == pytest.approx(us)
         leanest = next(one for one in tried if one.most_bytes == least)
         if program.fits:
-            assert us >= found.step_us - 1e-6, "holes between addresses ask for more, never for less"
+            assert us >= rival.step_us - 1e-6, "holes between addresses ask for more, never for less"
         else:
-            assert us == pytest.approx(found.kernels_us + leanest.repeated_us(case.profile))
+            assert us == pytest.approx(rival.kernels_us + leanest.repeated_us(case.profile))
     assert len({placed(case, "recompute", Limit(size_bytes=one))[0].objective_us for one in (peaks[0], peaks[-1])}) == 2

@@ -47,24 +47,24 @@ def chain() -> Graph:
     return builder.graph("chain")
 
 
-def times(found: Simulated) -> tuple[float, int, int]:
+def times(step: Simulated) -> tuple[float, int, int]:
     """Of the step in us, and what was copied, in maps."""
-    return found.step_us, found.in_bytes // MAP_BYTES, found.out_bytes // MAP_BYTES
+    return step.step_us, step.in_bytes // MAP_BYTES, step.out_bytes // MAP_BYTES
 
 
 def test_a_step_that_fits_takes_what_its_kernels_take() -> None:
     # Managed blocks hold arguments, too, and feature maps lie across them.
     for name, maps in (("lru-paging", 4), ("managed-memory", 6)):
-        found = run_rival(name, problem_of(maps, chain()), FAULTS)
-        assert (found.fits, times(found)) == (True, (8 * KERNEL_US, 0, 0)), name
+        step = run_rival(name, problem_of(maps, chain()), FAULTS)
+        assert (step.fits, times(step)) == (True, (8 * KERNEL_US, 0, 0)), name
 
 
 def test_paging_evicts_what_was_used_least_recently_and_writes_it_once() -> None:
     # Kernel 4 wants room for g2: t0 goes, and comes back for kernel 6.
-    found = run_rival("lru-paging", problem_of(3, chain()), FAULTS)
-    assert times(found) == (8 * KERNEL_US + 2 * COPY_US, 1, 1)
-    assert found.most_bytes == 3 * MAP_BYTES
-    assert [(event.engine, event.name, event.start_us) for event in found.events if event.engine != "compute"] == [
+    step = run_rival("lru-paging", problem_of(3, chain()), FAULTS)
+    assert times(step) == (8 * KERNEL_US + 2 * COPY_US, 1, 1)
+    assert step.most_bytes == 3 * MAP_BYTES
+    assert [(event.engine, event.name, event.start_us) for event in step.events if event.engine != "compute"] == [
         (Engine.OUT, "t0", 8.0),
         (Engine.IN, "t0", 16.0),
     ]
@@ -78,19 +78,19 @@ def test_a_kernel_that_has_no_room_does_not_fit() -> None:
 def test_swap_all_copies_out_beside_forward_and_in_beside_backward_kernels() -> None:
     # Each kernel that a copy runs beside lasts as long as the copy: 0-2, 2-6, 6-10, 10-14; t2 is brought back at once,
     # until 18; 18-22 beside t1, 22-26 beside t0; then two kernels alone.
-    found = run_rival("swap-all", problem_of(4, chain()), FAULTS)
-    assert times(found) == (30.0, 3, 3)
+    step = run_rival("swap-all", problem_of(4, chain()), FAULTS)
+    assert times(step) == (30.0, 3, 3)
     # Kernel 5 has t1, g2 and g1, and t0 on its way.
-    assert (found.most_bytes, found.fits) == (4 * MAP_BYTES, True)
+    assert (step.most_bytes, step.fits) == (4 * MAP_BYTES, True)
 
 
 def test_recomputing_runs_a_dropped_segment_again_and_moves_nothing() -> None:
     # In two segments t0 alone is dropped: kernel 0 runs again before kernel 6.
-    found = run_rival("recompute", problem_of(3, chain()), FAULTS)
-    assert (found.fits, found.repeated_us, times(found)) == (True, KERNEL_US, (9 * KERNEL_US, 0, 0))
-    assert found.remark == "2 segments"
-    assert [event.name for event in found.events][6:8] == ["kernel_0 again", "kernel_6"]
-    assert found.most_bytes == 3 * MAP_BYTES
+    step = run_rival("recompute", problem_of(3, chain()), FAULTS)
+    assert (step.fits, step.repeated_us, times(step)) == (True, KERNEL_US, (9 * KERNEL_US, 0, 0))
+    assert step.remark == "2 segments"
+    assert [event.name for event in step.events][6:8] == ["kernel_0 again", "kernel_6"]
+    assert step.most_bytes == 3 * MAP_BYTES
 
 
 def test_recomputing_a_chain_within_a_segment_needs_its_input_only() -> None:
@@ -99,13 +99,13 @@ def test_recomputing_a_chain_within_a_segment_needs_its_input_only() -> None:
     builder.chain(8, 1024)
     whole = builder.graph()
     assert whole.peak_live_bytes == 9 * MAP_BYTES
-    found = run_rival("recompute", problem_of(7, whole), FAULTS)
-    assert found.fits
+    step = run_rival("recompute", problem_of(7, whole), FAULTS)
+    assert step.fits
     # No kernel of the last segment runs again, and none twice.
-    names = [event.name for event in found.events]
+    names = [event.name for event in step.events]
     again = [name for name in names if name.endswith("again")]
     assert 0 < len(again) == len(set(again)) < 8
-    assert found.repeated_us == KERNEL_US * len(again)
+    assert step.repeated_us == KERNEL_US * len(again)
 
 
 def test_managed_memory_waits_for_faults_and_for_evictions() -> None:
@@ -143,11 +143,11 @@ def test_engines_do_one_thing_at_a_time_and_copies_lie_within_their_kernels(seed
     least = solve(*case, "synchronous", Limit(0, 1), options)
     problem = Problem(*case, Limit(2, 3), options)
     plan = solve(*case, "synchronous", problem.limit, options)
-    found = run_plan(problem, plan)
-    assert found.step_us == pytest.approx(plan.objective_us)
-    assert found.step_us >= least.objective_us
+    step = run_plan(problem, plan)
+    assert step.step_us == pytest.approx(plan.objective_us)
+    assert step.step_us >= least.objective_us
     for engine in Engine:
-        assert_disjoint([(event.start_us, event.end_us) for event in found.events if event.engine == engine])
+        assert_disjoint([(event.start_us, event.end_us) for event in step.events if event.engine == engine])
     for name in GPU_RIVALS:
         rival = run_rival(name, problem, FAULTS)
         assert rival.step_us >= rival.kernels_us + rival.repeated_us - 1e-6
@@ -191,14 +191,14 @@ def test_every_saved_tensor_goes_out_and_comes_back_and_no_copy_is_beside_a_kern
     builder = StepBuilder()
     builder.argument("data", 16, Role.INPUT)
     builder.chain(3, VALUES)
-    found = run_rival("save-on-cpu", problem_of(3, builder.graph("chain")), FAULTS)
-    assert found.step_us == 7 * KERNEL_US + 6 * COPY_US
-    assert (found.in_bytes, found.out_bytes) == (3 * MAP_BYTES, 3 * MAP_BYTES)
+    step = run_rival("save-on-cpu", problem_of(3, builder.graph("chain")), FAULTS)
+    assert step.step_us == 7 * KERNEL_US + 6 * COPY_US
+    assert (step.in_bytes, step.out_bytes) == (3 * MAP_BYTES, 3 * MAP_BYTES)
     # Kernel 5 has t1, g2 and g1.
-    assert (found.most_bytes, found.fits) == (3 * MAP_BYTES, True)
-    ends = sorted((event.start_us, event.end_us) for event in found.events)
+    assert (step.most_bytes, step.fits) == (3 * MAP_BYTES, True)
+    ends = sorted((event.start_us, event.end_us) for event in step.events)
     assert all(before[1] <= after[0] for before, after in pairwise(ends))
-    assert [event.name for event in found.events if event.engine is Engine.IN] == ["t2", "t1", "t0"]
+    assert [event.name for event in step.events if event.engine is Engine.IN] == ["t2", "t1", "t0"]
 
 
 @pytest.mark.parametrize("counts", Counts)
@@ -231,13 +231,13 @@ def test_kernels_of_one_operation_share_its_copy() -> None:
 def test_copies_of_arguments_take_device_memory_while_they_are_wanted() -> None:
     # Kernel 10 has dx1, dx2, x and dx; kernel 6 the copy of w1, and dx1.
     graph = branched()
-    found = run_rival("save-on-cpu", problem_of(5, graph), FAULTS)
-    assert found.most_bytes == 4 * MAP_BYTES
+    step = run_rival("save-on-cpu", problem_of(5, graph), FAULTS)
+    assert step.most_bytes == 4 * MAP_BYTES
     all_counted = problem_of(8, counting(graph, Counts.ALL))
     with_arguments = run_rival("save-on-cpu", all_counted, FAULTS)
     # Then data and both weights are there, too, for good.
     assert with_arguments.most_bytes >= 7 * MAP_BYTES
-    assert with_arguments.step_us == found.step_us
+    assert with_arguments.step_us == step.step_us
 
 
 def test_without_a_backward_pass_nothing_is_saved() -> None:

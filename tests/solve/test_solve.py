@@ -59,13 +59,13 @@ def plans(step: Case) -> dict[str, list[Plan]]:
 def test_bounds_baselines_and_monotony(step: Case, plans: dict[str, list[Plan]], optimizer: str) -> None:
     fastest = solved(step, "all-fast", Limit(0, 1)).objective_us
     slowest = solved(step, "all-slow", Limit(1, 0)).objective_us
-    found = plans[optimizer]
-    assert found[0].objective_us == pytest.approx(slowest)
-    assert found[-1].objective_us == pytest.approx(fastest)
-    assert all(claimed_gap(plan) <= 1e-3 for plan in found)
-    assert all(plan.gap <= 4e-3 for plan in found), "certificates prove 0.37 % at worst, of `static` at 1:1"
-    assert all((plan.gap <= 1e-3) == (plan.status in {Status.OPTIMAL, Status.WITHIN_GAP}) for plan in found)
-    for tighter, looser in pairwise(found):
+    by_limit = plans[optimizer]
+    assert by_limit[0].objective_us == pytest.approx(slowest)
+    assert by_limit[-1].objective_us == pytest.approx(fastest)
+    assert all(claimed_gap(plan) <= 1e-3 for plan in by_limit)
+    assert all(plan.gap <= 4e-3 for plan in by_limit), "certificates prove 0.37 % at worst, of `static` at 1:1"
+    assert all((plan.gap <= 1e-3) == (plan.status in {Status.OPTIMAL, Status.WITHIN_GAP}) for plan in by_limit)
+    for tighter, looser in pairwise(by_limit):
         assert fastest * (1 - 1e-9) <= looser.objective_us <= slowest
         assert looser.bound_us <= tighter.objective_us
         assert looser.objective_us <= tighter.objective_us * 1.001
