@@ -23,7 +23,7 @@ from autotm.model.graph import Graph, Kernel, OpClass, Role, Tier
 from autotm.model.limit import Counts, Limit, counting, storage_of
 from autotm.model.links import AsynchronousLinks, Contention
 from autotm.model.machine import GpuManagedMemory
-from autotm.model.plan import RUN_RIVALS, Move, Plan, Status, Stay, called, repeats
+from autotm.model.plan import RUN_RIVALS, Plan, Status, Stay, called, repeats
 from autotm.model.program import Address, KernelStep, Program
 from autotm.solve.gpu_rivals import run_rival, segmentations
 from autotm.solve.gpu_simulation import run_plan
@@ -132,11 +132,6 @@ def again(plan: Plan) -> list[int]:
     return [plan.calls[number] for number in repeats(plan.calls)]
 
 
-def beside(plan: Plan) -> list[Move]:
-    """Asynchronous moves; what they take from kernels is in plans, and not simulated."""
-    return [move for move in plan.moves if move.is_asynchronous]
-
-
 @given(seed=st.integers(0, 2**31 - 1), limit=st.sampled_from([Limit(0, 1), Limit(2, 3), Limit(4, 1)]))
 def test_plans_are_legal_and_last_as_long_as_their_simulation(seed: int, limit: Limit) -> None:
     case = trained(seed)
@@ -148,7 +143,9 @@ def test_plans_are_legal_and_last_as_long_as_their_simulation(seed: int, limit: 
         assert plan_us(problem, plan) == pytest.approx(plan.objective_us)
         rival = run_rival(name, problem, FAULTS)
         if name in COPYING:
-            own_us = sum(problem.beside.move_us(one, case.graph.by_name[one.tensor].size_bytes) for one in beside(plan))
+            # What asynchronous moves take from kernels is in plans, and not simulated.
+            moves = [(one, case.graph.by_name[one.tensor].size_bytes) for one in plan.moves if one.is_asynchronous]
+            own_us = sum(problem.beside.move_us(*move) for move in moves)
             same = run_plan(problem, plan)
             assert plan.objective_us - own_us == pytest.approx(same.step_us)
             # At the turn, a map that would be back before it is gone stays in a plan.
