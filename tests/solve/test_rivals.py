@@ -21,6 +21,7 @@ from autotm.solve.placing import solve
 from autotm.solve.problem import Problem
 
 MAP_BYTES = 4096
+VALUES = MAP_BYTES // 4
 KERNEL_US, COPY_US = 2.0, 4.0
 FAULTS = GpuManagedMemory(source="made up", block_bytes=MAP_BYTES, faulted_bytes_per_s=MAP_BYTES / 8e-6)
 """A block takes 8 us to come in, twice as long as a copy."""
@@ -38,11 +39,10 @@ def problem_of(maps: int, graph: Graph) -> Problem:
 
 def chain() -> Graph:
     """Three layers, a loss, their gradients, an update: t0 is read by kernels 1 and 6, t1 by 2 and 5, t2 by 3 and 4."""
-    values = MAP_BYTES // 4
     builder = StepBuilder()
     builder.argument("data", 16, Role.INPUT)
     builder.argument("weight", 16)
-    builder.chain(3, values)
+    builder.chain(3, VALUES)
     builder.update(["weight", "g0"], "weight_new", "weight")
     return builder.graph("chain")
 
@@ -157,9 +157,6 @@ def test_engines_do_one_thing_at_a_time_and_copies_lie_within_their_kernels(seed
 
 def assert_disjoint(spans: Sequence[tuple[float, float]]) -> None:
     assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(sorted(spans)))
-
-
-VALUES = MAP_BYTES // 4
 
 
 def branched() -> Graph:
