@@ -77,9 +77,7 @@ def test_a_search_that_is_stopped_with_a_solution_keeps_the_better_plan(
     monkeypatch.setattr(
         Session,
         "search",
-        lambda session, *rest, **named: Solved(
-            Outcome.STOPPED, searched(session, *rest, **named).objective, None
-        ),
+        lambda session, *rest, **named: Solved(Outcome.STOPPED, searched(session, *rest, **named).objective, None),
     )
     assert run(results, "solve", "mlp", "synchronous", "4:1") == 0
     assert "raise solve.time_limit_s" in caplog.text
