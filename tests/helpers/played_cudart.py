@@ -11,11 +11,14 @@ from __future__ import annotations
 import ctypes
 import enum
 import itertools
+import sys
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
+from recorded_nvml import Recorded
 from thread_device import Crew, Order, ThreadEvent, ThreadStream
 
 
@@ -232,3 +235,16 @@ class PlayedDriver:
         _, work = self.functions[function - 1]
         self.runtime.streams[stream].launch(lambda: work(extents, values))
         return (Results.CUDA_SUCCESS,)
+
+
+def plug_in(
+    monkeypatch: pytest.MonkeyPatch,
+    runtime: PlayedRuntime,
+    functions: Mapping[str, Callable[..., None]] = {},
+    nvml: Recorded | None = None,
+) -> PlayedRuntime:
+    """Put NVIDIA's modules, played, in their places: a computer with an H100 that has these kernels."""
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", runtime)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", PlayedDriver(runtime, functions))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml or Recorded())
+    return runtime

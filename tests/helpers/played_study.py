@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import small_step
 from emulated_cuda import emulated_functions
-from played_cudart import PlayedRuntime
-from played_gpu import plug_in
+from played_cudart import PlayedRuntime, plug_in
 from thread_device import Delays
 
 import autotm.profile.copies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tensor, Tier, all_fast
@@ -23,10 +24,6 @@ class Trip:
     back: int
     left: int | None = None
     call: int | None = None
-
-    @property
-    def is_asynchronous(self) -> bool:
-        return self.left is not None
 
 
 def plan(graph: Graph, optimizer: str = "by hand") -> Plan:
@@ -50,24 +47,22 @@ def program(graph: Graph, slow: frozenset[str] = frozenset(), trips: dict[str, T
     """A program with `slow` tensors in slow memory and the others fast; fast memory is reused as tensors die."""
     trips = trips or {}
     fast, fast_bytes = _reuse(graph, slow)
-    slow_at, slow_bytes = _side_by_side([t for t in graph.movable if t.name in slow or t.name in trips])
+    in_slow = [tensor for tensor in graph.movable if tensor.name in slow or tensor.name in trips]
+    *starts, slow_bytes = accumulate((tensor.allocated_bytes for tensor in in_slow), initial=0)
+    slow_at = {tensor.name: start for tensor, start in zip(in_slow, starts, strict=True)}
     steps: list[Instruction] = []
     for index, kernel in enumerate(graph.kernels):
         for number, (name, trip) in enumerate(trips.items()):
             here, there = Address(Tier.FAST, fast[name]), Address(Tier.SLOW, slow_at[name])
             steps += _moves(index, trip, name, graph.by_name[name].size_bytes, here, there, number)
-        names = [operand.tensor for operand in kernel.operands]
-        steps.append(KernelStep(index, tuple(_address(name, slow, fast, slow_at) for name in names)))
-    made = plan(graph)
+        addresses = (
+            Address(Tier.SLOW, slow_at[name]) if name in slow else Address(Tier.FAST, fast.get(name))
+            for name in (operand.tensor for operand in kernel.operands)
+        )
+        steps.append(KernelStep(index, tuple(addresses)))
+    of = plan(graph)
     return Program(
-        hash_of(graph),
-        hash_of(made),
-        made.optimizer,
-        made.limit,
-        made.dram_limit_bytes,
-        fast_bytes,
-        slow_bytes,
-        tuple(steps),
+        hash_of(graph), hash_of(of), of.optimizer, of.limit, of.dram_limit_bytes, fast_bytes, slow_bytes, tuple(steps)
     )
 
 
@@ -76,7 +71,7 @@ def _moves(
 ) -> list[MoveStep | StartMoveStep | WaitMoveStep]:
     """Moves of a trip just before kernel `index`."""
     out, back = 2 * number, 2 * number + 1
-    if trip.is_asynchronous:
+    if trip.left is not None:
         at = [
             (trip.left, WaitMoveStep(out)),
             (trip.back, WaitMoveStep(back)),
@@ -90,24 +85,13 @@ def _moves(
 
 def with_address(program: Program, kernel: int, slot: int, address: Address) -> Program:
     """The same program with one operand of one kernel somewhere else."""
-    steps = list(program.steps)
-    for position, step in enumerate(steps):
-        if isinstance(step, KernelStep) and step.kernel == kernel:
-            addresses = (*step.addresses[:slot], address, *step.addresses[slot + 1 :])
-            steps[position] = replace(step, addresses=addresses)
-    return replace(program, steps=tuple(steps))
 
+    def changed(step: Instruction) -> Instruction:
+        if not isinstance(step, KernelStep) or step.kernel != kernel:
+            return step
+        return replace(step, addresses=(*step.addresses[:slot], address, *step.addresses[slot + 1 :]))
 
-def _address(name: str, slow: frozenset[str], fast: dict[str, int], slow_at: dict[str, int]) -> Address:
-    return Address(Tier.SLOW, slow_at[name]) if name in slow else Address(Tier.FAST, fast.get(name))
-
-
-def _side_by_side(tensors: list[Tensor]) -> tuple[dict[str, int], int]:
-    offsets, total = {}, 0
-    for tensor in tensors:
-        offsets[tensor.name] = total
-        total += tensor.allocated_bytes
-    return offsets, total
+    return replace(program, steps=tuple(map(changed, program.steps)))
 
 
 def _reuse(graph: Graph, slow: frozenset[str]) -> tuple[dict[str, int], int]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from autotm.kernels.library import pinned
-from autotm.memory.gpu.cuda_memory import Span
+from autotm.memory.gpu.cuda_memory import DeviceMemory, Span
 from autotm.memory.pool import POISON_BYTE, Pool
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Tier
@@ -32,24 +32,20 @@ class Order:
     Work is known by its stream's name and its number there since the device was opened, from 0; events have none.
     """
 
-    def delay_s(self, stream: str, number: int) -> float:
+    def delay_s(self, _stream: str, _number: int) -> float:
         """Seconds that work is put off for."""
-        del stream, number
         return 0.0
 
-    def rank(self, stream: str, number: int) -> float | None:
+    def rank(self, _stream: str, _number: int) -> float | None:
         """None, or: work begins only once the host waits and no other stream can go on; of several the least first."""
-        del stream, number
         return None
 
 
 @dataclass(frozen=True)
 class Delays(Order):
-    """Work begins after a random while, so that streams overtake each other: real concurrency.
+    """Work begins after a random while, at most `most_s`, so that streams overtake each other: real concurrency.
 
-    Attributes:
-        seed: which work waits how long is drawn from it and does not depend on what the threads do.
-        most_s: the longest delay.
+    Which work waits how long is drawn from `seed` and does not depend on what the threads do.
     """
 
     seed: int
@@ -63,37 +59,24 @@ class Delays(Order):
 
 @dataclass(frozen=True)
 class Interleaving(Order):
-    """One piece of work at a time, in an order drawn from all that events allow.
-
-    Attributes:
-        seed: gives the same order on every machine.
-    """
+    """One piece of work at a time, in an order drawn from all that events allow; by seed, the same on every machine."""
 
     seed: int
 
     def rank(self, stream: str, number: int) -> float | None:
-        """At random."""
         return random.Random(f"{self.seed}:{stream}:{number}").random()
 
 
 @dataclass(frozen=True)
 class Starving(Order):
-    """Some work of one stream begins as late as events allow: what does not wait for it comes before it.
-
-    Attributes:
-        stream: by name.
-        number: of the work.
-        period: work comes round after so many, as that of a step does; 0 where it does not.
-    """
+    """One stream's work of a number, modulo a period, begins as late as events allow: after all that does not wait."""
 
     stream: str
     number: int
-    period: int = 0
+    period: int
 
     def rank(self, stream: str, number: int) -> float | None:
-        """Held back only if it is the one."""
-        turn = number % self.period if self.period else number
-        return 0.0 if (stream, turn) == (self.stream, self.number) else None
+        return 0.0 if (stream, number % self.period) == (self.stream, self.number) else None
 
 
 # Whether work that touches the same bytes is ordered: vector clocks, as in race detectors for threads.
@@ -102,8 +85,6 @@ class Starving(Order):
 # is reached; whoever waits for it knows as much. Work is ordered after other work if its stream knew of that when it
 # was queued (Mattern, 1989). Two pieces of work of which one writes bytes that the other reads or writes must be
 # ordered. That depends on what is queued alone, so a missing wait is found whatever the threads did.
-
-Clock = dict[str, int]
 
 
 class RaceError(AutotmError):
@@ -119,14 +100,10 @@ class _Access:
 
 
 class Races:
-    """All work queued since the streams last stood still.
-
-    Args:
-        streams: their names.
-    """
+    """All work queued since the streams, which have these names, last stood still."""
 
     def __init__(self, streams: Sequence[str]) -> None:
-        self._known: dict[str, Clock] = {name: dict.fromkeys(streams, 0) for name in streams}
+        self._known = {name: dict.fromkeys(streams, 0) for name in streams}
         self._accesses: list[_Access] = []
 
     def recorded(self, stream: str) -> Mapping[str, int]:
@@ -140,22 +117,17 @@ class Races:
             known[other] = max(known[other], number)
 
     def queued(self, stream: str, reads: Sequence[Span], writes: Sequence[Span]) -> None:
-        """Work that touches these bytes is queued.
-
-        Raises:
-            RaceError: other work touches them, and neither comes after the other.
-        """
+        """Queue work that touches these bytes; RaceError: other work does, and neither comes after the other."""
         known = self._known[stream]
         known[stream] += 1
-        found = [_Access(span, stream, known[stream], writes=False) for span in reads]
-        found += [_Access(span, stream, known[stream], writes=True) for span in writes]
-        for new in found:
-            for old in self._accesses:
-                if (new.writes or old.writes) and old.number > known[old.stream] and _overlap(new.span, old.span):
-                    raise RaceError(_text(new, old))
+        touched = [_Access(span, stream, known[stream], writes=False) for span in reads]
+        touched += [_Access(span, stream, known[stream], writes=True) for span in writes]
+        for new, old in itertools.product(touched, self._accesses):
+            if (new.writes or old.writes) and old.number > known[old.stream] and _overlap(new.span, old.span):
+                raise RaceError(f"{new} and {old}: no event orders them")
         # What is known to all streams can no longer race with anything.
         done = {name: min(clock[name] for clock in self._known.values()) for name in known}
-        self._accesses = [old for old in self._accesses if old.number > done[old.stream]] + found
+        self._accesses = [old for old in self._accesses if old.number > done[old.stream]] + touched
 
     def still(self) -> None:
         """All streams stand still: everything queued so far comes before everything that follows."""
@@ -166,37 +138,11 @@ class Races:
 
 
 def _overlap(one: Span, other: Span) -> bool:
-    return one.memory is other.memory and one.start < _stop(other) and other.start < _stop(one)
-
-
-def _stop(span: Span) -> int:
-    """The first byte after it."""
-    return span.start + span.size_bytes
-
-
-def _text(new: _Access, old: _Access) -> str:
-    span, what = new.span, "writes" if new.writes else "reads"
-    return (
-        f"{new.stream} stream: work {new.number} {what} bytes [{span.start}, {_stop(span)}) of the {span.memory.name} "
-        f"pool, which work {old.number} of the {old.stream} stream {'writes' if old.writes else 'reads'}, and no event "
-        "orders them: a wait is missing in the program's schedule; report it with program.json"
-    )
+    starts_before = one.start < other.start + other.size_bytes and other.start < one.start + one.size_bytes
+    return one.memory is other.memory and starts_before
 
 
 # What the streams of a device of threads share: one lock, the points they wait for, and the first failure.
-
-
-class Member(Protocol):
-    """A stream, as the others see it.
-
-    Attributes:
-        held: rank and name of the stream while its next work is held back.
-    """
-
-    held: tuple[float, str] | None
-
-    def is_stuck(self) -> bool:
-        """Whether it goes on only after something else has."""
 
 
 @dataclass(eq=False)
@@ -221,7 +167,7 @@ class Crew:
     order: Order
     races: Races | None
     changed: threading.Condition = field(default_factory=threading.Condition)
-    members: list[Member] = field(default_factory=list)
+    members: list[ThreadStream] = field(default_factory=list)
     failure: BaseException | None = None
     _waiting_hosts: int = 0
 
@@ -233,30 +179,15 @@ class Crew:
             self.changed.wait_for(is_over)
             self._waiting_hosts -= 1
 
-    def may_begin(self, member: Member) -> bool:
+    def may_begin(self, member: ThreadStream) -> bool:
         """Whether its held work is next: the host waits, no other can go on, and none held is of lower rank."""
         others = [other for other in self.members if other is not member]
         if not self._waiting_hosts or member.held is None or not all(other.is_stuck() for other in others):
             return False
         return all(other.held is None or other.held > member.held for other in others)
 
-    def reach(self, point: Point) -> None:
-        """Let go on who waits for it."""
-        with self.changed:
-            point.reached_ns = time.perf_counter_ns()
-            self.changed.notify_all()
-
-    def fail(self, error: BaseException) -> None:
-        """Keep the first failure."""
-        with self.changed:
-            self.failure = self.failure or error
-
     def require_whole(self) -> None:
-        """Raise what failed.
-
-        Raises:
-            AutotmError: some work did.
-        """
+        """Raise what failed."""
         if self.failure is not None:
             raise AutotmError(f"device of threads: its work failed: {self.failure}") from self.failure
 
@@ -278,45 +209,25 @@ class ThreadEvent:
 # Pools of a device of threads: ordinary memory, in which a byte that nobody wrote is a poisoned one.
 
 
-class ThreadMemory:
+class ThreadMemory(DeviceMemory):
     """As `CudaMemory`: ordinary memory; its views are NumPy arrays."""
 
     def __init__(self, name: str, tier: Tier, size_bytes: int) -> None:
-        self.name = name
-        self.size_bytes = size_bytes
         self._pool = Pool(tier, size_bytes)
         self._pool.poison(0, size_bytes)
-        self._bytes: npt.NDArray[np.uint8] = self._pool.view(0, (size_bytes,), "uint8")
-        self.address = int(self._bytes.ctypes.data)
-
-    def view(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        return self._pool.view(offset, shape, dtype)
-
-    def bytes_of(self, span: Span) -> npt.NDArray[np.uint8]:
-        """The bytes of a span of this pool.
-
-        Raises:
-            AutotmError: it leaves the pool.
-        """
-        if span.start < 0 or _stop(span) > self.size_bytes:
-            raise AutotmError(
-                f"{self.name} pool: bytes [{span.start}, {_stop(span)}) leave its {self.size_bytes} bytes"
-            )
-        return self._bytes[span.start : _stop(span)]
+        self.view = self._pool.view
+        self.bytes = self.view(0, (size_bytes,), "uint8")
+        super().__init__(None, name, size_bytes, int(self.bytes.ctypes.data))
 
     def close(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
+        self.bytes = np.empty(0, np.uint8)
         self._pool.close()
 
 
 def bytes_of(span: Span) -> npt.NDArray[np.uint8]:
-    """The bytes of a span of a device of threads.
-
-    Raises:
-        AutotmError: it leaves its pool.
-    """
-    assert isinstance(span.memory, ThreadMemory)
-    return span.memory.bytes_of(span)
+    """The bytes of a span of a device of threads."""
+    span.memory.check(span.start, span.size_bytes)
+    return span.memory.bytes[span.start : span.start + span.size_bytes]
 
 
 # A stream that is a thread with a queue.
@@ -337,30 +248,25 @@ class _Wait:
 class ThreadStream:
     """As `CudaStream`.
 
-    Args:
-        name: of the stream.
-        crew: of its device, which it joins.
-        poison: overwrite what work is about to write, before it is put off: who reads it too early reads that.
+    With `poison`, what work is about to write is overwritten before it is put off: who reads it too early reads that.
+    `held` is rank and name of the stream while its next work is held back.
     """
 
     def __init__(self, name: str, crew: Crew, *, poison: bool) -> None:
-        self.name = name
-        self.handle = 0
+        self.name, self.handle = name, 0
         self.held: tuple[float, str] | None = None
-        self._crew = crew
-        self._poison = poison
+        self._crew, self._poison = crew, poison
         self._queue: deque[_Work | _Wait | Point] = deque()
         self._waits_for: Point | None = None
-        self._is_busy = False
-        self._is_closed = False
+        self._is_busy = self._is_closed = False
         self._numbered = 0
         crew.members.append(self)
         self._thread = threading.Thread(target=self._serve, name=f"autotm-{name}", daemon=True)
         self._thread.start()
 
     def launch(self, work: Callable[[], None], reads: Sequence[Span] = (), writes: Sequence[Span] = ()) -> None:
-        kept = {(id(span.memory), span.start) for span in reads}  # Updated in place: not to be poisoned before.
-        fresh = tuple(span for span in writes if (id(span.memory), span.start) not in kept)
+        updated = {(id(span.memory), span.start) for span in reads}  # In place: not to be poisoned before.
+        fresh = tuple(span for span in writes if (id(span.memory), span.start) not in updated)
         if self._crew.races is not None:
             self._crew.races.queued(self.name, reads, writes)
         self._put(_Work(work, self._numbered, fresh))
@@ -432,7 +338,9 @@ class ThreadStream:
                 item, self._is_busy = self._queue.popleft(), True
             match item:
                 case Point():
-                    self._crew.reach(item)
+                    with changed:
+                        item.reached_ns = time.perf_counter_ns()
+                        changed.notify_all()
                 case _Wait():
                     self._wait(item.point)
                 case _Work():
@@ -454,7 +362,8 @@ class ThreadStream:
             try:
                 work.run()
             except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for the work
-                self._crew.fail(error)
+                with self._crew.changed:
+                    self._crew.failure = self._crew.failure or error
 
     def _put_off(self, number: int) -> None:
         order, crew = self._crew.order, self._crew
@@ -474,19 +383,15 @@ class ThreadStream:
 STREAMS = ("compute", "inward", "outward")
 
 
-class ThreadDevice:
+class ThreadDevice(AbstractContextManager["ThreadDevice"]):
     """As `CudaDevice`, on a computer without a GPU; nothing of its times says anything about one.
 
     Args:
-        device_bytes: of the pool that plays device memory.
-        host_bytes: of the other.
+        device_bytes, host_bytes: of the pools that play device memory and the host's.
         order: when work begins.
         poison: what work is about to write is made NaN before it is put off.
         races: check that events order all work that touches the same bytes; see `Races`.
         machine: whose cores the compute stream's kernels run on; None: wherever the system puts them.
-
-    Raises:
-        AutotmError: the system does not give the memory.
     """
 
     def __init__(
@@ -511,8 +416,7 @@ class ThreadDevice:
             self.compute.launch(lambda: self._cores.enter_context(pinned(machine)))
             self.synchronize()
 
-    def event(self, *, timed: bool = False) -> ThreadEvent:
-        del timed
+    def event(self, **_: bool) -> ThreadEvent:
         return ThreadEvent(self._crew)
 
     def elapsed_ns(self, start: ThreadEvent, end: ThreadEvent) -> int:
@@ -529,26 +433,17 @@ class ThreadDevice:
         bytes_of(span)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
     def synchronize(self) -> None:
-        self._crew.host_waits(lambda: all(not stream.is_running() for stream in self._streams))
+        self._crew.host_waits(lambda: not any(stream.is_running() for stream in self._crew.members))
         if self._races is not None:
             self._races.still()
         self._crew.require_whole()
 
     def close(self) -> None:
         self.compute.launch(self._cores.close)
-        for stream in self._streams:
+        for stream in self._crew.members:
             stream.close()
         self.device_pool.close()
         self.host_pool.close()
 
-    @property
-    def _streams(self) -> tuple[ThreadStream, ...]:
-        return self.compute, self.inward, self.outward
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -27,53 +27,38 @@ from autotm.memory.calibration import (
 )
 from autotm.memory.copies import PLAIN
 from autotm.model.cores import Watch
-from autotm.model.errors import BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import Contention
-from autotm.model.machine import EmulatedTier, Machine
+from autotm.model.machine import Machine
 
-PATIENT = Watch(sorted(os.sched_getaffinity(0)), 1.0)
-
-
-def drawn(times_ns: list[int]) -> Callable[[], int]:
-    return itertools.cycle(times_ns).__next__
+WATCH = Watch(sorted(os.sched_getaffinity(0)), 1.0)
 
 
-def test_what_does_not_scatter_is_timed_less_often() -> None:
-    taken: dict[str, int] = {"still": 0, "loud": 0}
+@pytest.mark.parametrize(
+    ("times_ns", "samples"),
+    [
+        ({"still": [1000, 1001], "loud": [500, 1000, 1500]}, {"still": 5, "loud": 12}),
+        ({"long": [1_000_000_000], "longer": [2_000_000_000]}, {"long": 1, "longer": 1}),
+        ({"half a second": [400_000_000, 600_000_000]}, {"half a second": 2}),
+    ],
+)
+def test_points_are_timed_as_often_as_their_scatter_and_length_ask(
+    times_ns: dict[str, list[int]], samples: dict[str, int]
+) -> None:
+    taken: dict[str, list[int]] = {name: [] for name in times_ns}
 
-    def counted(name: str, times_ns: list[int]) -> Callable[[], int]:
-        sample = drawn(times_ns)
+    def sample(name: str) -> int:
+        taken[name].append(times_ns[name][len(taken[name]) % len(times_ns[name])])
+        return taken[name][-1]
 
-        def once() -> int:
-            taken[name] += 1
-            return sample()
-
-        return once
-
-    timed = {"still": counted("still", [1000, 1001]), "loud": counted("loud", [500, 1000, 1500])}
-    found = medians_ns(timed, Effort(least=5, most=12), PATIENT, "made-up times")
-    assert taken == {"still": 5, "loud": 12}
-    assert found == {"still": 1000, "loud": 1000}
-
-
-def test_points_that_take_long_are_timed_once() -> None:
-    """As on a machine that is a thousand times slower."""
-    effort = Effort(least=5, most=15, point_s=1.0)
-    assert not effort.is_enough([])
-    assert not effort.is_enough([400_000_000, 500_000_000])
-    taken: list[int] = []
-
-    def sample(point: int) -> int:
-        taken.append(point)
-        return 1_000_000_000
-
-    medians_ns({point: partial(sample, point) for point in range(5)}, effort, PATIENT, "long ones")
-    assert taken == [0, 1, 2, 3, 4]
+    effort = Effort(least=5, most=12, point_s=1.0)
+    medians = medians_ns({name: partial(sample, name) for name in times_ns}, effort, WATCH, "made-up times")
+    assert {name: len(times) for name, times in taken.items()} == samples
+    assert medians == {name: np.median(times) for name, times in taken.items()}
 
 
 def test_an_interval_is_judged_by_what_it_is_a_share_of() -> None:
-    """Differences around nothing: what counts is how large they are beside the copy."""
+
     differences = [-30.0, -10.0, 0.0, 10.0, 30.0]
     assert Effort(share=0.02).is_known(differences, 2000.0, 0)
     assert not Effort(share=0.02).is_known(differences, 1000.0, 0)
@@ -101,15 +86,14 @@ def test_sizes_end_where_they_take_too_long_but_two_remain() -> None:
     assert sizes_in_time(sizes, ns, point_s=10.0) == sizes
     asked.clear()
     assert sizes_in_time(sizes, ns, point_s=0.5) == sizes[:3]
-    assert asked == [*sizes[:3]], "nothing larger is tried"
+    assert asked == list(sizes[:3]), "nothing larger is tried"
     assert sizes_in_time(sizes, ns, point_s=1e-9) == sizes[:2]
 
 
-WATCH = Watch(sorted(os.sched_getaffinity(0)), 1.0)
 SIZES = (4096, 65536, 4 << 20)
 READINGS = 20
 """Nanoseconds: as many readings of the stand-in clock as a copy may take."""
-ONCE, THRICE, FIVE = Effort(1, 1), Effort(3, 3), Effort(5, 5)
+THRICE = Effort(3, 3)
 Work = dict[OpClass, Callable[[], None]]
 
 
@@ -129,7 +113,9 @@ def co_runners(stand_in: StandInClock) -> Work:
 def test_links_hold_what_the_device_takes_and_curves_what_memory_does(
     machine: Machine, devices_dir: Path, co_runners: Work
 ) -> None:
+    cores = os.sched_getaffinity(0)
     links = calibrate_links(machine, devices_dir, 1e12, co_runners, WATCH, sizes_bytes=SIZES, effort=THRICE)
+    assert os.sched_getaffinity(0) == cores
     assert links.emulation_stretch == 2
     assert links.contraction_flop_per_s == 1e12
     beside = links.asynchronous
@@ -142,8 +128,7 @@ def test_links_hold_what_the_device_takes_and_curves_what_memory_does(
     ):
         assert link.destination is destination
         assert dict(link.points) == pytest.approx({size: 2 * size / bytes_per_s * 1e9 for size in SIZES}, abs=READINGS)
-    for tier, link in ((Tier.FAST, links.to_fast), (Tier.SLOW, links.to_slow)):
-        assert links.copy_us(tier, SIZES[-1]) == pytest.approx(link.points[-1][1] / 1e3)
+
     assert beside.beside_to_fast.keys() == beside.beside_to_slow.keys() == set(OpClass)
     assert {(one.destination, one.threads, one.streams, one.ahead_bytes) for one in links.curves} == {
         (tier, method.threads, method.stores != PLAIN, method.stores.ahead_bytes)
@@ -198,7 +183,7 @@ def test_contention_is_what_a_copy_and_its_co_runners_take_from_each_other(monke
         stand_in.advance(2e6)
 
     co_runners = {OpClass.MATMUL: disturbed, OpClass.WINDOW: lambda: stand_in.advance(3e6), OpClass.REDUCTION: hogging}
-    assert contention(copy, co_runners, FIVE, WATCH) == {
+    assert contention(copy, co_runners, Effort(5, 5), WATCH) == {
         OpClass.MATMUL: Contention(to_kernels=(12 - 6) / 10, to_copy=0),
         OpClass.WINDOW: Contention(to_kernels=0, to_copy=0),
         OpClass.REDUCTION: Contention(to_kernels=0, to_copy=1),
@@ -211,33 +196,6 @@ def test_calls_of_a_copy_are_timed_without_the_copy(monkeypatch: pytest.MonkeyPa
     copy = PlayedCopy(stand_in)
     copy.call_ns = 3000
     assert call_us(copy, THRICE, WATCH) == 6
-
-
-def test_nothing_to_run_beside_is_refused(machine: Machine, devices_dir: Path) -> None:
-    with pytest.raises(BadInputError, match=r"co-runners.*conv_forward"):
-        calibrate_links(machine, devices_dir, 1e12, {}, WATCH)
-
-
-def test_a_whole_device_is_not_stretched_and_the_caller_keeps_its_cores(
-    machine: Machine, devices_dir: Path, co_runners: Work
-) -> None:
-    tier = EmulatedTier(kind="emulated", device="plain", share="whole")
-    whole = Machine("test", machine.threads, machine.cpus, "host", tier, "0" * 16)
-    before = os.sched_getaffinity(0)
-    links = calibrate_links(whole, devices_dir, 1e10, co_runners, WATCH, sizes_bytes=(64, 128), effort=ONCE)
-    assert links.emulation_stretch == 1
-    assert os.sched_getaffinity(0) == before
-
-
-@pytest.mark.parametrize(
-    ("sizes", "most", "named"),
-    [((4096,), 3, "sizes"), ((8192, 4096), 3, "sizes"), ((4096, 4100), 3, "sizes"), ((4096, 8192), 0, "effort")],
-)
-def test_what_measures_nothing_is_refused(
-    machine: Machine, devices_dir: Path, sizes: tuple[int, ...], most: int, named: str
-) -> None:
-    with pytest.raises(BadInputError, match=named):
-        calibrate_links(machine, devices_dir, 1e12, {}, WATCH, sizes_bytes=sizes, effort=Effort(0, most))
 
 
 def test_the_rate_is_one_of_a_memory(machine: Machine) -> None:

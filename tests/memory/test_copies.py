@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -61,26 +60,20 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_library_is_compiled_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_is_compiled_once_unless_it_is_damaged(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled(source).answer() == 42
-    (kept,) = (source.parent / "cache" / "autotm").iterdir()
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CC", raising=False)
-    assert compiled(source).answer() == 42, "no compiler is asked any more"
-    assert kept.exists()
-
-
-def test_a_damaged_library_is_compiled_again(source: Path) -> None:
-    folder = source.parent / "cache" / "autotm"
-    compiled(source)
-    (kept,) = folder.iterdir()
-    kept.unlink()
-    kept.write_bytes(b"half of one")
+    (library,) = (source.parent / "cache" / "autotm").iterdir()
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", "")
+        patched.delenv("CC", raising=False)
+        assert compiled(source).answer() == 42, "no compiler is asked any more"
+    library.unlink()
+    library.write_bytes(b"half of one")
     assert compiled(source).answer() == 42
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(source: Path) -> None:
-    shutil.rmtree(source.parent / "cache", ignore_errors=True)
+
     (source.parent / "cache").write_text("a file where the folder should be", encoding="utf-8")
     assert compiled(source).answer() == 42
 
@@ -132,20 +125,19 @@ def test_the_fastest_method_is_taken_at_each_size() -> None:
     )
 
 
-def test_between_sizes_the_nearer_decides() -> None:
-    curves = [curve(1, PLAIN, 100, 2000), curve(2, PLAIN, 400, 1000)]
-    methods = measured_methods(curves, Tier.FAST, 2)
-    halfway = streamed_bytes()
-    assert [methods.method(halfway + more).threads for more in (-64, 64)] == [1, 2]
+def test_between_sizes_the_nearer_decides_and_without_curves_caches_do() -> None:
+    methods = measured_methods([curve(1, PLAIN, 100, 2000), curve(2, PLAIN, 400, 1000)], Tier.FAST, 2)
+    assert [methods.method(streamed_bytes() + more).threads for more in (-64, 64)] == [1, 2]
+    assert measured_methods([], Tier.FAST, 3) == usual_methods(3)
 
 
 @streams
-def test_of_ways_as_fast_most_threads_copy_and_leave_caches_alone() -> None:
+def test_of_methods_as_fast_most_threads_copy_and_leave_caches_alone() -> None:
     stores = (PLAIN, STREAMING, Stores(widest_store(), 1024))
     times = itertools.count(1000, -1)
     curves = [curve(threads, each, 100, next(times)) for threads in (1, 2, 4) for each in stores]
-    assert measured_methods(curves, Tier.FAST, 4).method(LARGE) == CopyMethod(4, STREAMING)
-    assert measured_methods(curves, Tier.FAST, 4).method(SMALL) == CopyMethod(1, PLAIN)
+    methods = measured_methods(curves, Tier.FAST, 4)
+    assert (methods.method(SMALL), methods.method(LARGE)) == (CopyMethod(1, PLAIN), CopyMethod(4, STREAMING))
 
 
 @streams
@@ -166,23 +158,14 @@ def test_one_disturbed_size_does_not_choose_the_prefetch() -> None:
 
 
 @streams
-def test_what_stays_in_the_caches_is_not_streamed_past_them() -> None:
-    curves = [curve(1, PLAIN, 100, 1000), curve(1, STREAMING, 50, 1000)]
-    assert measured_methods(curves, Tier.FAST, 1).method(SMALL) == CopyMethod(1, PLAIN)
-
-
-@streams
-def test_directions_have_ways_of_their_own() -> None:
+def test_directions_have_methods_of_their_own_and_what_stays_in_the_caches_is_not_streamed_past_them() -> None:
     curves = [
-        *(curve(1, PLAIN, 100, 1000), curve(1, STREAMING, 100, 500)),
+        *(curve(1, PLAIN, 100, 1000), curve(1, STREAMING, 50, 500)),
         *(curve(1, PLAIN, 100, 500, Tier.SLOW), curve(1, STREAMING, 100, 1000, Tier.SLOW)),
     ]
-    assert measured_methods(curves, Tier.FAST, 1).method(LARGE).stores == STREAMING
-    assert measured_methods(curves, Tier.SLOW, 1).method(LARGE).stores == PLAIN
-
-
-def test_without_curves_caches_decide() -> None:
-    assert measured_methods([], Tier.FAST, 3) == usual_methods(3)
+    to_fast, to_slow = (measured_methods(curves, tier, 1) for tier in Tier)
+    assert (to_fast.method(LARGE).stores, to_slow.method(LARGE).stores) == (STREAMING, PLAIN)
+    assert to_fast.method(SMALL).stores == PLAIN
 
 
 CPU = min(os.sched_getaffinity(0))
@@ -206,16 +189,6 @@ def test_copies_every_byte_and_no_other(threads: int, to_offset: int, from_offse
         assert np.array_equal(target[to_offset : to_offset + size], source)
         assert not target[:to_offset].any()
         assert not target[to_offset + size :].any()
-    engine.close()
-
-
-def test_a_copy_is_complete_when_it_returns() -> None:
-    """Copy upon copy over the same bytes: a helper that comes late to one must not write into the next."""
-    engine = CopyEngine((CPU,) * 4)
-    target = np.empty(PARALLEL_BYTES + 77, np.uint8)
-    for value in range(1, 200):
-        engine.copy(target, np.full_like(target, value))
-        assert (target == value).all()
     engine.close()
 
 
@@ -251,14 +224,14 @@ def test_shapes_may_differ_where_bytes_agree() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 9])
 @pytest.mark.parametrize("stores", [PLAIN, Stores(widest_store()), Stores(widest_store(), 1024)])
-def test_a_method_may_leave_threads_asleep(threads: int, stores: Stores) -> None:
+def test_a_method_may_leave_threads_asleep_and_none_comes_late(threads: int, stores: Stores) -> None:
+    """Copy upon copy over the same bytes: a helper that comes late to one must not write into the next."""
     engine = CopyEngine((CPU,) * 3)
     for size in (1, PARALLEL_BYTES + 4099):
-        source, target = np.full(size, 7, np.uint8), np.zeros(size, np.uint8)
-        for _ in range(20):
-            target[:] = 0
-            engine.copy(target, source, CopyMethod(threads, stores))
-            assert (target == 7).all()
+        target = np.zeros(size, np.uint8)
+        for value in range(1, 21):
+            engine.copy(target, np.full_like(target, value), CopyMethod(threads, stores))
+            assert (target == value).all()
     engine.close()
 
 
@@ -309,15 +282,13 @@ Make = Callable[[Callable[[int], int]], AsyncCopyEngine]
 
 @pytest.fixture
 def engine_of() -> Iterator[Make]:
-    made: list[AsyncCopyEngine] = []
+    with contextlib.ExitStack() as stack:
 
-    def make(chunk_ns: Callable[[int], int]) -> AsyncCopyEngine:
-        made.append(AsyncCopyEngine("test", os.sched_getaffinity(0), chunk_ns))
-        return made[-1]
+        def make(chunk_ns: Callable[[int], int]) -> AsyncCopyEngine:
+            engine = AsyncCopyEngine("test", os.sched_getaffinity(0), chunk_ns)
+            return stack.enter_context(contextlib.closing(engine))
 
-    yield make
-    for engine in made:
-        engine.close()
+        yield make
 
 
 @pytest.fixture
@@ -353,6 +324,8 @@ def test_a_copy_takes_its_time_and_leaves_the_step_alone(engine_of: Make, stand_
     async_copy = AsyncCopy(engine_of(held_ns), np.empty_like(source), source, 0)
     async_copy.start()
     assert not async_copy.is_done, "the step goes on while the first chunk is held"
+    with pytest.raises(AutotmError, match="under way"):
+        async_copy.start()
     may_go_on.set()
     async_copy.wait()
     assert async_copy.ended_ns - async_copy.started_ns == chunks * chunk_ns
@@ -360,27 +333,17 @@ def test_a_copy_takes_its_time_and_leaves_the_step_alone(engine_of: Make, stand_
 
 
 def test_the_most_urgent_copy_is_served_first(engine_of: Make) -> None:
-    done: list[int] = []
-    gate = threading.Event()
-
-    def chunk_ns(_: int) -> int:
-        gate.wait()
-        return 0
-
-    engine = engine_of(chunk_ns)
-    sizes = {7: 3, 2: 5, 9: 1, 4: 2}
-    async_copies = {}
-    for deadline, count in sizes.items():
+    gate, async_copies = threading.Event(), {}
+    engine = engine_of(lambda _: int(not gate.wait()))
+    for deadline, count in {7: 3, 2: 5, 9: 1, 4: 2}.items():
         source = noise(count * CHUNK_BYTES)
         async_copies[deadline] = AsyncCopy(engine, np.empty_like(source), source, deadline)
-    for deadline, async_copy in async_copies.items():
-        end = async_copy.end
-        async_copy.end = lambda error=None, deadline=deadline, end=end: (done.append(deadline), end(error))
-        async_copy.start()
+        async_copies[deadline].start()
     gate.set()
     for async_copy in async_copies.values():
         async_copy.wait()
-    assert done == [2, 4, 7, 9], "the first chunk of 7 was under way when the others came; the rest of it gave way"
+    ended = sorted(async_copies, key=lambda deadline: async_copies[deadline].ended_ns)
+    assert ended == [2, 4, 7, 9], "the first chunk of 7 was under way when the others came; the rest of it gave way"
 
 
 def test_waking_late_does_not_add_up(engine_of: Make, stand_in: StandInClock) -> None:
@@ -416,16 +379,6 @@ def test_a_failure_of_the_thread_surfaces_at_the_wait_and_the_next_copy_works(en
     async_copy.start()
     async_copy.wait()
     assert np.array_equal(target, source)
-
-
-def test_a_copy_under_way_cannot_be_started_again(engine_of: Make) -> None:
-    source, may_go_on = noise(4 * CHUNK_BYTES), threading.Event()
-    async_copy = AsyncCopy(engine_of(lambda _: int(not may_go_on.wait())), np.empty_like(source), source, 0)
-    async_copy.start()
-    with pytest.raises(AutotmError, match="under way"):
-        async_copy.start()
-    may_go_on.set()
-    async_copy.wait()
 
 
 def test_closing_ends_the_thread_after_the_chunk_that_it_copies() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter_ns
+from typing import Any
 
 import pytest
 import yaml
@@ -26,21 +27,6 @@ from autotm.model.links import Link, Links
 from autotm.model.machine import EmulatedTier, Machine
 
 
-def _edited(devices_dir: Path, old: str, new: str) -> Path:
-    path = devices_dir / "plain.yaml"
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
-    return devices_dir
-
-
-def test_shipped_device_has_every_op_class(repository: Path) -> None:
-    device = load_device(repository / "config" / "devices", "optane-dcpmm")
-    assert set(device.kernels) == set(OpClass)
-    assert device.moves.to_fast_bytes_per_s == 29e9
-    assert device.moves.to_slow_bytes_per_s == 12e9
-
-
 @pytest.mark.parametrize(
     ("old", "new", "parts"),
     [
@@ -58,20 +44,19 @@ def test_shipped_device_has_every_op_class(repository: Path) -> None:
     ],
 )
 def test_faults_are_named(devices_dir: Path, old: str, new: str, parts: list[str]) -> None:
+    path = devices_dir / "plain.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(BadInputError) as caught:
-        load_device(_edited(devices_dir, old, new), "plain")
-    message = str(caught.value)
-    assert "plain.yaml" in message
-    for part in parts:
-        assert part in message
+        load_device(devices_dir, "plain")
+    for part in ("plain.yaml", *parts):
+        assert part in str(caught.value)
 
 
-def test_unknown_device_names_the_nearest(devices_dir: Path) -> None:
+def test_unknown_devices_and_empty_files_are_refused(devices_dir: Path) -> None:
     with pytest.raises(BadInputError, match=r"no such device file; did you mean 'plain'\?"):
         load_device(devices_dir, "plane")
-
-
-def test_empty_file_is_refused(devices_dir: Path) -> None:
     (devices_dir / "void.yaml").write_text("", encoding="utf-8")
     with pytest.raises(BadInputError, match=r"void\.yaml"):
         load_device(devices_dir, "void")
@@ -105,13 +90,15 @@ def device(devices_dir: Path) -> DeviceFile:
     return load_device(devices_dir, "lanes")
 
 
-def test_kernels_pay_what_the_bus_takes_longer(device: DeviceFile) -> None:
+def test_kernels_pay_what_the_bus_takes_longer_and_copies_what_a_thread_can_wait_for(device: DeviceFile) -> None:
     cost = device.kernels[OpClass.CONV_FORWARD]
     assert cost.read_ns_per_byte == pytest.approx(1 / 10 - 1 / 100)
     assert cost.write_ns_per_byte == pytest.approx(2 / 16 - 2 / 80), "a plain store moves its line in and out"
     half = device.kernels[OpClass.ELEMENTWISE]
     assert half.read_ns_per_byte == pytest.approx(cost.read_ns_per_byte / 2), "as much hidden as the fitted device says"
     assert half.write_ns_per_byte == pytest.approx(cost.write_ns_per_byte / 2)
+    copies = device.asynchronous_moves
+    assert copies.to_fast_bytes_per_s == copies.to_slow_bytes_per_s == 10 * 64 / 400e-9
 
 
 def test_a_kernel_that_reads_and_writes_pays_what_was_published_of_mixed_traffic(device: DeviceFile) -> None:
@@ -135,20 +122,18 @@ def test_latency_is_waited_for_once_an_operand_and_once_a_move(device: DeviceFil
     assert emulation.move_ns(Tier.SLOW, 1000) == (2 * (300 + 125))
 
 
-def test_one_copying_thread_is_bound_by_the_lines_it_waits_for(device: DeviceFile) -> None:
-    beside = device.asynchronous_moves
-    assert beside.to_fast_bytes_per_s == beside.to_slow_bytes_per_s == 10 * 64 / 400e-9
-
-
-def test_a_slower_fast_memory_adds_nothing(devices_dir: Path, device: DeviceFile) -> None:
-    path = devices_dir / "lanes.yaml"
+def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    document["slow"] = document["fast"] | {"written": document["slow"]["written"]}
+    change(document)
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+@pytest.mark.usefixtures("device")
+def test_slow_memory_that_is_as_fast_adds_nothing(devices_dir: Path) -> None:
+    changed(devices_dir / "lanes.yaml", lambda of: of["slow"].update(of["fast"]))
     same = load_device(devices_dir, "lanes")
     assert {(cost.read_ns_per_byte, cost.write_ns_per_byte) for cost in same.kernels.values()} == {(0.0, 0.0)}
     assert same.latency_ns == same.mixed_overlap_fraction == 0
-    assert device.latency_ns > 0
 
 
 @pytest.mark.parametrize(
@@ -162,35 +147,13 @@ def test_a_slower_fast_memory_adds_nothing(devices_dir: Path, device: DeviceFile
         ({"kernels": {}}, ["kernels"]),
     ],
 )
-def test_faults_of_published_numbers_are_named(
-    devices_dir: Path, device: DeviceFile, change: dict[str, object], parts: list[str]
-) -> None:
-    assert device.latency_ns == 300
-    path = devices_dir / "lanes.yaml"
-    document = yaml.safe_load(path.read_text(encoding="utf-8")) | change
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+@pytest.mark.usefixtures("device")
+def test_faults_of_published_numbers_are_named(devices_dir: Path, change: dict[str, object], parts: list[str]) -> None:
+    changed(devices_dir / "lanes.yaml", lambda of: of.update(change))
     with pytest.raises(BadInputError) as caught:
         load_device(devices_dir, "lanes")
     for part in parts:
         assert part in str(caught.value)
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_every_published_number_names_where_it_is_from(repository: Path, name: str) -> None:
-    document = yaml.safe_load((repository / "config" / "devices" / f"{name}.yaml").read_text(encoding="utf-8"))
-
-    def sources(part: object) -> list[str]:
-        if not isinstance(part, dict):
-            return []
-        return [part["source"]] if "source" in part else [each for value in part.values() for each in sources(value)]
-
-    found = sources(document)
-    assert len(found) == 11
-    for source in found:
-        assert any(
-            word in source
-            for word in ("arXiv", "github.com", "derived", "same", "as above", "as in", "optane-dcpmm", "Manual")
-        ), source
 
 
 def test_shipped_devices_lie_between_fast_memory_and_optane(repository: Path) -> None:
@@ -227,7 +190,6 @@ def emulation(devices_dir: Path) -> Emulation:
 @pytest.mark.parametrize(
     ("op_class", "reads", "writes", "expected_ns"),
     [
-        (OpClass.ELEMENTWISE, (), (), 0),
         (OpClass.ELEMENTWISE, (1000,), (), 500),
         (OpClass.ELEMENTWISE, (), (1000,), 2000),
         (OpClass.ELEMENTWISE, (1000, 600), (100, 50), 1100),
@@ -242,10 +204,6 @@ def test_delay_is_the_sum_over_slow_operands(
     delay = emulation.kernel_delay_ns(op_class, reads, writes)
     assert delay == expected_ns
     assert isinstance(delay, int)
-
-
-def test_workspace_counts_as_written_and_read(emulation: Emulation) -> None:
-    assert emulation.kernel_delay_ns(OpClass.MATMUL, (1000,), (1000,)) == 2500
 
 
 def test_first_touch_is_charged_per_written_operand_when_asked(emulation: Emulation) -> None:
@@ -265,12 +223,6 @@ def test_balanced_stretch_keeps_compute_to_memory_ratio(machine: Machine, device
     assert measured_stretch(replace(machine, slow_tier=WHOLE), devices_dir, 0.5e12) == 1
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
-def test_impossible_rates_are_refused(machine: Machine, devices_dir: Path, rate: float) -> None:
-    with pytest.raises(BadInputError, match="contraction rate"):
-        measured_stretch(machine, devices_dir, rate)
-
-
 def test_stretch_comes_from_calibration() -> None:
     links = Links(Link(Tier.FAST, ((1, 1), (2, 2))), Link(Tier.SLOW, ((1, 1), (2, 2))), 1e12, 3.5)
     assert stretch_of(BALANCED, links) == 3.5
@@ -285,13 +237,6 @@ TICK_NS, CALL_NS = 50, 1000
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInClock:
     return StandInClock(TICK_NS, CALL_NS).put_into(monkeypatch, "memory.emulation")
-
-
-def test_never_returns_early() -> None:
-    for delay_ns in (1_000, 100_000, 3_000_000):
-        deadline = perf_counter_ns() + delay_ns
-        wait_until(deadline)
-        assert perf_counter_ns() >= deadline
 
 
 def test_returns_at_the_first_reading_past_its_deadline(stand_in: StandInClock) -> None:

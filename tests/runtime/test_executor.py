@@ -1,4 +1,6 @@
-"""A program computes the step, takes the time of its moves, and leaves nothing behind."""
+"""A program computes the step, takes the time of its moves, leaves nothing behind; a wrong one is caught."""
+
+from __future__ import annotations
 
 import itertools
 import math
@@ -7,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,13 +21,21 @@ from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
 from autotm.model.cores import Round, Watch
 from autotm.model.errors import AutotmError
-from autotm.model.graph import Tier
+from autotm.model.graph import Graph, Initial, Tier
 from autotm.model.links import Links
-from autotm.model.program import Address, KernelStep, Program, StartMoveStep, WaitMoveStep
+from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 from autotm.runtime.arguments import Arguments
-from autotm.runtime.executor import Executor, prepare
+from autotm.runtime.executor import Executor, deaths, poisoned, prepare
 from autotm.runtime.step_times import RunOptions, time_parts, time_steps
-from autotm.runtime.verify import all_fast_program, plain_program
+from autotm.runtime.verify import (
+    VerificationError,
+    all_fast_program,
+    digests,
+    plain_program,
+    reference,
+    results,
+    verify,
+)
 
 ASYNC_MOVES = {"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)}
 """Out and back between two kernels that use the tensor."""
@@ -120,22 +131,17 @@ def test_async_copies_spend_their_time_beside_kernels_or_in_the_wait(
 
 def test_a_step_that_fails_leaves_no_copy_behind(library: KernelLibrary) -> None:
     made = program(GRAPH, trips=ASYNC_MOVES)
-    links = replace(small_step.links(), emulation_stretch=1e4)
-    with open_tiers(small_step.machine(), links, made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
-        executor = prepare(GRAPH, library, made, Arguments.allocate(GRAPH), tiers)
+    with prepared(library, made, replace(small_step.links(), emulation_stretch=1e4)) as executor:
         start = next(i for i, step in enumerate(made.steps) if isinstance(step, StartMoveStep))
         executor.calls[executor.spans[start][0]]()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("autotm-to-")]
 
 
 def test_addresses_outside_the_pool_are_refused_before_anything_runs(library: KernelLibrary) -> None:
-    made = program(GRAPH)
-    wrong = with_address(made, 1, 1, Address(Tier.FAST, made.fast_bytes))
-    with (
-        open_tiers(small_step.machine(), small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers,
-        pytest.raises(AutotmError, match="pool"),
-    ):
-        prepare(GRAPH, library, wrong, Arguments.allocate(GRAPH), tiers)
+    right = program(GRAPH)
+    wrong = with_address(right, 1, 1, Address(Tier.FAST, right.fast_bytes))
+    with pytest.raises(AutotmError, match="pool"), prepared(library, wrong):
+        pass
 
 
 def test_steps_are_timed_until_both_minima_are_met(
@@ -145,14 +151,18 @@ def test_steps_are_timed_until_both_minima_are_met(
     stand_in.put_into(monkeypatch, "model.cores")
     made = program(GRAPH, frozenset({"act"}), {"act2": Trip(5, 6)})
     with prepared(library, made, STRETCHED) as executor:
-        by_count = time_steps(executor, None, CPUS, RunOptions(4, 0.0))
-        by_seconds = time_steps(executor, None, CPUS, RunOptions(1, 0.03))
+        by_count = time_steps(executor.step, None, CPUS, RunOptions(4, 0.0))
+        by_seconds = time_steps(executor.step, None, CPUS, RunOptions(1, 0.03))
         parts = time_parts(GRAPH, executor, 3)
     step_s = by_count.samples_s[0]
     assert by_count.samples_s == pytest.approx([step_s] * 4)
     assert by_seconds.samples_s == pytest.approx([step_s] * math.ceil(0.03 / step_s))
     assert set(parts.kernels_us) == {kernel.name for kernel in GRAPH.kernels}
     assert sum(parts.kernels_us.values()) + parts.moves_us == pytest.approx(step_s * 1e6, rel=1e-3)
+
+
+def nothing() -> None:
+    """A step of which only made-up times count."""
 
 
 @pytest.mark.parametrize(
@@ -164,7 +174,7 @@ def test_steps_are_timed_until_both_minima_are_met(
     ],
 )
 def test_steps_that_scatter_are_timed_longer(
-    library: KernelLibrary, monkeypatch: pytest.MonkeyPatch, slowdowns: list[float], rounds: int
+    monkeypatch: pytest.MonkeyPatch, slowdowns: list[float], rounds: int
 ) -> None:
     # The machine's speed changes from round to round, which the step beside shares.
     speeds = itertools.cycle([1.0, 1.5, 0.8])
@@ -172,14 +182,11 @@ def test_steps_that_scatter_are_timed_longer(
         (slowdown * speed, speed) for slowdown, speed in zip(itertools.cycle(slowdowns), speeds)
     )
     monkeypatch.setattr(Watch, "timed", lambda *_: Round(None, 0, round(next(walls) * 1e9)))
-    with prepared(library, all_fast_program(GRAPH)) as executor:
-        times = time_steps(executor, executor, CPUS, RunOptions(3, 4.5, precision=0.022))
+    times = time_steps(nothing, nothing, CPUS, RunOptions(3, 4.5, precision=0.022))
     assert len(times.samples_s) == len(times.all_fast_s) == rounds
 
 
-def test_the_slow_down_is_as_precise_as_asked_where_some_steps_take_long(
-    library: KernelLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_slow_down_is_as_precise_as_asked_where_some_steps_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """As seen where cores are shared: steps scatter by 2 %, and one of ten takes a quarter longer."""
     generator = np.random.default_rng(20)
     slow_down, asked = 1.3, 0.01
@@ -190,42 +197,144 @@ def test_the_slow_down_is_as_precise_as_asked_where_some_steps_take_long(
 
     monkeypatch.setattr(Watch, "timed", timed)
     errors, rounds = [], []
-    with prepared(library, all_fast_program(GRAPH)) as executor:
-        for _ in range(100):
-            walls = itertools.cycle([30.0 * slow_down, 30.0])
-            times = time_steps(executor, executor, CPUS, RunOptions(5, 0.5, precision=asked))
-            found = statistics.median(times.samples_s) / statistics.median(times.all_fast_s)
-            errors.append(found / slow_down - 1)
-            rounds.append(len(times.samples_s))
+    for _ in range(100):
+        walls = itertools.cycle([30.0 * slow_down, 30.0])
+        times = time_steps(nothing, nothing, CPUS, RunOptions(5, 0.5, precision=asked))
+        ratio = statistics.median(times.samples_s) / statistics.median(times.all_fast_s)
+        errors.append(ratio / slow_down - 1)
+        rounds.append(len(times.samples_s))
     assert np.sqrt(np.mean(np.square(errors))) < asked
     assert abs(np.mean(errors)) < asked / 3
     assert np.mean(rounds) < 30, "a mean's error would ask for all 39 that are allowed"
 
 
-def test_rounds_that_others_disturb_are_counted_and_told(
-    library: KernelLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_all_fast_program_reuses_memory() -> None:
     assert GRAPH.peak_live_bytes <= all_fast_program(GRAPH).fast_bytes < plain_program(GRAPH).fast_bytes
-    with prepared(library, all_fast_program(GRAPH)) as executor:
-        monkeypatch.setattr(Watch, "timed", lambda *_: Round(None, 10**9, 10**9))
-        times = time_steps(executor, executor, CPUS, RunOptions(3, 0.0, patience_s=9.0))
+
+
+def test_rounds_that_others_disturb_are_counted_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watch, "timed", lambda *_: Round(None, 10**9, 10**9))
+    times = time_steps(nothing, nothing, CPUS, RunOptions(3, 0.0, patience_s=9.0))
     assert len(times.samples_s) == len(times.all_fast_s) == times.disturbed == 5, "two seconds each, beyond nine"
     assert times.waited_s == times.all_fast_waited_s == (1.0,) * 5, "what each step lost, not each round"
     assert times.disturbed_count
 
 
-def test_disturbed_rounds_are_repeated_until_enough_are_good(
-    library: KernelLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disturbed_rounds_are_repeated_until_enough_are_good(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a neighbour who works half of the time, for longer than a run needs."""
     disturbed = itertools.cycle([True] * 40 + [False] * 40)
 
     def timed(*_: object) -> Round[None]:
         return Round(None, 5 * 10**7, 3 * 10**8) if next(disturbed) else Round(None, 0, 10**8)
 
-    with prepared(library, all_fast_program(GRAPH)) as executor:
-        monkeypatch.setattr(Watch, "timed", timed)
-        times = time_steps(executor, executor, CPUS, RunOptions(3, 1.0))
+    monkeypatch.setattr(Watch, "timed", timed)
+    times = time_steps(nothing, nothing, CPUS, RunOptions(3, 1.0))
     assert times.samples_s == times.all_fast_s == (0.1,) * 10
     assert times.disturbed == 20
     assert not times.disturbed_count
+
+
+STEPS = 3
+
+
+def check(library: KernelLibrary, made: Program, *, poison: bool) -> dict[str, str]:
+    """Digests of the results of the last step."""
+    machine = small_step.machine()
+    expected = reference(GRAPH, library, machine, 0, STEPS, small_step.DEVICES)
+    arguments = Arguments.allocate(GRAPH)
+    arguments.fill(0)
+    with open_tiers(machine, small_step.links(), made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
+        executor = prepare(GRAPH, library, made, arguments, tiers)
+        verify(GRAPH, poisoned(GRAPH, executor) if poison else executor, expected, STEPS)
+    return digests(GRAPH, arguments)
+
+
+def address(made: Program, kernel: int, slot: int) -> Address:
+    return next(s.addresses[slot] for s in made.steps if isinstance(s, KernelStep) and s.kernel == kernel)
+
+
+ROUND_TRIP = program(GRAPH, frozenset({"vt"}), {"act2": Trip(5, 6)})
+
+
+@pytest.mark.parametrize("poison", [False, True])
+@pytest.mark.parametrize("slow", [frozenset(), frozenset(t.name for t in GRAPH.movable)])
+def test_a_right_program_passes(library: KernelLibrary, slow: frozenset[str], poison: bool) -> None:
+    expected = reference(GRAPH, library, small_step.machine(), 0, STEPS, small_step.DEVICES)[-1]
+    assert check(library, program(GRAPH, slow), poison=poison) == expected
+    assert check(library, ROUND_TRIP, poison=poison) == expected
+
+
+def test_the_results_are_losses_and_updated_parameters_and_change_every_step(library: KernelLibrary) -> None:
+    assert set(results(GRAPH)) == {"loss", "v_new", "w_new"}
+    found = reference(GRAPH, library, small_step.machine(), 0, STEPS, small_step.DEVICES)
+    assert len({digest for step in found for digest in step.values()}) == STEPS * 3
+
+
+def test_a_program_that_loses_data_is_caught(library: KernelLibrary) -> None:
+    error = address(ROUND_TRIP, 5, 0)  # `gact` is written over it, though a later kernel reads it.
+    overlapping = with_address(with_address(ROUND_TRIP, 5, 3, error), 8, 1, error)
+    for wrong in (overlapping, with_address(ROUND_TRIP, 9, 1, address(ROUND_TRIP, 0, 2))):
+        with pytest.raises(VerificationError, match="differs from the plain step"):
+            check(library, wrong, poison=False)
+
+
+def test_a_missing_move_that_luck_hides_is_caught_by_poison(library: KernelLibrary) -> None:
+    back = next(step for step in ROUND_TRIP.steps if isinstance(step, MoveStep) and step.destination.tier is Tier.FAST)
+    wrong = replace(ROUND_TRIP, steps=tuple(step for step in ROUND_TRIP.steps if step is not back))
+    check(library, wrong, poison=False)
+    with pytest.raises(VerificationError, match="'v_new'"):
+        check(library, wrong, poison=True)
+
+
+def test_a_step_without_finite_results_cannot_be_verified(library: KernelLibrary) -> None:
+    huge = tuple(replace(t, initial=Initial("normal", 1e30)) if t.name == "w" else t for t in GRAPH.tensors)
+    graph = Graph(GRAPH.network, GRAPH.scale, GRAPH.batch, GRAPH.kernels, huge)
+    with pytest.raises(VerificationError, match="not finite"):
+        reference(graph, library, small_step.machine(), 0, 1, small_step.DEVICES)
+
+
+def test_the_reference_is_kept_and_made_again_when_it_does_not_fit(library: KernelLibrary, tmp_path: Path) -> None:
+    machine, file = small_step.machine(), tmp_path / "reference.json"
+
+    def ask(seed: int, steps: int) -> object:
+        return reference(GRAPH, library, machine, seed, steps, small_step.DEVICES, file)
+
+    first = ask(0, 2)
+    written = file.stat().st_mtime_ns
+    assert ask(0, 1) == first
+    assert file.stat().st_mtime_ns == written
+    assert ask(1, 2) != first
+    file.write_text(file.read_text()[:100])
+    assert ask(0, 2) == first
+
+
+def test_a_tensor_dies_at_its_last_reader_and_a_workspace_at_its_kernel() -> None:
+    plain = plain_program(GRAPH)
+    died = {
+        (step.kernel, offset): size
+        for step, dead in zip(plain.steps, deaths(GRAPH, plain), strict=True)
+        for _, offset, size in dead
+        if isinstance(step, KernelStep)
+    }
+    offset, expected = 0, {}
+    for tensor in GRAPH.movable:
+        expected[tensor.live.stop - 1, offset] = tensor.size_bytes
+        offset += tensor.allocated_bytes
+    assert died == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "trip", "moves"), [("act2", Trip(5, 6), MoveStep), ("hidden", Trip(2, 5, 3, 4), StartMoveStep)]
+)
+def test_a_moved_tensor_dies_where_it_left_once_it_was_copied_and_again_after_its_return(
+    name: str, trip: Trip, moves: type
+) -> None:
+    moving, size = program(GRAPH, trips={name: trip}), GRAPH.by_name[name].size_bytes
+    dead = list(zip(moving.steps, deaths(GRAPH, moving), strict=True))
+    away, back = (step for step in moving.steps if isinstance(step, moves))
+    copied = [places for step, places in dead if isinstance(step, MoveStep | WaitMoveStep)]
+    assert copied == [[(Tier.FAST, away.source.offset, size)], [(Tier.SLOW, back.source.offset, size)]]
+    assert not any(places for step, places in dead if isinstance(step, StartMoveStep)), "both ends are alive until then"
+    last = GRAPH.by_name[name].live.stop - 1
+    (places,) = (places for step, places in dead if isinstance(step, KernelStep) and step.kernel == last)
+    assert (Tier.FAST, back.destination.offset, size) in places

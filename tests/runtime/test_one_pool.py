@@ -13,7 +13,7 @@ from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.kernels.library import KernelLibrary
 from autotm.layout.compile import compile_program
-from autotm.memory.tiers import Tiers, open_tiers
+from autotm.memory.tiers import open_tiers
 from autotm.model.cache import PagedTraffic, amplified_bytes
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, save
@@ -52,10 +52,11 @@ def assert_stored(record: Record, folder: Path) -> None:
     assert load(folder / "record.json", "record", Record) == record
 
 
-def test_a_run_is_verified_and_counts_its_misses(library: KernelLibrary, tmp_path: Path) -> None:
-    record, _ = ran(library, "memory-mode", small_step.machine(), small_step.links())
-    assert record.verified_steps == 2
-    assert record.tier_reality == "emulated"
+@pytest.mark.parametrize("is_real", [False, True])
+def test_a_run_is_verified_and_counts_its_misses(library: KernelLibrary, tmp_path: Path, *, is_real: bool) -> None:
+    machine = replace(small_step.machine(), memory_mode=is_real)
+    record, _ = ran(library, "memory-mode", machine, small_step.links())
+    assert (record.verified_steps, record.tier_reality) == (2, "real" if is_real else "emulated")
     assert (record.ratio, record.limit) == ("1:1", Limit(1, 1))
     cache = record.cache
     assert cache is not None
@@ -69,46 +70,39 @@ def test_a_run_is_verified_and_counts_its_misses(library: KernelLibrary, tmp_pat
     assert_stored(record, tmp_path)
 
 
-def test_a_real_cache_is_not_charged_again(library: KernelLibrary) -> None:
-    record, _ = ran(library, "memory-mode", replace(small_step.machine(), memory_mode=True), small_step.links())
-    assert (record.verified_steps, record.tier_reality) == (2, "real")
-
-
-def test_slow_memory_that_is_not_emulated_has_no_cache(library: KernelLibrary, tmp_path: Path) -> None:
+def test_slow_memory_behind_dax_has_no_cache_and_no_pages_that_linux_places(
+    library: KernelLibrary, tmp_path: Path
+) -> None:
     folder = DaxTier(kind="dax", path=str(tmp_path), stand_in=True)
-    with pytest.raises(BadInputError, match=r"memory-mode: .* choose another optimizer"):
-        ran(library, "memory-mode", replace(small_step.machine(), slow_tier=folder), small_step.links())
+    for optimizer, why in (("memory-mode", "no cache of slow memory"), ("linux-balancing", "Linux places no pages in")):
+        with pytest.raises(BadInputError, match=rf"{optimizer} cannot run on .*{why}.* take another optimizer"):
+            ran(library, optimizer, replace(small_step.machine(), slow_tier=folder), LINKS)
 
 
-def test_where_copies_were_measured_kernels_wait_for_the_cache_itself(library: KernelLibrary) -> None:
-    """Every kernel writes, so every kernel waits for a tag, also where nothing is missed."""
-    profile, machine = small_step.profile(), small_step.machine()
-    links = replace(small_step.links(), rates=MachineRates(flop_per_s=1e12, copy_bytes_per_s=1e6))
-    plan, layout = solve_and_pack(GRAPH, profile, links, "memory-mode", Limit(0, 1))
-    program = compile_program(GRAPH, plan, layout)
-    assert not any(fetched for fetched, _ in program.cache_traffic_bytes)
-    with open_tiers(machine, links, program.fast_bytes, program.slow_bytes, small_step.DEVICES) as tiers:
-        executor = prepare(GRAPH, library, program, Arguments.in_pools(GRAPH, GRAPH, program, tiers), tiers)
-        waits = [end - first == 2 for first, end in executor.spans]
-    written = [amplified_bytes(GRAPH, kernel, 0) > 0 for kernel in GRAPH.kernels]
-    assert waits == written
-    assert any(waits)
-
-
-@pytest.mark.parametrize("is_real", [False, True])
-def test_kernels_wait_for_what_they_miss(library: KernelLibrary, *, is_real: bool) -> None:
-    profile, links = small_step.profile(), small_step.links()
-    plan, layout = solve_and_pack(GRAPH, profile, links, "memory-mode", Limit(1, 1))
+def waits(library: KernelLibrary, limit: Limit, links: Links, *, is_real: bool) -> tuple[list[bool], list[bool]]:
+    """Which kernels of a step in memory mode are followed by a wait, and which miss something."""
+    plan, layout = solve_and_pack(GRAPH, small_step.profile(), links, "memory-mode", limit)
     program = compile_program(GRAPH, plan, layout)
     machine = replace(small_step.machine(), memory_mode=is_real)
     with open_tiers(machine, links, program.fast_bytes, program.slow_bytes, small_step.DEVICES) as tiers:
-        arguments = Arguments.in_pools(GRAPH, GRAPH, program, tiers)
-        executor = prepare(GRAPH, library, program, arguments, tiers)
-        waits = [end - first == 2 for first, end in executor.spans]
-        misses = [fetched > 0 for fetched, _ in program.cache_traffic_bytes]
-        assert waits == ([False] * len(misses) if is_real else misses)
-        assert any(misses)
-        assert not all(misses)
+        executor = prepare(GRAPH, library, program, Arguments.in_pools(GRAPH, GRAPH, program, tiers), tiers)
+    return [end - first == 2 for first, end in executor.spans], [got > 0 for got, _ in program.cache_traffic_bytes]
+
+
+def test_kernels_wait_for_what_they_miss_unless_a_real_cache_does(library: KernelLibrary) -> None:
+    waiting, misses = waits(library, Limit(1, 1), small_step.links(), is_real=False)
+    assert waiting == misses
+    assert set(misses) == {False, True}
+    assert not any(waits(library, Limit(1, 1), small_step.links(), is_real=True)[0])
+
+
+def test_where_copies_were_measured_kernels_wait_for_the_cache_itself(library: KernelLibrary) -> None:
+    """A kernel that writes waits for a tag, also where nothing is missed."""
+    links = replace(small_step.links(), rates=MachineRates(flop_per_s=1e12, copy_bytes_per_s=1e6))
+    waiting, misses = waits(library, Limit(0, 1), links, is_real=False)
+    assert not any(misses)
+    assert waiting == [amplified_bytes(GRAPH, kernel, 0) > 0 for kernel in GRAPH.kernels]
+    assert any(waiting)
 
 
 @pytest.mark.parametrize("optimizer", POLICIES)
@@ -134,14 +128,6 @@ def test_waits_are_those_of_slow_bytes_and_of_copies() -> None:
         moving = tiers.paged_delay_ns(OpClass.MATMUL, PagedTraffic(10**6, 10**6, 10**6, 0))
         back = tiers.paged_delay_ns(OpClass.MATMUL, PagedTraffic(10**6, 10**6, 0, 10**6))
         assert still < moving < back, "slow memory is written at a lower rate than it is read"
-
-
-def test_real_memories_have_no_simulated_pages() -> None:
-    with (
-        open_tiers(small_step.machine(), LINKS, 4096, 4096, small_step.DEVICES) as tiers,
-        pytest.raises(BadInputError, match="simulated on emulated slow memory, and real on memory nodes"),
-    ):
-        Tiers.paged_delay_ns(tiers, OpClass.MATMUL, PagedTraffic(0, 0, 0, 0))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,17 +1,19 @@
-"""Kind `dax` on real persistent memory: mapped with MAP_SYNC, nothing left behind, whatever is wrong said at once."""
+"""The guest's memories, by Linux's own account; kind `dax` on persistent memory: mapped with MAP_SYNC, nothing left."""
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import re
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import forked
-from holder import Holder
+from forks import Holder, forked
 
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.errors import AutotmError, BadInputError
@@ -42,27 +44,20 @@ def synchronous_bytes() -> int:
     return sum(int(size) << 10 for size, flags in found if " sf" in flags)
 
 
-def test_the_pool_is_mapped_with_map_sync(dax: Machine, dax_folder: Path) -> None:
-    free = free_bytes(dax_folder)
-    with opened(dax) as tiers:
-        assert synchronous_bytes() == SLOW_BYTES
-        assert free - free_bytes(dax_folder) >= SLOW_BYTES
-        tiers.check()
-    assert synchronous_bytes() == 0
+def test_pools_are_mapped_with_map_sync(dax: Machine, device: Machine) -> None:
+    for machine in dax, device:
+        with opened(machine) as tiers:
+            assert synchronous_bytes() == SLOW_BYTES
+            tiers.check()
+        assert synchronous_bytes() == 0
 
 
-def test_the_pool_of_a_device_is_mapped_with_map_sync(device: Machine) -> None:
-    with opened(device) as tiers:
-        assert synchronous_bytes() == SLOW_BYTES
-        tiers.check()
-    assert synchronous_bytes() == 0
-
-
-def test_no_file_has_a_name(dax: Machine, dax_folder: Path) -> None:
+def test_the_pool_is_in_the_folder_and_no_file_has_a_name(dax: Machine, dax_folder: Path) -> None:
     (dax_folder / "mine").write_text("somebody's")
-    before = sorted(dax_folder.iterdir())
+    before, free = sorted(dax_folder.iterdir()), free_bytes(dax_folder)
     with opened(dax):
         assert sorted(dax_folder.iterdir()) == before
+        assert free - free_bytes(dax_folder) >= SLOW_BYTES
     assert (dax_folder / "mine").read_text() == "somebody's"
     (dax_folder / "mine").unlink()
 
@@ -101,14 +96,16 @@ def test_two_runs_in_one_place(kind: str, request: pytest.FixtureRequest) -> Non
     opened(machine).close()
 
 
-def test_a_folder_that_is_not_on_dax(dax: Machine) -> None:
-    with pytest.raises(BadInputError, match=r"do not have DAX \(tmpfs at /dev/shm"):
-        opened(with_tier(dax, path="/dev/shm"))
-
-
-@pytest.mark.parametrize("path", ["/mnt/nothing", "/etc/passwd"])
-def test_what_is_no_folder(dax: Machine, path: str) -> None:
-    with pytest.raises(BadInputError, match=r"does not exist|neither a folder nor a DAX device"):
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/dev/shm", r"do not have DAX \(tmpfs at /dev/shm"),
+        ("/mnt/nothing", "does not exist"),
+        ("/etc/passwd", "neither a folder nor a DAX device"),
+    ],
+)
+def test_what_is_no_folder_on_dax(dax: Machine, path: str, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
         opened(with_tier(dax, path=path))
 
 
@@ -140,3 +137,52 @@ def test_a_full_file_system_is_an_error(dax: Machine, dax_folder: Path) -> None:
             opened(dax, 200 * MIB)
     finally:
         os.close(hog)
+
+
+NODES = Path("/sys/devices/system/node")
+MAP_SHARED_VALIDATE, MAP_SYNC = 0x03, 0x80000
+
+
+def test_three_nodes_of_which_one_has_cores() -> None:
+    assert (NODES / "has_memory").read_text().strip() == "0-2"
+    assert (NODES / "has_cpu").read_text().strip() == "0"
+    assert [(NODES / f"node{n}" / "distance").read_text().split() for n in range(3)] == [
+        ["10", "28", "40"],
+        ["28", "10", "40"],
+        ["40", "40", "10"],
+    ]
+
+
+def test_the_firmware_tells_latency_and_bandwidth() -> None:
+    told = NODES / "node1" / "access0" / "initiators"
+    assert int((told / "read_latency").read_text()) == 300
+    assert int((told / "read_bandwidth").read_text()) == 20480
+
+
+def test_persistent_memory_is_in_a_lower_tier() -> None:
+    tiers = sorted(
+        Path("/sys/devices/virtual/memory_tiering").glob("memory_tier*"),
+        key=lambda tier: int(tier.name.removeprefix("memory_tier")),
+    )
+    assert [(tier / "nodelist").read_text().strip() for tier in tiers] == ["0-1", "2"]
+
+
+@pytest.mark.parametrize("node", [0, 1, 2])
+def test_memory_can_be_bound_to_each_node(node: int) -> None:
+    bound = ["/usr/bin/numactl", f"--membind={node}", "/bin/grep", "heap", "/proc/self/numa_maps"]
+    said = subprocess.run(bound, capture_output=True, text=True, check=True).stdout
+    assert f"bind:{node}" in said
+    assert f" N{node}=" in said
+
+
+def test_files_elsewhere_are_no_memory() -> None:
+    file = os.open("/dev/shm", os.O_RDWR | os.O_TMPFILE)
+    os.ftruncate(file, 4 * MIB)
+    with pytest.raises(OSError, match="not supported") as refused:
+        mmap.mmap(file, 4 * MIB, flags=MAP_SHARED_VALIDATE | MAP_SYNC)
+    os.close(file)
+    assert refused.value.errno == errno.EOPNOTSUPP
+
+
+def test_the_guest_has_no_network() -> None:
+    assert [path.name for path in Path("/sys/class/net").iterdir()] == ["lo"]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from forked import forked
+from forks import forked
 
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.errors import AutotmError, BadInputError
@@ -71,16 +71,11 @@ def test_every_page_is_on_its_node(
         tiers = stack.enter_context(opened(with_tier(numa, slow_nodes=(slow,), huge_pages=huge_pages)))
         own = tiers.slow.pages_by_node()
         linux = bound_pages()
+    assert not bound_pages(), "all memory is given back"
     assert own == {str(slow): SLOW_BYTES // 4096}
     assert linux == {"0": Counter({"0": FAST_BYTES // 4096}), str(slow): Counter(own)}
     with capsys.disabled():
         print(f" node {slow}, huge pages {huge_pages}: {own[str(slow)]} of {SLOW_BYTES // 4096} pages")
-
-
-def test_all_memory_is_given_back(numa: Machine) -> None:
-    with opened(numa):
-        assert bound_pages()
-    assert not bound_pages()
 
 
 def test_more_than_the_node_has_is_an_error(numa: Machine) -> None:
@@ -109,13 +104,10 @@ def test_the_last_of_a_node_can_be_had(numa: Machine) -> None:
         assert set(tiers.slow.pages_by_node()) == {"1"}
 
 
-@pytest.mark.parametrize("field", ["fast_nodes", "slow_nodes"])
-def test_a_node_that_does_not_exist(numa: Machine, field: str) -> None:
-    with pytest.raises(BadInputError, match=rf"{field}: node 7 does not exist .*nodes with memory: 0, 1, 2"):
-        opened(with_tier(numa, **{field: (7,)}))
-
-
-def test_capacity_beyond_the_node(numa: Machine) -> None:
+def test_nodes_that_do_not_exist_and_capacity_beyond_a_node(numa: Machine) -> None:
+    for field in ("fast_nodes", "slow_nodes"):
+        with pytest.raises(BadInputError, match=rf"{field}: node 7 does not exist .*nodes with memory: 0, 1, 2"):
+            opened(with_tier(numa, **{field: (7,)}))
     with pytest.raises(BadInputError, match="is more than there is"):
         opened(with_tier(numa, capacity="64GB"))
     with pytest.raises(AutotmError, match=r"allows 1MB \(slow_tier.capacity\)"):

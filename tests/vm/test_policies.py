@@ -1,19 +1,38 @@
-"""Policies of Linux, followed by a real kernel over real nodes, against the simulation of them, page by page."""
+"""Policies of Linux, followed by a real kernel over real nodes: as simulated, page by page, and within a limit."""
 
 from __future__ import annotations
 
+import json
 import mmap
+import signal
+import time
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import small_step
+from forks import Holder
+from guest_kernels import SIZES
 
+from autotm.kernels.library import KernelLibrary
+from autotm.layout.compile import compile_program
 from autotm.memory.linux.page_policy import PagePolicy, apply_policy, balancing
+from autotm.memory.linux.policy_tiers import PolicyTiers
 from autotm.memory.linux.system_calls import node_of_pages
-from autotm.model.errors import AutotmError
-from autotm.model.machine import SWITCHES
+from autotm.memory.tiers import Tiers, open_for
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.limit import Limit
+from autotm.model.links import MachineRates
+from autotm.model.machine import SWITCHES, Machine
+from autotm.model.record import Record
+from autotm.model.system import SystemMemory
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
 from autotm.solve.paging import PageMap, interleaved, touch
+from autotm.solve.placing import solve_and_pack
 
 FAST, CARD, LOWER = 0, 1, 2
 """The node of the cores; the small one without cores; persistent memory, which is of a lower tier."""
@@ -81,3 +100,132 @@ def test_hot_pages_are_promoted_and_switches_are_put_back() -> None:
         while not (node_of_pages(memory.ctypes.data, memory.size) == FAST).any():
             memory[:: mmap.PAGESIZE] += 1
     assert [Path("/", name).read_text() for name in SWITCHES] == before
+
+
+GRAPH = small_step.graph(*SIZES["wide"])
+PROFILE = small_step.profile(GRAPH)
+LINKS = replace(small_step.links(), rates=MachineRates(1e12, 80e9))
+OPTIONS = RunOptions(min_seconds=0.01, min_steps=1, verify_steps=1, patience_s=0.05)
+
+
+def switches() -> list[str]:
+    return [Path("/", name).read_text(encoding="ascii") for name in SWITCHES]
+
+
+def free_fast_bytes() -> int:
+    return SystemMemory().nodes_named([0])[0].free_bytes
+
+
+def ran(optimizer: str, limit: str, machine: Machine, wide_library: KernelLibrary) -> Record | None:
+    """The record of a run; None where it was refused, since the kernel let pages take more than the limit.
+
+    Which of the two happens depends on the memory that other processes free meanwhile; both are right.
+    `tests/memory/linux/test_page_policy.py` tests how the limit is enforced, without a kernel.
+    """
+    plan, layout = solve_and_pack(GRAPH, PROFILE, LINKS, optimizer, Limit.parse(limit))
+    program = compile_program(GRAPH, plan, layout)
+    try:
+        record = run(GRAPH, wide_library, program, plan, machine, LINKS, PROFILE, OPTIONS, small_step.DEVICES)
+    except AutotmError as error:
+        if "of fast memory beyond the limit" not in str(error):
+            raise
+        warnings.warn(f"{optimizer}: {error}", stacklevel=2)
+        return None
+    assert record.pages is not None
+    assert (record.tier_reality, record.verified_steps, record.pages.placed_by) == ("real", 1, "linux")
+    for found in (record.pages_by_node_before["pmem"], record.pages_by_node["pmem"]):
+        assert set(found) <= {"0", "1", "2", "nowhere"}
+        assert sum(found.values()) == -(-program.slow_bytes // 4096)
+    return record
+
+
+def pages(record: Record, node: str, *, before: bool = False) -> int:
+    found = record.pages_by_node_before if before else record.pages_by_node
+    return found["pmem"].get(node, 0)
+
+
+@pytest.mark.parametrize("optimizer", ["linux-preferred", "linux-interleave"])
+def test_pages_keep_the_limit_and_stay(
+    optimizer: str,
+    numa: Machine,
+    wide_library: KernelLibrary,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    free = free_fast_bytes()
+    # The limit is 4 MiB here: huge pages are too large for it.
+    placing = replace(numa, slow_tier=numa.slow_tier.model_copy(update={"huge_pages": "none"}))
+    record = ran(optimizer, "1:1", placing, wide_library)
+    assert free_fast_bytes() > free - (64 << 20), "what filled fast memory was given back"
+    if record is None:
+        return
+    with capsys.disabled():
+        found = json.dumps(record.pages_by_node)
+        print(f" {optimizer}: {found}, {record.dram_limit_bytes // 4096} pages allowed")
+    assert "2" not in record.pages_by_node["pmem"]
+    assert record.pages_by_node_before["pmem"] == record.pages_by_node["pmem"]
+    allowed = record.dram_limit_bytes // 4096
+    # Not by more than is tolerated of what comes and goes between two looks.
+    assert pages(record, "0") <= allowed + (1 << 20) // 4096
+    # As far as the kernel gives it: it may keep as much as that for itself, and then the run says so.
+    assert pages(record, "0") > 0.7 * allowed or "less than the limit allows" in caplog.text
+    assert record.pages is not None
+    assert record.pages.most_fast_bytes == pages(record, "0") * 4096 == record.dram_alloc_size
+    assert record.bytes_dram_input_tensors < record.bytes_input_tensors
+    assert (record.bytes_dram_input_tensors > 0) == (pages(record, "0") > 0)
+
+
+def test_weights_are_followed_where_the_kernel_has_them(
+    numa: Machine, wide_library: KernelLibrary, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not SystemMemory().knows_weights:
+        with pytest.raises(BadInputError, match=r"linux-weighted-interleave cannot run on .*Linux 6\.9 is the first"):
+            ran("linux-weighted-interleave", "1:1", numa, wide_library)
+        return
+    record = ran("linux-weighted-interleave", "1:1", numa, wide_library)
+    assert record is None or pages(record, "0") > 0 or "less than the limit allows" in caplog.text
+
+
+def test_pages_are_balanced_with_the_lower_tier(
+    numa: Machine, wide_library: KernelLibrary, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotm.runtime.linux_pages._MOST_WINDOWS", 3)  # 16 of them may take a minute
+    lower = replace(numa, slow_tier=numa.slow_tier.model_copy(update={"slow_nodes": (2,)}))
+    before = switches()
+    if record := ran("linux-balancing", "1:1", lower, wide_library):
+        assert pages(record, "0") <= record.dram_limit_bytes // 4096 + 256
+        # Node 1 is filled, yet pages were seen there: 1 MiB, as is tolerated on node 0, and a huge page.
+        assert pages(record, "1") <= 256 + 512, record.pages_by_node
+        # The kernel may move the rest off node 2 as well: the tolerances above leave room for all pages.
+        with capsys.disabled():
+            print(f" linux-balancing: {record.pages_by_node}")
+    assert switches() == before
+
+
+def test_everything_fast_is_bound(numa: Machine, wide_library: KernelLibrary) -> None:
+    plan, layout = solve_and_pack(GRAPH, PROFILE, LINKS, "linux-preferred", Limit.parse("0:1"))
+    program = compile_program(GRAPH, plan, layout)
+    record = run(GRAPH, wide_library, program, plan, numa, LINKS, PROFILE, OPTIONS, small_step.DEVICES)
+    assert set(record.pages_by_node["pmem"]) == {"0"}
+
+
+def test_a_killed_run_gives_fast_memory_and_settings_back(numa: Machine) -> None:
+    plan, layout = solve_and_pack(GRAPH, PROFILE, LINKS, "linux-balancing", Limit.parse("1:1"))
+    program = compile_program(GRAPH, plan, layout)
+    before, free = switches(), free_fast_bytes()
+
+    def limited() -> Tiers:
+        tiers = open_for(program, numa, LINKS, small_step.DEVICES)
+        assert isinstance(tiers, PolicyTiers)
+        tiers._limit_fast_memory(())
+        return tiers
+
+    holder = Holder(limited)
+    assert switches() == ["2\n", "true\n"]
+    assert free_fast_bytes() < free / 2
+    holder.end(signal.SIGKILL)
+    # The process that puts switches back ends a moment later.
+    deadline = time.monotonic() + 30
+    while switches() != before or free_fast_bytes() < free - (64 << 20):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -5,14 +5,17 @@ Without what any machine shows as well: Snakemake, figures, TVM. `test_figure_10
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 import small_step
-from confined import confine
-from forked import forked
+from forks import forked
+from small_programs import Trip, program
 
 from autotm.kernels.library import KernelLibrary
 from autotm.layout.compile import compile_program
@@ -27,8 +30,11 @@ from autotm.model.provenance import provenance
 from autotm.profile.kernel_timing import ProfileOptions
 from autotm.profile.step_profile import profile_step
 from autotm.profile.store import KernelStore
+from autotm.runtime.arguments import Arguments
+from autotm.runtime.executor import poisoned, prepare
 from autotm.runtime.run import run
 from autotm.runtime.step_times import RunOptions
+from autotm.runtime.verify import reference, verify
 from autotm.solve.placing import solve_and_pack
 from autotm.study.doctor import findings, findings_text
 
@@ -54,8 +60,7 @@ def test_a_step_is_measured_planned_and_run(
     with KernelStore(tmp_path / "kernels.sqlite") as store:
         profile = profile_step(GRAPH, counts, library, machine, links, store, TIMED, 1e3, devices)
     plan, layout = solve_and_pack(GRAPH, profile, links, "synchronous", Limit.parse("1:1"))
-    program = compile_program(GRAPH, plan, layout)
-    record = run(GRAPH, library, program, plan, machine, links, profile, OPTIONS, devices)
+    record = run(GRAPH, library, compile_program(GRAPH, plan, layout), plan, machine, links, profile, OPTIONS, devices)
     with capsys.disabled():
         print(f" {kind}: pages {json.dumps(record.pages_by_node)}, {record.pmem_alloc_size} B slow")
     assert (record.tier_reality, record.verified_steps) == ("real", 2)
@@ -65,10 +70,61 @@ def test_a_step_is_measured_planned_and_run(
     assert record.pmem_alloc_size > 0
 
 
+PROGRAMS = {
+    "all fast": program(GRAPH),
+    "all slow": program(GRAPH, frozenset(tensor.name for tensor in GRAPH.movable)),
+    "moved": program(GRAPH, frozenset({"vt"}), {"act2": Trip(5, 6)}),
+    "moved beside kernels": program(GRAPH, frozenset({"vt"}), {"act2": Trip(4, 6, left=5, call=5)}),
+}
+
+
+@pytest.mark.parametrize("kind", ["numa", "dax", "device"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_planned_steps_compute_the_same_bits(
+    kind: str, name: str, library: KernelLibrary, request: pytest.FixtureRequest
+) -> None:
+    machine, planned = request.getfixturevalue(kind), PROGRAMS[name]
+    expected = reference(GRAPH, library, machine, 0, 3, small_step.DEVICES)
+    with open_tiers(machine, small_step.links(), planned.fast_bytes, planned.slow_bytes, small_step.DEVICES) as tiers:
+        arguments = Arguments.allocate(GRAPH, tiers=tiers)
+        arguments.fill(0, machine.cpus)
+        executor = poisoned(GRAPH, prepare(GRAPH, library, planned, arguments, tiers))
+        verify(GRAPH, executor, expected, 3)
+        tiers.check()
+
+
 def test_doctor_tells_what_can_be_used(dax_folder: Path) -> None:
-    told = findings_text(findings(Path("/run")))
-    for said in ("memory node 0", "memory node 1", "memory node 2", str(dax_folder)):
-        assert said in told, told
+    text = findings_text(findings(Path("/run")))
+    for place in ("memory node 0", "memory node 1", "memory node 2", str(dax_folder)):
+        assert place in text, text
+
+
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, MODE_FILTER = 38, 22, 2
+LOAD_WORD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
+ALLOW, FAIL = 0x7FFF0000, 0x00050000
+MEMORY_CALLS = (237, 238, 239, 256, 279)
+"""mbind, set_mempolicy, get_mempolicy, migrate_pages, move_pages on x86-64. Docker allows them with CAP_SYS_NICE only:
+docs.docker.com/engine/security/seccomp."""
+
+
+class Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def confine() -> None:
+    """Refuse this process, for good, what Docker refuses containers: to bind pages, and to ask where they are."""
+    last = len(MEMORY_CALLS)
+    lines = [
+        (LOAD_WORD, 0, 0, 0),  # seccomp_data.nr
+        *((JUMP_IF_EQUAL, last - place, 0, call) for place, call in enumerate(MEMORY_CALLS)),
+        (RETURN, 0, 0, ALLOW),
+        (RETURN, 0, 0, FAIL | errno.EPERM),
+    ]
+    program = Filter(len(lines), b"".join(struct.pack("=HBBI", *line) for line in lines))
+    libc = ctypes.CDLL(None)
+    libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
+    assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+    assert libc.prctl(PR_SET_SECCOMP, MODE_FILTER, ctypes.addressof(program), 0, 0) == 0
 
 
 def test_doctor_in_a_container_says_what_is_forbidden(dax_folder: Path) -> None:

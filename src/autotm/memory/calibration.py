@@ -21,7 +21,6 @@ from autotm.memory.copies import PLAIN, AsyncCopy, CopyEngine, CopyMethod, Store
 from autotm.memory.emulation import measured_stretch
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.cores import Watch
-from autotm.model.errors import BadInputError
 from autotm.model.graph import ALIGNMENT_BYTES, OpClass, Tier
 from autotm.model.links import AsynchronousLinks, Contention, CopyCurve, Link, Links
 from autotm.model.machine import Machine
@@ -243,15 +242,15 @@ def contention(
         spent_ns = sum(with_ns + without_ns for _, with_ns, without_ns in pairs)
         return effort.is_known(added_ns, alone_ns, spent_ns)
 
-    found = {}
+    measured = {}
     for op_class, co_runner in co_runners.items():
         co_runner()
         what = f"copies beside kernels ({op_class})"
         pairs = watch.until(partial(_overlapped_ns, async_copy, co_runner), is_enough, what)
         to_kernels_ns = statistics.median(with_ns - without_ns for _, with_ns, without_ns in pairs)
         to_copy_ns = statistics.median(copy_ns for copy_ns, _, _ in pairs) - alone_ns
-        found[op_class] = Contention(max(0.0, to_kernels_ns / alone_ns), max(0.0, to_copy_ns / alone_ns))
-    return found
+        measured[op_class] = Contention(max(0.0, to_kernels_ns / alone_ns), max(0.0, to_copy_ns / alone_ns))
+    return measured
 
 
 def _overlapped_ns(async_copy: AsyncCopy, co_runner: Callable[[], None]) -> tuple[int, int, int]:
@@ -325,9 +324,8 @@ def calibrate_links(
         effort: how well each median is to be known, and how long one may take.
 
     Raises:
-        BadInputError: sizes or an effort that measure nothing, or what `open_tiers` raises.
+        as `open_tiers`.
     """
-    _check(sizes_bytes, effort, co_runners)
     stretch = measured_stretch(machine, devices_dir, contraction_flop_per_s)
     pool_bytes = max(_POOL_BYTES, *sizes_bytes)
     with (
@@ -363,19 +361,6 @@ def calibrate_links(
     if disturbed:
         log.warning("others held the cores: %s were measured all the same, and are too slow", ", ".join(disturbed))
     return Links(*blocking, contraction_flop_per_s, stretch, asynchronous, disturbed, curves=curves)
-
-
-def _check(sizes_bytes: Sequence[int], effort: Effort, co_runners: Mapping[OpClass, Callable[[], None]]) -> None:
-    ascending = list(sizes_bytes) == sorted(set(sizes_bytes))
-    aligned = all(size > 0 and size % ALIGNMENT_BYTES == 0 for size in sizes_bytes)
-    if len(sizes_bytes) < 2 or not ascending or not aligned:  # noqa: PLR2004 - a line needs two points
-        raise BadInputError(
-            f"calibration sizes {list(sizes_bytes)}: give at least two, ascending multiples of {ALIGNMENT_BYTES} bytes"
-        )
-    if effort.most < 1:
-        raise BadInputError(f"calibration effort: {effort.most} samples at most measure nothing; give at least 1")
-    if missing := [op_class.value for op_class in OpClass if op_class not in co_runners]:
-        raise BadInputError(f"calibration co-runners: give a kernel of each op class; {', '.join(missing)} is missing")
 
 
 def _long_async_copy(tiers: Tiers, link: Link) -> AsyncCopy:

@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
@@ -55,14 +55,12 @@ def compiled(source: Path) -> ctypes.CDLL:
     text = source.read_bytes()
     facts = f"{_OPTIONS}{platform.machine()}{platform.libc_ver()}".encode()
     name = f"{source.stem}-{hashlib.sha256(text + facts).hexdigest()[:16]}.so"
-    kept = cache_folder() / name
+    cached = cache_folder() / name
+    with suppress(OSError):  # It is not there yet, or was damaged.
+        return ctypes.CDLL(str(cached))
     try:
-        return ctypes.CDLL(str(kept))
-    except OSError:
-        pass  # It is not there yet, or was damaged.
-    try:
-        write_atomically(kept, lambda path: compile_library(source, path))
-        return ctypes.CDLL(str(kept))
+        write_atomically(cached, lambda path: compile_library(source, path))
+        return ctypes.CDLL(str(cached))
     except OSError:
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
             path = Path(folder) / name
@@ -104,15 +102,14 @@ class Stores:
 PLAIN = Stores(0)
 
 
-def copy_source() -> Path:
-    """Return the path of the C source that the copy functions are compiled from."""
-    return Path(__file__).with_name("copy.c")
+COPY_SOURCE = Path(__file__).with_name("copy.c")
+"""What the copy functions are compiled from."""
 
 
 @functools.cache
 def _functions() -> ctypes.CDLL:
     """Load the library and declare its signatures; not at import, as planning needs no copies and so no compiler."""
-    library = compiled(copy_source())
+    library = compiled(COPY_SOURCE)
     pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     for name, result, arguments in (
         ("autotm_widest_store", number, ()),
@@ -216,15 +213,15 @@ def measured_methods(curves: Sequence[CopyCurve], destination: Tier, threads: in
     fitting = [curve for curve in curves if curve.destination is destination and curve.threads <= threads]
     if not fitting:
         return usual_methods(threads)
-    kept = []
+    candidates = []
     for count in sorted({curve.threads for curve in fitting}):
-        kept += _with_one_prefetch([curve for curve in fitting if curve.threads == count])
+        candidates += _with_one_prefetch([curve for curve in fitting if curve.threads == count])
     sizes = [size for size, _ in fitting[0].points]
-    alone = [curve for curve in kept if curve.threads == 1]
+    alone = [curve for curve in candidates if curve.threads == 1]
     halfway = (math.isqrt(one * other) for one, other in itertools.pairwise(sizes))
     return CopyMethods(
         (0, *halfway),
-        tuple(_fastest(kept, size) for size in sizes),
+        tuple(_fastest(candidates, size) for size in sizes),
         tuple(_fastest(alone, size).stores for size in sizes),
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, ClassVar, Self
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 
@@ -16,14 +16,13 @@ from autotm.memory import kinds
 from autotm.memory.copies import AsyncCopy, AsyncCopyEngine, CopyEngine, measured_methods
 from autotm.memory.pool import Pool
 from autotm.model.cache import PagedTraffic
-from autotm.model.errors import BadInputError, unknown_name
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import CopyCurve, Links
-from autotm.model.machine import Machine
+from autotm.model.machine import Machine, require_runnable
 from autotm.model.program import Program
 
 
-class Tiers:
+class Tiers(AbstractContextManager["Tiers"]):
     """A fast and a slow pool with the engines that move tensors between them; a context manager that frees both.
 
     Both are memories of their own, real or stand-ins: kernels and copies take what they take, nothing is waited for.
@@ -45,11 +44,7 @@ class Tiers:
     waits_are_additive: bool = True
 
     def __init__(
-        self,
-        fast: Pool,
-        slow: Pool,
-        machine: Machine,
-        more_fast: Callable[[int], Pool] | None = None,
+        self, fast: Pool, slow: Pool, machine: Machine, more_fast: Callable[[int], Pool] | None = None
     ) -> None:
         self.fast = fast
         self.slow = slow
@@ -58,26 +53,26 @@ class Tiers:
         self._engine = CopyEngine(machine.cpus)
         self.copy_as_measured(())
         self._async_copy_engines: dict[Tier, AsyncCopyEngine] = {}
-        self._beside: list[Pool] = []
+        self._outside: list[Pool] = []
 
     def copy_as_measured(self, curves: Sequence[CopyCurve]) -> None:
         """Let copies from now on take the method that was fastest for their size; without curves, as caches suggest."""
         self._methods = {tier: measured_methods(curves, tier, len(self._machine.cpus)) for tier in Tier}
 
-    def beside(self, size_bytes: int) -> Pool:
-        """More fast memory, for what no plan places; it lives as long as its views.
+    def outside(self, size_bytes: int) -> Pool:
+        """Make a pool of fast memory for what no plan places; it lives as long as its views.
 
         Raises:
             AutotmError: the system does not give the memory.
         """
         pool = self._more_fast(size_bytes)
-        self._beside.append(pool)
+        self._outside.append(pool)
         return pool
 
     @property
     def bound_pools(self) -> tuple[Pool, ...]:
         """Pools whose memory is chosen, not left to Linux."""
-        return (self.fast, self.slow, *self._beside)
+        return (self.fast, self.slow, *self._outside)
 
     def check(self) -> None:
         """Make sure that all memory still is where it was opened; called before what was measured is kept.
@@ -85,7 +80,7 @@ class Tiers:
         Raises:
             AutotmError: some is not, so that what was measured tells nothing.
         """
-        for pool in (self.fast, self.slow, *self._beside):
+        for pool in (self.fast, self.slow, *self._outside):
             pool.check()
 
     def pool(self, tier: Tier) -> Pool:
@@ -93,11 +88,7 @@ class Tiers:
         return self.fast if tier is Tier.FAST else self.slow
 
     def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
-        """Blocking move: returns when the bytes of `source_view` are in `destination_view`, which is in `destination`.
-
-        Raises:
-            AutotmError: sizes differ, or a view is not contiguous.
-        """
+        """Blocking move: returns when the bytes of the source are in the view of the other pool, `destination`."""
         self._engine.copy(destination_view, source_view, self._methods[destination].method(source_view.nbytes))
 
     def async_copy(
@@ -106,9 +97,6 @@ class Tiers:
         """Asynchronous move, prepared: of those under way, the one with the earliest deadline is served first.
 
         The first one to each tier starts the engine's thread.
-
-        Raises:
-            AutotmError: sizes differ, or a view is not contiguous.
         """
         if destination not in self._async_copy_engines:
             pace_ns = functools.partial(self.asynchronous_move_ns, destination)
@@ -137,28 +125,15 @@ class Tiers:
         """Nanoseconds to wait after a kernel for what it misses in a cache of slow memory, and for the cache itself.
 
         Bytes that are fetched and written back cost what slow operands do; `own_bytes` are what the cache reads and
-        writes in fast memory for itself.
-
-        Raises:
-            BadInputError: real slow memory has no such cache.
+        writes in fast memory for itself. 0 for real memory, of which none is such a cache.
         """
         del op_class, fetched_bytes, written_bytes, own_bytes
-        raise BadInputError(
-            f"memory-mode: fast memory as a cache cannot be run on slow memory of kind {self._machine.slow_tier.kind}, "
-            "which has none; choose another optimizer, or a machine whose slow memory is emulated"
-        )
+        return 0
 
     def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
-        """Nanoseconds to wait after a kernel for operands in slow pages, and for pages that move meanwhile.
-
-        Raises:
-            BadInputError: these memories are real: nothing is simulated, and Linux does not place pages in both.
-        """
+        """Nanoseconds to wait after a kernel for slow pages and those that move meanwhile; 0 where they really are."""
         del op_class, traffic
-        raise BadInputError(
-            f"{type(self).__name__}: policies of Linux are simulated on emulated slow memory, and real on memory nodes "
-            "(slow_tier of kind numa); take another optimizer"
-        )
+        return 0
 
     def close(self) -> None:
         """End the threads that copy and free both pools."""
@@ -168,19 +143,8 @@ class Tiers:
         self.fast.close()
         self.slow.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@functools.cache
-def tier_kinds() -> tuple[str, ...]:
-    """Kinds of slow tier that a machine file can choose: one module each in `autotm.memory.kinds`."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(kinds.__path__)))
 
 
 def open_tiers(
@@ -218,8 +182,10 @@ def open_for(program: Program, machine: Machine, links: Links, devices_dir: Path
     """As `open_tiers`, with pools for a program; where Linux is to place its pages, and can, it does (`open_paged`).
 
     Raises:
-        as `open_tiers`; BadInputError, too, where Linux cannot follow the program's policy.
+        as `open_tiers`; BadInputError, too, where the machine has no such cache, or Linux cannot follow the policy.
     """
+    if program.cache_traffic_bytes or program.paged_traffic:
+        require_runnable(machine, program.optimizer)
     if program.paged_traffic and (open_paged := getattr(_module_of(machine), "open_paged", None)):
         paged: Tiers = open_paged(program, machine)
         return paged
@@ -227,7 +193,5 @@ def open_for(program: Program, machine: Machine, links: Links, devices_dir: Path
 
 
 def _module_of(machine: Machine) -> ModuleType:
-    kind = machine.slow_tier.kind
-    if kind not in tier_kinds():
-        raise unknown_name("kind of slow tier", kind, tier_kinds())
-    return importlib.import_module(f"{kinds.__name__}.{kind}")
+    """Find the module of the machine's kind of slow tier, one that a machine file can choose."""
+    return importlib.import_module(f"{kinds.__name__}.{machine.slow_tier.kind}")

@@ -96,7 +96,7 @@ def measure_gpu_links(
     places = {op_class: _places(kernel, most) for op_class, kernel in beside.items()}
     needed = max(ends[-1] for ends in places.values())
     with open_device(machine, needed, most, built_for=library.architectures) as device:
-        kernels = LaunchedKernels.on(device, library)
+        kernels = LaunchedKernels(device, library.image, library.launches)
         calls = {op_class: _bound(device, kernels, kernel, places[op_class]) for op_class, kernel in beside.items()}
         convolution = calls[OpClass.CONV_FORWARD]
         taken_s = float(np.median([call_ns(device, convolution) for _ in range(_TIMED)])) / 1e9

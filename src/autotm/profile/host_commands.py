@@ -35,7 +35,7 @@ from autotm.profile.store import KernelStore
 from autotm.runtime.run import run
 from autotm.runtime.step_times import RunOptions
 from autotm.runtime.streams.executor import OpenDevice, open_machines_gpu
-from autotm.runtime.streams.run import run_on_gpu
+from autotm.runtime.streams.run import run_on_device
 from autotm.runtime.verify import verified
 
 # The files of a bundle that are of one step: what was compiled and planned at home, and how it is to be measured.
@@ -225,7 +225,7 @@ def run_program(contents: Contents, to: Path | None) -> None:
     graph, plan, links, profile = contents.read(Graph), contents.read(Plan), contents.read(Links), contents.profile
     options = RunOptions(**settings.run, seed=settings.seed)
     if settings.target == CUDA:
-        record, _ = run_on_gpu(graph, contents.fatbin, program, plan, machine, links, profile, options)
+        record, _ = run_on_device(graph, program, plan, machine, links, profile, options, contents.open_gpu())
     else:
         if profile.provenance.get("cpu_model") != provenance(machine, settings.seed)["cpu_model"]:
             log.warning(

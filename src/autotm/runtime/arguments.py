@@ -128,7 +128,7 @@ class Arguments:
             if tensor.name not in (placed or {}):
                 offsets[tensor.name] = total
                 total += tensor.allocated_bytes
-        own = Pool(Tier.FAST, total) if tiers is None else tiers.beside(total)
+        own = Pool(Tier.FAST, total) if tiers is None else tiers.outside(total)
         return cls(graph, {name: (own, offset) for name, offset in offsets.items()} | dict(placed or {}))
 
     @classmethod

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from autotm.memory.linux.policy_tiers import PolicyTiers
 from autotm.memory.tiers import Tiers
-from autotm.model.cache import PageCounts, PagedPool
+from autotm.model.cache import PagedPool
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph
 from autotm.model.plan import Plan
@@ -63,11 +63,6 @@ class LinuxPages:
     pool: PagedPool
     promoted_bytes: int
     demoted_bytes: int
-
-    def counts(self, graph: Graph) -> PageCounts:
-        """For the record; `graph` is the step with the implementations that run."""
-        counts = PageCounts.of(self.pool, graph)
-        return replace(counts, promoted_bytes=self.promoted_bytes, demoted_bytes=self.demoted_bytes)
 
 
 def fill_and_settle(executor: Executor, others: Sequence[Tiers], seed: int, cpus: Sequence[int]) -> Settled | None:

@@ -51,6 +51,8 @@ def build_record(
     if linux:  # measured, in place of what the plan expected
         plan = replace(plan, paged=linux.pool)
     pages = PageCounts.of(plan.paged, chosen) if plan.paged else None
+    if linux and pages:
+        pages = replace(pages, promoted_bytes=linux.promoted_bytes, demoted_bytes=linux.demoted_bytes)
     fast_bytes, slow_bytes = _pool_bytes(program, plan)
     configs = {
         chosen.kernels[step.kernel].name: "".join(address.tier.letter for address in step.addresses)
@@ -108,7 +110,7 @@ def build_record(
         tensor_size_map={tensor.name: tensor.size_bytes for tensor in chosen.tensors},
         config_map=configs,
         cache=CacheCounts.of(plan.cached) if plan.cached else None,
-        pages=linux.counts(chosen) if linux else pages,
+        pages=pages,
         pages_by_node_before={str(Tier.SLOW): linux.before} if linux else {},
         verified_steps=measured.verified_steps,
         verified_against=measured.verified_against,

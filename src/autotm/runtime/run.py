@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
 from autotm.memory.pool import require_available
@@ -56,7 +54,7 @@ def run(
 
 
 @dataclass
-class Runs:
+class Runs(AbstractContextManager["Runs"]):
     """Programs of one step, verified and timed; a context manager.
 
     All share what does not depend on a program: the all-fast step that each is timed in turn with, its memory, and the
@@ -128,7 +126,8 @@ class Runs:
             for one in planned:
                 one.others = [] if all_fast is None else [all_fast.tiers]
             contenders = [one.contender() for one in planned]
-            series = iter(time_in_turn(contenders, all_fast, machine.cpus, options, is_warm=is_warm))
+            fast_step = None if all_fast is None else all_fast.step
+            series = iter(time_in_turn(contenders, fast_step, machine.cpus, options, is_warm=is_warm))
             if all_fast is not None:
                 all_fast.tiers.check()
             return [self._recorded(one, next(series)) if isinstance(one, _HostStep) else one for one in outcomes]
@@ -139,12 +138,7 @@ class Runs:
             executor.tiers.close()
         self._all_fast.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self, program: Program, plan: Plan, all_fast: Executor | None, stack: ExitStack) -> _HostStep:

@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Protocol
 
 import numpy as np
 
@@ -52,12 +51,6 @@ class RunOptions:
     patience_s: float = PATIENCE_S
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.precision <= 0:
-            raise ValueError(f"run: precision must be > 0, got {self}")
-        if self.min_steps < 1 or self.verify_steps < 0 or self.instrumented_steps < 1:
-            raise ValueError(f"run: min_steps and instrumented_steps must be >= 1, verify_steps >= 0, got {self}")
-
 
 _LONGER = 3
 """Rounds that scatter go on until they have lasted this many times as long as those that do not need to."""
@@ -88,14 +81,8 @@ class StepTimes:
     all_fast_waited_s: tuple[float, ...] = ()
 
 
+Step = Callable[[], None]
 Rounds = list[list[Round[None]]]
-
-
-class Stepping(Protocol):
-    """An object that runs steps."""
-
-    def step(self) -> None:
-        """Run one step to its end."""
 
 
 @dataclass(frozen=True)
@@ -108,18 +95,18 @@ class Contender:
         after_first: called when the first is done. Neither's time counts.
     """
 
-    step: Callable[[], None]
-    before_first: Callable[[], None] | None = None
-    after_first: Callable[[], None] | None = None
+    step: Step
+    before_first: Step | None = None
+    after_first: Step | None = None
 
 
-def time_steps(planned: Stepping, all_fast: Stepping | None, cpus: Sequence[int], options: RunOptions) -> StepTimes:
+def time_steps(step: Step, all_fast: Step | None, cpus: Sequence[int], options: RunOptions) -> StepTimes:
     """Time warm steps as `time_in_turn`, one contender alone; the all-fast step is run once before.
 
     Raises:
         AutotmError: whatever a step raises.
     """
-    (times,) = time_in_turn([Contender(planned.step)], all_fast, cpus, options, is_warm=False)
+    (times,) = time_in_turn([Contender(step)], all_fast, cpus, options, is_warm=False)
     if isinstance(times, AutotmError):
         raise times
     return times
@@ -127,7 +114,7 @@ def time_steps(planned: Stepping, all_fast: Stepping | None, cpus: Sequence[int]
 
 def time_in_turn(
     contenders: Sequence[Contender],
-    all_fast: Stepping | None,
+    all_fast: Step | None,
     cpus: Sequence[int],
     options: RunOptions,
     *,
@@ -152,7 +139,7 @@ def time_in_turn(
     series = [_Series(one, cpus, options) for one in contenders]
     reference = None
     if all_fast is not None:
-        reference = _Series(Contender(all_fast.step, None if is_warm else all_fast.step), cpus, options)
+        reference = _Series(Contender(all_fast, None if is_warm else all_fast), cpus, options)
     with quiet_interpreter():
         while going := [one for one in series if one.goes_on]:
             middle = (len(going) + 1) // 2

@@ -260,7 +260,7 @@ def _cpu_step(context: Context, paths: Paths, optimizer: str, limit: Limit, fold
 
 def _step_files(study: Study, context: Context, paths: Paths, made: StepFiles, folder: Path) -> dict[str, bytes]:
     """Return the contents of the step's files by path in the bundle; files that are made first go to `folder`."""
-    from autotm.memory.copies import compile_library, copy_source
+    from autotm.memory.copies import COPY_SOURCE, compile_library
     from autotm.profile.host_commands import Settings
 
     machine, timing = context.machine, study.scale.of_profile(study.config.profile)
@@ -283,14 +283,14 @@ def _step_files(study: Study, context: Context, paths: Paths, made: StepFiles, f
         timing.patience_s,
     )
     save(folder / "bundle.json", "bundle", settings, {})
-    compile_library(copy_source(), folder / "copy.so")
+    compile_library(COPY_SOURCE, folder / "copy.so")
     sources = {
         **{f"step/{name}": source for name, source in made.files.items()},
         "step/bundle.json": folder / "bundle.json",
         f"step/{machine.name}.yaml": study.config_dir / "machines" / f"{machine.name}.yaml",
         **{f"step/devices/{device.name}": device for device in sorted(context.devices_dir.glob("*.yaml"))},
         **{f"step/{value}": Path(value) for value in _values(graph)},
-        f"site/{copy_source().relative_to(_PACKAGE.parent).with_suffix('.so').as_posix()}": folder / "copy.so",
+        f"site/{COPY_SOURCE.relative_to(_PACKAGE.parent).with_suffix('.so').as_posix()}": folder / "copy.so",
     }
     return {name: source.read_bytes() for name, source in sources.items()}
 

@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,8 @@ def run_on_the_gpu(
     from autotm.kernels.library import FatbinLibrary
     from autotm.runtime.record import unfit_record
     from autotm.runtime.step_times import RunOptions
-    from autotm.runtime.streams.run import run_on_gpu
+    from autotm.runtime.streams.executor import open_machines_gpu
+    from autotm.runtime.streams.run import run_on_device
 
     timeline_file = record.with_name("timeline.json")
     require_writable(record, timeline_file)
@@ -125,8 +127,8 @@ def run_on_the_gpu(
         )
         return
     options = RunOptions(**config.model_dump(), seed=seed)
-    library = FatbinLibrary.load(given.paths.library)
-    measured, timeline = run_on_gpu(graph, library, program, plan, machine, copies, times, options)
+    opened = partial(open_machines_gpu, machine, FatbinLibrary.load(given.paths.library))
+    measured, timeline = run_on_device(graph, program, plan, machine, copies, times, options, opened)
     named |= {"tier_reality": measured.tier_reality, "gpu": timeline.device}
     save(timeline_file, "timeline", timeline, named)
     save(record, "record", measured, named)

@@ -1,17 +1,20 @@
-"""What a GPU is asked for, in the order that the interface promises, and what is said where it cannot be had."""
+"""What a GPU is asked for, and what is said where it cannot be had; threads in its place keep what it promises."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from played_cudart import Codes, PlayedRuntime
-from thread_device import Starving, ThreadDevice
+from played_cudart import Codes, PlayedRuntime, plug_in
+from thread_device import Delays, Interleaving, Order, Starving, ThreadDevice
 
 from autotm.memory.gpu.cuda_device import CudaDevice
-from autotm.memory.gpu.cuda_memory import Runtime, Span, load_runtime
+from autotm.memory.gpu.cuda_memory import Span, load_runtime
+from autotm.memory.gpu.links import StreamTimer, links_of
 from autotm.model.errors import AutotmError
+from autotm.model.graph import OpClass, Tier
 
 BYTES = 1024
 
@@ -29,8 +32,10 @@ def device(request: pytest.FixtureRequest) -> Iterator[CudaDevice | ThreadDevice
         yield device
 
 
-def opened(played: PlayedRuntime, device_bytes: int = BYTES, host_bytes: int = BYTES) -> CudaDevice:
-    return CudaDevice(0, device_bytes, host_bytes, runtime=Runtime(played))
+def opened(played: PlayedRuntime, device_bytes: int = BYTES, host_bytes: int = BYTES, index: int = 0) -> CudaDevice:
+    with pytest.MonkeyPatch.context() as patch:
+        plug_in(patch, played)
+        return CudaDevice(index, device_bytes, host_bytes)
 
 
 def test_two_allocations_three_streams_and_all_given_back(played: PlayedRuntime) -> None:
@@ -61,7 +66,7 @@ def test_values_go_there_and_come_back_by_copies_on_streams(device: CudaDevice |
 
 
 def test_an_event_holds_a_stream_back() -> None:
-    played = PlayedRuntime(order=Starving("outward", 0))
+    played = PlayedRuntime(order=Starving("outward", 0, 9))
     with opened(played) as device:
         fast, slow = Span(device.device_pool, 0, BYTES), Span(device.host_pool, 0, BYTES)
         device.write(fast, np.full(BYTES, 1, np.uint8))
@@ -110,7 +115,7 @@ def test_pinned_memory_refused_gives_the_rest_back() -> None:
 
 def test_no_such_gpu(played: PlayedRuntime) -> None:
     with pytest.raises(AutotmError, match=r"cudaErrorInvalidDevice.*device_index"):
-        CudaDevice(1, BYTES, BYTES, runtime=Runtime(played))
+        opened(played, index=1)
 
 
 def test_spans_that_leave_their_pool_are_refused(device: CudaDevice | ThreadDevice) -> None:
@@ -144,3 +149,112 @@ def test_the_played_calls_are_nvidias() -> None:
     assert {code.name: code.value for code in Codes} == {
         code.name: int(code) for code in runtime.cudaError_t if code.name in Codes.__members__
     }
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadDevice]:
+    with ThreadDevice(4 * BYTES, 4 * BYTES, races=True) as opened:
+        yield opened
+
+
+def test_work_returns_before_it_is_done_and_events_hold_back_other_streams(threads: ThreadDevice) -> None:
+    go, done, seen = threading.Event(), threads.event(), []
+    threads.compute.launch(lambda: (go.wait(), seen.append("kernel")))
+    threads.compute.record(done)
+    threads.outward.wait(done)
+    threads.outward.launch(lambda: seen.append("copy"))
+    threads.inward.launch(lambda: seen.append("other"))
+    threads.inward.synchronize()
+    assert seen == ["other"]
+    go.set()
+    threads.synchronize()
+    assert seen == ["other", "kernel", "copy"]
+
+
+def test_a_wait_is_for_the_point_that_the_event_had_then(threads: ThreadDevice) -> None:
+    event, go = threads.event(), threading.Event()
+    threads.inward.wait(event)  # Nothing recorded: it waits for nothing, as in CUDA.
+    threads.compute.record(event)
+    threads.inward.wait(event)
+    threads.compute.launch(go.wait)
+    threads.compute.record(event)
+    threads.inward.synchronize()
+    go.set()
+    event.synchronize()
+    assert threads.elapsed_ns(event, event) == 0
+
+
+def test_time_between_events(threads: ThreadDevice) -> None:
+    start, end = threads.event(timed=True), threads.event(timed=True)
+    with pytest.raises(AutotmError, match="not recorded"):
+        threads.elapsed_ns(start, end)
+    threads.compute.record(start)
+    threads.compute.launch(lambda: None)
+    threads.compute.record(end)
+    threads.synchronize()
+    assert threads.elapsed_ns(start, end) > 0
+    assert threads.elapsed_ns(end, start) < 0
+
+
+def test_interleavings_differ_by_seed_and_come_again() -> None:
+    def run(seed: int) -> list[str]:
+        seen: list[str] = []
+        with ThreadDevice(BYTES, BYTES, order=Interleaving(seed)) as device:
+            for _ in range(5):
+                for stream in (device.compute, device.inward, device.outward):
+                    stream.launch(lambda name=stream.name: seen.append(name))
+            device.synchronize()
+        return seen
+
+    assert run(3) == run(3)
+    assert len({tuple(run(seed)) for seed in range(4)}) > 1
+
+
+class CopiesLast(Order):
+    """All work is held back, and copies in begin after kernels."""
+
+    def rank(self, stream: str, number: int) -> float:
+        del number
+        return float(stream == "inward")
+
+
+def test_poison_is_there_before_the_work_is() -> None:
+    seen = []
+    with ThreadDevice(BYTES, BYTES, order=CopiesLast(), poison=True) as device:
+        assert np.isnan(device.device_pool.view(0, (4,), "float32")).all(), "nobody wrote there"
+        fast, slow = Span(device.device_pool, 0, BYTES), Span(device.host_pool, 0, BYTES)
+        for span in (fast, slow):
+            device.write(span, np.zeros(BYTES, np.uint8))
+        device.inward.copy(fast, slow)
+        device.compute.launch(lambda: seen.append(device.read(fast)[0]), (fast,))
+        device.synchronize()
+        assert device.read(fast)[0] == 0
+    assert seen == [0xFF]
+
+
+def test_a_failure_reaches_the_host_and_ends_what_follows(threads: ThreadDevice) -> None:
+    seen = []
+
+    def fail() -> None:
+        raise ValueError("no such kernel")
+
+    threads.compute.launch(fail)
+    threads.compute.launch(lambda: seen.append(1))
+    with pytest.raises(AutotmError, match="no such kernel"):
+        threads.synchronize()
+    assert not seen
+
+
+def test_links_of_a_device_have_every_size_direction_and_op_class() -> None:
+    """Where threads play the device, only their shape means anything."""
+    ran, sizes = [], [4096, 1 << 16, 1 << 20]
+    runners = {op_class: (lambda op_class=op_class: ran.append(op_class)) for op_class in OpClass}
+    with ThreadDevice(1 << 20, 1 << 20, order=Delays(0, 1e-5)) as device:
+        timer = StreamTimer(device)
+        links = links_of(timer, 1e12, runners, sizes, 3, timer.call_us())
+    assert [size for size, _ in links.to_fast.points] == sizes
+    assert links.to_slow.destination is Tier.SLOW
+    assert set(ran) == set(OpClass)
+    assert links.asynchronous is not None
+    assert links.transfer_us(Tier.FAST, 1 << 20) > 0
+    assert links.call_us >= 0

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotm.memory.linux import policy_tiers
 from autotm.memory.linux.page_policy import POLICIES, PagePolicy, apply_policy, balancing
-from autotm.memory.linux.policy_tiers import Filler, Room, _runs
+from autotm.memory.linux.policy_tiers import Filler, Room
 from autotm.memory.linux.system_calls import NOWHERE, give_back, lock, pages_by_node, prefer
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import SWITCHES
@@ -62,25 +63,6 @@ def test_touched_pages_are_on_the_node_asked_for(policy: PagePolicy) -> None:
         assert found == {"0": PAGES}
 
 
-@pytest.mark.parametrize(("policy", "nodes"), [(PagePolicy.PREFERRED, []), (PagePolicy.PREFERRED, [0, 1]),
-                                               (PagePolicy.INTERLEAVE, []), (PagePolicy.LOCAL, [0])])  # fmt: skip
-def test_a_policy_takes_its_number_of_nodes(policy: PagePolicy, nodes: list[int]) -> None:
-    memory = mapping()
-    with pytest.raises(BadInputError, match="it takes"):
-        apply_policy(memory.ctypes.data, memory.size, policy, nodes)
-
-
-def test_a_node_without_memory_is_refused_before_the_kernel_is_asked(tmp_path: Path) -> None:
-    for number, size_kb in ((0, 4096), (1, 0), (2, 4096)):
-        told = tmp_path / f"sys/devices/system/node/node{number}/meminfo"
-        told.parent.mkdir(parents=True)
-        told.write_text(f"Node {number} MemTotal:       {size_kb} kB\n")
-    memory, system = mapping(), SystemMemory(tmp_path)
-    for node, why in ((1, "has no memory"), (3, "does not exist")):
-        with pytest.raises(BadInputError, match=f"node {node} {why} on this machine; nodes with memory: 0, 2"):
-            apply_policy(memory.ctypes.data, memory.size, PagePolicy.INTERLEAVE, [0, node], system)
-
-
 def test_what_the_kernel_refuses_is_told() -> None:
     memory = mapping()
     asked(memory, PagePolicy.PREFERRED, [0])
@@ -88,31 +70,32 @@ def test_what_the_kernel_refuses_is_told() -> None:
         apply_policy(memory.ctypes.data + 1, memory.size, PagePolicy.PREFERRED, [0])
 
 
-def machine(folder: Path) -> dict[Path, str]:
+@pytest.fixture
+def switches(tmp_path: Path) -> list[Path]:
     """A made-up tree with both switches off."""
-    found = dict.fromkeys((folder / name for name in SWITCHES), "0")
-    for path, value in found.items():
+    paths = [tmp_path / name for name in SWITCHES]
+    for path in paths:
         path.parent.mkdir(parents=True)
-        path.write_text(value)
-    return found
+        path.write_text("0")
+    return paths
 
 
-def contents(paths: dict[Path, str]) -> list[str]:
+def contents(paths: list[Path]) -> list[str]:
     return [path.read_text() for path in paths]
 
 
-def test_switches_are_on_within_and_as_before_after(tmp_path: Path) -> None:
-    switches = machine(tmp_path)
-    with balancing(tmp_path):
-        assert contents(switches) == ["2", "1"]
-    assert contents(switches) == ["0", "0"]
-    with pytest.raises(ZeroDivisionError), balancing(tmp_path):
-        _ = 1 / 0
+def test_switches_are_on_within_and_as_before_after(switches: list[Path], tmp_path: Path) -> None:
+    def fail() -> None:
+        with balancing(tmp_path):
+            assert contents(switches) == ["2", "1"]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert contents(switches) == ["0", "0"]
 
 
-def test_a_killed_process_leaves_no_switch_on(tmp_path: Path) -> None:
-    switches = machine(tmp_path)
+def test_a_killed_process_leaves_no_switch_on(switches: list[Path], tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from autotm.memory.linux.page_policy import balancing\n"
         "with balancing(Path(sys.argv[1])):\n    print('on', flush=True); time.sleep(60)"
@@ -128,18 +111,17 @@ def test_a_killed_process_leaves_no_switch_on(tmp_path: Path) -> None:
         time.sleep(0.02)
 
 
-def test_a_switch_that_may_not_be_changed_leaves_the_others_as_they_were(tmp_path: Path) -> None:
-    first, second = machine(tmp_path)
+def test_switches_that_are_not_there_or_may_not_be_changed_leave_the_others_as_they_were(
+    switches: list[Path], tmp_path: Path
+) -> None:
+    first, second = switches
     second.unlink()
+    with pytest.raises(BadInputError, match="needs a Linux of 6"), balancing(tmp_path):
+        pass
     second.symlink_to("/proc/version")
     with pytest.raises(AutotmError, match="needs to be run as root"), balancing(tmp_path):
         pass
     assert first.read_text() == "0"
-
-
-def test_a_kernel_without_switches_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="needs a Linux of 6"), balancing(tmp_path):
-        pass
 
 
 MIB = 1 << 20
@@ -156,7 +138,11 @@ def filler() -> Filler:
     return found
 
 
-def test_what_is_given_back_is_no_longer_held(filler: Filler) -> None:
+def test_pages_on_another_node_are_seen_and_what_is_given_back_is_no_longer_held(filler: Filler) -> None:
+    filler._node = 1
+    with pytest.raises(AutotmError, match="memory node 1: 2048 pages that should fill it are elsewhere"):
+        filler.check()
+    filler._node = 0
     filler.check()
     filler.leave(5 * MIB)
     assert filler.size_bytes == 3 * MIB
@@ -168,12 +154,6 @@ def test_what_is_given_back_is_no_longer_held(filler: Filler) -> None:
     assert filler.size_bytes == 0
 
 
-def test_pages_on_another_node_are_seen(filler: Filler) -> None:
-    filler._node = 1
-    with pytest.raises(AutotmError, match="memory node 1: 2048 pages that should fill it are elsewhere"):
-        filler.check()
-
-
 def test_a_limit_of_memory_ends_it_before_the_system_ends_the_process(
     filler: Filler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,16 +163,16 @@ def test_a_limit_of_memory_ends_it_before_the_system_ends_the_process(
 
 
 def test_locked_pages_stay_untouched_until_they_are_touched() -> None:
-    memory = np.frombuffer(mmap.mmap(-1, 16 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+    memory = mapping()
     address = memory.ctypes.data
     try:
         lock(address, memory.size)
-        memory[:8192] = 1
-        assert pages_by_node(address, memory.size)[NOWHERE] == 14
+        memory[: 2 * mmap.PAGESIZE] = 1
+        assert pages_by_node(address, memory.size)[NOWHERE] == PAGES - 2
     except AutotmError as error:
         pytest.skip(f"NOT TESTED: locked memory: {error}")
     give_back(address, memory.size)
-    assert pages_by_node(address, memory.size) == {NOWHERE: 16}
+    assert pages_by_node(address, memory.size) == {NOWHERE: PAGES}
 
 
 def test_a_thread_can_prefer_a_node() -> None:
@@ -203,9 +183,16 @@ def test_a_thread_can_prefer_a_node() -> None:
     prefer(None)
 
 
-@pytest.mark.parametrize(("numbers", "runs"), [([], []), ([3], [(3, 3)]), ([1, 2, 5, 7, 8], [(1, 2), (5, 5), (7, 8)])])
-def test_runs_of_pages(numbers: list[int], runs: list[tuple[int, int]]) -> None:
-    assert _runs(np.array(numbers, np.int64)) == runs
+def test_pages_that_went_elsewhere_are_given_back(filler: Filler, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, freed = np.zeros(1024, np.int32), []
+    nodes[[1, 2, 5, 7, 8]] = 1
+    monkeypatch.setattr(policy_tiers, "node_of_pages", lambda *_: nodes)
+    monkeypatch.setattr(policy_tiers, "give_back", lambda *piece: freed.append(piece))
+    filler.take(4 * MIB)
+    (start, _), (second, _), (third, _) = freed
+    assert [size // mmap.PAGESIZE for _, size in freed] == [2, 1, 2]
+    assert (second - start, third - start) == (4 * mmap.PAGESIZE, 6 * mmap.PAGESIZE)
+    assert filler.size_bytes == 8 * MIB + (1024 - 5) * mmap.PAGESIZE
 
 
 class Kernel:
@@ -273,25 +260,16 @@ def test_memory_that_is_not_there_is_not_searched_for_ever() -> None:
     kernel = Kernel(400 * MIB, 800 * MIB, 100 * MIB, (200 * MIB, 200 * MIB))
     assert kernel.searched(4 * MIB).left_bytes == 100 * MIB
     assert kernel.filled_bytes == 0
-
-
-def test_pages_that_nothing_is_taken_from_stay_beyond_the_limit() -> None:
     kernel = Kernel(4 * MIB, 80 * MIB, 0, (-20 * MIB, -20 * MIB), most_taken_bytes=0)
-    assert kernel.searched(MIB).left_bytes == -20 * MIB
+    assert kernel.searched(MIB).left_bytes == -20 * MIB, "pages that nothing is taken from stay beyond the limit"
 
 
-@given(
-    st.integers(1, 64),
-    st.integers(1, 256),
-    st.integers(0, 2000),
-    st.tuples(st.integers(-32, 64), st.integers(0, 32)),
-    st.integers(0, 1 << 30),
-)
+@given(st.integers(1, 64), st.integers(1, 256), st.integers(0, 2000), st.integers(-32, 64), st.integers(0, 32),
+       st.integers(0, 1 << 30))  # fmt: skip
 def test_any_kernel_ends_within_the_limit(
-    limit: int, wanted: int, filled: int, kept: tuple[int, int], seed: int
+    limit: int, wanted: int, filled: int, kept: int, more: int, seed: int
 ) -> None:
-    least = kept[0] * MIB
-    kernel = Kernel(limit * MIB, wanted * MIB, filled * MIB, (least, least + kept[1] * MIB), seed=seed)
+    kernel = Kernel(limit * MIB, wanted * MIB, filled * MIB, (kept * MIB, (kept + more) * MIB), seed=seed)
     room = kernel.searched(max(limit * MIB // 100, MIB))
     assert room.left_bytes >= 0
     assert kernel.fast_bytes <= kernel.limit_bytes

@@ -16,14 +16,8 @@ from autotm import zoo  # noqa: E402
 from autotm.lower.lowering import outlined_step  # noqa: E402
 from autotm.memory.torch_device import device_of  # noqa: E402
 from autotm.model.errors import AutotmError  # noqa: E402
-from autotm.model.graph import (  # noqa: E402
-    Graph,
-    Role,
-)
-from autotm.model.machine import (  # noqa: E402
-    CudaTier,
-    Machine,
-)
+from autotm.model.graph import Graph, Role  # noqa: E402
+from autotm.model.machine import CudaTier, Machine  # noqa: E402
 from autotm.model.record import FrameworkRecord  # noqa: E402
 from autotm.runtime.arguments import initial_value  # noqa: E402
 from autotm.runtime.step_times import RunOptions  # noqa: E402
@@ -138,15 +132,11 @@ class Failing:
         raise self.error
 
 
-def test_running_out_of_memory_is_a_step_that_does_not_fit() -> None:
+def test_running_out_of_memory_is_a_step_that_does_not_fit_and_other_failures_are_told() -> None:
     network, _, arrays = case()
     full = Failing(torch.OutOfMemoryError("CUDA out of memory"))
-    found = run_save_on_cpu(network, arrays, machine(), OPTIONS, full, [1.0], known(10**9))
-    assert (found.fits, found.most_bytes, found.samples_s, found.left_out) == (False, None, (), "")
-
-
-def test_what_pytorch_fails_at_is_told_with_a_remedy() -> None:
-    network, _, arrays = case()
+    record = run_save_on_cpu(network, arrays, machine(), OPTIONS, full, [1.0], known(10**9))
+    assert (record.fits, record.most_bytes, record.samples_s, record.left_out) == (False, None, (), "")
     failing = Failing(RuntimeError("CUDA error: out of memory (cudaHostAlloc)"))
     with pytest.raises(AutotmError, match=r"save-on-cpu of mlp: PyTorch failed: CUDA error.*ulimit -l unlimited"):
         run_save_on_cpu(network, arrays, machine(), OPTIONS, failing, [1.0], known(10**9))

@@ -8,15 +8,23 @@ from pathlib import Path
 import pytest
 import random_graphs
 from emulated_cuda import emulated_functions
-from planned_streams import STEPS, Planned, functions_of, launches_of, program_at_least_memory
-from played_cudart import PlayedDriver, PlayedRuntime
-from stream_cases import Values, results, same
+from planned_streams import (
+    STEPS,
+    Planned,
+    Values,
+    functions_of,
+    launches_of,
+    modelled,
+    program_at_least_memory,
+    results,
+    same,
+)
+from played_cudart import PlayedDriver, PlayedRuntime, plug_in
 from thread_device import Delays, Interleaving, Order
 
 from autotm.kernels.cuda.device import device_named
 from autotm.lower.cuda import CudaStep, cuda_step
-from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
-from autotm.memory.gpu.cuda_memory import Runtime
+from autotm.memory.gpu.cuda_device import CudaDevice
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import Launch
 from autotm.model.program import Program
@@ -28,14 +36,16 @@ from autotm.zoo import build
 
 
 @pytest.mark.parametrize("optimizer", ["synchronous", "asynchronous"])
-def test_planned_equals_plain_through_cudas_calls(planned: Planned, optimizer: str) -> None:
+def test_planned_equals_plain_through_cudas_calls(
+    planned: Planned, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = planned.programs[optimizer]
     size_bytes = device_bytes(planned.graph, planned.graph, program)
     for seed in range(5):
         played = PlayedRuntime(order=Delays(seed))
-        with CudaDevice(0, size_bytes, program.slow_bytes, runtime=Runtime(played)) as device:
-            code = CudaCode.load(b"fatbin", PlayedDriver(played, functions_of(planned, played)))
-            kernels = LaunchedKernels(code, launches_of(planned), device)
+        plug_in(monkeypatch, played, functions_of(planned, played))
+        with CudaDevice(0, size_bytes, program.slow_bytes) as device:
+            kernels = LaunchedKernels(device, b"fatbin", launches_of(planned))
             arguments = DeviceArguments.of(planned.graph, planned.graph, program, device)
             arguments.fill(1)
             executor = prepare_streams(planned.graph, kernels, program, arguments)
@@ -50,31 +60,26 @@ def test_planned_equals_plain_through_cudas_calls(planned: Planned, optimizer: s
         assert all(0 <= one.start_ns <= one.end_ns <= timeline.step_ns for one in timeline.operations)
 
 
-def test_launches_in_order_each_with_its_operands() -> None:
-    played, seen = PlayedRuntime(), []
-    driver = PlayedDriver(
-        played,
-        {name: lambda extents, at, name=name: seen.append((name, *extents, *at)) for name in ("one", "two")},
-    )
-    with CudaDevice(0, 1024, 64, runtime=Runtime(played)) as device:
-        code = CudaCode.load(b"fatbin", driver)
-        one = Launch("one", (1,), (2, 1, 1), (32, 1, 1))
-        two = Launch("two", (0, 1), (1, 1, 1), (64, 1, 1))
-        kernels = LaunchedKernels(code, {"kernel": (one, two)}, device)
-        views = [device.device_pool.view(offset, (4,), "float32") for offset in (0, 64)]
-        kernels.bind("kernel", views)()
+def test_launches_in_order_each_with_its_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    functions = {name: lambda extents, at, name=name: seen.append((name, *extents, *at)) for name in ("one", "two")}
+    plug_in(monkeypatch, PlayedRuntime(), functions)
+    launches = {
+        "kernel": (Launch("one", (1,), (2, 1, 1), (32, 1, 1)), Launch("two", (0, 1), (1, 1, 1), (64, 1, 1))),
+        "unknown": (Launch("three", (), (1, 1, 1), (1, 1, 1)),),
+    }
+    with CudaDevice(0, 1024, 64) as device:
+        kernels = LaunchedKernels(device, b"fatbin", launches)
+        first, second = (device.device_pool.view(offset, (4,), "float32") for offset in (0, 64))
+        kernels.bind("kernel", [first, second])()
         device.synchronize()
-        first, second = views
         assert seen == [("one", 2, 1, 1, 32, 1, 1, second), ("two", 1, 1, 1, 64, 1, 1, first, second)]
         with pytest.raises(BadInputError, match="no launches of kernel 'other'"):
-            kernels.bind("other", views)
+            kernels.bind("other", [])
         with pytest.raises(AutotmError, match=r"cuLibraryGetKernel: CUDA_ERROR_NOT_FOUND: .*another graph"):
-            code.bound([Launch("three", (), (1, 1, 1), (1, 1, 1))], [], device.compute)
-
-
-def test_what_is_no_fatbin_is_refused() -> None:
-    with pytest.raises(AutotmError, match=r"CUDA_ERROR_INVALID_IMAGE: the file of kernels is damaged"):
-        CudaCode.load(b"", PlayedDriver(PlayedRuntime(), {}))
+            kernels.bind("unknown", [])
+        with pytest.raises(AutotmError, match=r"CUDA_ERROR_INVALID_IMAGE: the file of kernels is damaged"):
+            LaunchedKernels(device, b"", launches)
 
 
 def test_the_played_driver_has_nvidias_names() -> None:
@@ -88,13 +93,15 @@ def step() -> CudaStep:
 
 
 def run(step: CudaStep, functions: dict[str, Callable[..., None]], program: Program, order: Order) -> Values:
-    played = PlayedRuntime(order=order)
     size_bytes = device_bytes(step.graph, step.graph, program)
-    with CudaDevice(0, size_bytes, program.slow_bytes, runtime=Runtime(played)) as device:
-        code = CudaCode.load(b"fatbin", PlayedDriver(played, functions))
+    with pytest.MonkeyPatch.context() as patch:
+        plug_in(patch, PlayedRuntime(order=order), functions)
+        device = CudaDevice(0, size_bytes, program.slow_bytes)
+        kernels = LaunchedKernels(device, b"fatbin", step.launches)
+    with device:
         arguments = DeviceArguments.of(step.graph, step.graph, program, device)
         arguments.fill(1)
-        executor = prepare_streams(step.graph, LaunchedKernels(code, step.launches, device), program, arguments)
+        executor = prepare_streams(step.graph, kernels, program, arguments)
         for _ in range(STEPS):
             executor.queue()
         device.synchronize()
@@ -103,10 +110,7 @@ def run(step: CudaStep, functions: dict[str, Callable[..., None]], program: Prog
 
 def test_planned_equals_plain(step: CudaStep, tmp_path: Path) -> None:
     functions = emulated_functions(step.kernels.values(), tmp_path)
-    case = random_graphs.Case(
-        step.graph, random_graphs.roofline_profile(step.graph, 0), random_graphs.make_links(29.0, 12.0, tiny=True)
-    )
-    case = random_graphs.with_engines(case, slower=1.5)
+    case = random_graphs.with_engines(modelled(step.graph), slower=1.5)
     step = CudaStep(case.graph, step.kernels)
     expected = run(step, functions, plain_program(case.graph), Order())
     for optimizer in ("synchronous", "asynchronous"):

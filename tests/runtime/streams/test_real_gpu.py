@@ -6,14 +6,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import random_graphs
 import small_step
-from planned_streams import ONLY_FAST, SIZES, program_at_least_memory
-from stream_cases import Values, results
+from planned_streams import ONLY_FAST, SIZES, Values, program_at_least_memory, results
 
 from autotm.kernels.cuda.device import device_named
 from autotm.kernels.library import FatbinLibrary
@@ -30,7 +30,7 @@ from autotm.model.program import Program
 from autotm.model.timeline import Lane
 from autotm.runtime.step_times import RunOptions
 from autotm.runtime.streams.executor import LaunchedKernels, open_machines_gpu, plain_on_device, prepare_streams
-from autotm.runtime.streams.run import profile_on_gpu, run_on_gpu
+from autotm.runtime.streams.run import profile_on_gpu, run_on_device
 from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
 from autotm.runtime.verify import Digests, digested, plain_program
 from autotm.solve.placing import solve_and_pack
@@ -66,62 +66,56 @@ def test_bytes_go_out_and_come_back_and_take_time() -> None:
         assert 100_000 < device.elapsed_ns(begin, end) < 1_000_000_000, "64 MiB at 0.07 to 700 GB/s"
 
 
-def values_after(
-    device: CudaDevice, graph: Graph, library: FatbinLibrary, program: Program, steps: int = 3
-) -> tuple[Values, list[Lane]]:
-    arguments = DeviceArguments.of(graph, graph, program, device)
-    arguments.fill(1)
-    executor = prepare_streams(graph, LaunchedKernels.on(device, library), program, arguments)
-    for _ in range(steps):
-        executor.queue()
-    device.synchronize()
-    return results(graph, arguments), [one.lane for one in executor.timeline().operations]
+def lowered(name: str, folder: Path, products: Products = "float32") -> tuple[random_graphs.Case, FatbinLibrary]:
+    """A network for this GPU, profiled on it, and its kernels."""
+    files = folder / "graph.json", folder / "kernels.zip"
+    graph = lower_for_gpu(build(name, SIZES[name]), "tiny", device_named("h100"), *files, {}, products=products)
+    library = FatbinLibrary.load(files[1])
+    profile, links = profile_on_gpu(graph, library, MACHINE, 3, {}), random_graphs.make_links(25.0, 25.0, tiny=True)
+    return random_graphs.with_engines(random_graphs.Case(graph, profile, links)), library
+
+
+def values_after(graph: Graph, library: FatbinLibrary, program: Program) -> tuple[Values, list[Lane]]:
+    with open_machines_gpu(MACHINE, library, device_bytes(graph, graph, program), program.slow_bytes) as opened:
+        arguments = DeviceArguments.of(graph, graph, program, opened[0])
+        arguments.fill(1)
+        executor = prepare_streams(graph, opened[1], program, arguments)
+        for _ in range(3):
+            executor.queue()
+        opened[0].synchronize()
+        return results(graph, arguments), [one.lane for one in executor.timeline().operations]
 
 
 @pytest.mark.parametrize("products", ["float32", "tf32", "bf16"])
 @pytest.mark.parametrize("name", sorted(SIZES))
 def test_planned_equals_plain(name: str, products: Products, tmp_path: Path) -> None:
-    files = tmp_path / "graph.json", tmp_path / "kernels.zip"
-    graph = lower_for_gpu(build(name, SIZES[name]), "tiny", device_named("h100"), *files, {}, products=products)
-    library = FatbinLibrary.load(tmp_path / "kernels.zip")
-    profile = profile_on_gpu(graph, library, MACHINE, 3, {})
-    links = random_graphs.make_links(25.0, 25.0, tiny=True)
-    case = random_graphs.with_engines(random_graphs.Case(graph, profile, links))
-    planned = [program_at_least_memory(case, optimizer) for optimizer in ("synchronous", "asynchronous")]
-    found = []
-    for program in (plain_program(case.graph), *planned):
-        with open_device(MACHINE, device_bytes(case.graph, case.graph, program), program.slow_bytes) as device:
-            found.append(values_after(device, case.graph, library, program))
-    for values, lanes in found[1:]:
+    case, library = lowered(name, tmp_path, products)
+    plain, _ = values_after(case.graph, library, plain_program(case.graph))
+    for optimizer in ("synchronous", "asynchronous"):
+        values, lanes = values_after(case.graph, library, program_at_least_memory(case, optimizer))
         assert {Lane.INWARD, Lane.OUTWARD} <= set(lanes)
-        for tensor, expected in found[0][0].items():
+        for tensor, expected in plain.items():
             np.testing.assert_array_equal(values[tensor], expected)
 
 
 @pytest.mark.parametrize("optimizer", ["managed-memory", "lru-paging", "swap-all", "recompute"])
 def test_rivals_equal_the_plain_step(optimizer: str, tmp_path: Path) -> None:
     """With a limit that managed memory keeps anyway: to exceed the GPU's memory may hang it, which no test risks."""
-    graph = lower_for_gpu(
-        build("mlp", SIZES["mlp"]), "tiny", device_named("h100"), tmp_path / "graph.json", tmp_path / "kernels.zip", {}
-    )
-    library = FatbinLibrary.load(tmp_path / "kernels.zip")
-    profile = profile_on_gpu(graph, library, MACHINE, 3, {})
-    links = random_graphs.make_links(25.0, 25.0, tiny=True)
-    case = random_graphs.with_engines(random_graphs.Case(graph, profile, links))
+    case, library = lowered("mlp", tmp_path)
     least = f"{program_at_least_memory(case, 'synchronous').fast_bytes}B"
     limit = Limit.parse(least if optimizer == "lru-paging" else "0:1")
     plan, layout = solve_and_pack(case.graph, case.profile, case.links, optimizer, limit, ONLY_FAST)
     program = compile_program(case.graph, plan, layout)
     options = RunOptions(min_seconds=0.01, patience_s=0.05, verify_steps=2)
-    record, timeline = run_on_gpu(case.graph, library, program, plan, MACHINE, case.links, case.profile, options)
+    opened = partial(open_machines_gpu, MACHINE, library)
+    record, timeline = run_on_device(case.graph, program, plan, MACHINE, case.links, case.profile, options, opened)
     assert (record.verified_steps, record.fits) == (2, True)
     assert bool(timeline.of(Lane.INWARD)) == (optimizer in {"lru-paging", "swap-all"})
 
 
 def test_kernel_by_kernel_equals_the_plain_step(tmp_path: Path) -> None:
-    files = tmp_path / "graph.json", tmp_path / "kernels.zip"
-    graph = lower_for_gpu(build("mlp", SIZES["mlp"]), "tiny", device_named("h100"), *files, {})
-    library = FatbinLibrary.load(files[1])
+    case, library = lowered("mlp", tmp_path)
+    graph = case.graph
     plain_bytes = device_bytes(graph, graph, plain_program(graph))
 
     def within(most_bytes: int) -> tuple[str, Digests]:

@@ -1,4 +1,4 @@
-"""A program as operations, and the events that order them: lanes, bytes, order, and what no device can run."""
+"""A program as operations, and the events that order them: none is idle, and no order of streams changes a bit."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pytest
 import small_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planned_streams import SIZES, Planned, plain, run_steps, same
 from small_programs import Trip, program
-from thread_device import RaceError, Races, ThreadDevice
+from thread_device import Delays, Interleaving, Order, RaceError, Races, Starving, ThreadDevice
 
+from autotm.kernels.library import KernelLibrary
 from autotm.memory.gpu.cuda_memory import Span
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Tier
@@ -77,12 +79,6 @@ def test_poison_follows_the_last_use() -> None:
 def test_slow_operands_are_refused() -> None:
     with pytest.raises(BadInputError, match=r"operand 'act' is in slow memory.*kind cuda"):
         listed(program(GRAPH, frozenset({"act"})))
-
-
-def test_a_cache_is_refused() -> None:
-    made = replace(program(GRAPH), cache_traffic_bytes=((0, 0),) * len(GRAPH.kernels))
-    with pytest.raises(BadInputError, match="a device has neither"):
-        listed(made)
 
 
 POOLS = {tier: SimpleNamespace(name=str(tier), address=0, size_bytes=100) for tier in Tier}
@@ -189,3 +185,70 @@ def test_the_step_waits_for_blocking_moves_and_they_for_it() -> None:
     moves = [copy(Lane.OUTWARD, 5, 5, is_blocking=True), copy(Lane.INWARD, 6, 6, is_blocking=True)]
     order = schedule([kernel("before", 8, 9), *moves, kernel("after", 8, 9)])
     assert order.waits == ((), (), (1,), (2,), (3,), ())
+
+
+@pytest.mark.parametrize("hidden", [Trip(2, 5, 3, 4), Trip(2, 5)])
+@pytest.mark.parametrize("act2", [Trip(4, 6, 5, 5), Trip(5, 6)])
+@pytest.mark.parametrize("order", [Order(), *map(Delays, range(4)), *map(Interleaving, range(4))], ids=repr)
+def test_a_step_equals_the_plain_one(library: KernelLibrary, hidden: Trip, act2: Trip, order: Order) -> None:
+    moving = program(GRAPH, frozenset(), {"hidden": hidden, "act2": act2})
+    assert same(run_steps(GRAPH, library, moving, order=order), plain(GRAPH, library))
+
+
+OPTIMIZERS = ("synchronous", "asynchronous")
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("planned", "dead"),
+    [
+        pytest.param(name, dead, marks=pytest.mark.slow if name == "mnist" else ())
+        for name in SIZES
+        for dead in (False, True)
+    ],
+    indirect=["planned"],
+    scope="session",
+)
+@given(seed=st.integers(0, 2**31 - 1))
+def test_planned_equals_plain_over_many_orders(planned: Planned, optimizer: str, dead: bool, seed: int) -> None:
+    for order in (Delays(seed), Interleaving(seed)):
+        found = run_steps(planned.graph, planned.library, planned.programs[optimizer], order=order, dead=dead)
+        assert same(found, planned.expected), order
+
+
+def needed_by_bytes(whole: Schedule) -> Schedule:
+    """The same step, in which nothing waits because the plan has the step wait for a move."""
+    return schedule([replace(operation, is_blocking=False) for operation in whole.operations[1:-1]])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_wait_that_is_left_out_is_found(planned: Planned, optimizer: str) -> None:
+    """By the check of what is queued, whatever the threads do; and by its effect, once the streams use the freedom."""
+    step, orders = (planned.graph, planned.library, planned.programs[optimizer]), []
+
+    def look(whole: Schedule) -> Schedule:
+        orders.append(needed_by_bytes(whole))
+        return orders[0]
+
+    assert same(run_steps(*step, rescheduled=look), planned.expected)
+    (order,) = orders
+    dropped = [(index, other) for index, waits in enumerate(order.waits) for other in waits]
+    kinds = {(str(order.operations[index].lane), str(order.operations[other].lane)) for index, other in dropped}
+    assert kinds >= {("compute", "inward"), ("outward", "compute"), ("compute", "outward"), ("inward", "compute")}
+    for index, other in dropped:
+        waits = list(order.waits)
+        waits[index] = tuple(each for each in waits[index] if each != other)
+        mutant = {"rescheduled": lambda _, waits=waits: replace(order, waits=tuple(waits))}
+        with pytest.raises(RaceError):
+            run_steps(*step, **mutant)
+        late = starving(order, other)
+        assert not same(run_steps(*step, order=late, races=False, **mutant), planned.expected)
+        assert same(run_steps(*step, order=late), planned.expected)
+
+
+def starving(order: Schedule, late: int) -> Starving:
+    """The order in which that operation comes as late as it may, in every step."""
+    lane = order.operations[late].lane
+    work = [index for index, each in enumerate(order.operations) if each.lane is lane and (each.reads or each.writes)]
+    before = 1 if lane == "compute" else 0  # Its first work gives TVM its threads.
+    return Starving(str(lane), (work.index(late) + before) % len(work), len(work))

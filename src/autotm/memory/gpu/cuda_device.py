@@ -1,22 +1,17 @@
-"""An opened GPU: its streams and events, its pools, and launches of machine code that its driver loads."""
+"""An opened GPU: its streams and events, and its pools."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import importlib
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from autotm.memory.gpu.cuda_memory import CudaMemory, PinnedMemory, Runtime, Span, load_runtime, text_of
 from autotm.model.errors import AutotmError
-from autotm.model.graph import Launch
 
 # What a program needs of a GPU: two pools, three streams, events. Tests have threads that behave like one.
 
@@ -103,7 +98,7 @@ class CudaStream:
         self._runtime.call("cudaStreamDestroy", self._stream)
 
 
-class CudaDevice:
+class CudaDevice(AbstractContextManager["CudaDevice"]):
     """The GPU's primary context, which TVM and PyTorch share; a context manager that gives everything back.
 
     Args:
@@ -111,7 +106,6 @@ class CudaDevice:
         device_bytes: of the pool in its memory.
         host_bytes: of the pool in pinned memory of the host.
         allowed_bytes: makes the first pool managed memory, of which so much may be on the GPU at a time.
-        runtime: NVIDIA's bindings; None loads them.
 
     Attributes:
         free_bytes: device memory that was free when the context was made and no pool yet.
@@ -123,16 +117,8 @@ class CudaDevice:
         AutotmError: no driver, one that is too old, no such GPU, or memory that is not to be had.
     """
 
-    def __init__(
-        self,
-        index: int,
-        device_bytes: int,
-        host_bytes: int,
-        *,
-        allowed_bytes: int | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        self._runtime = runtime = runtime or load_runtime()
+    def __init__(self, index: int, device_bytes: int, host_bytes: int, *, allowed_bytes: int | None = None) -> None:
+        self._runtime = runtime = load_runtime()
         with ExitStack() as opened:
             runtime.call("cudaSetDevice", index)
             self.free_bytes = int(runtime.call("cudaMemGetInfo")[0])
@@ -178,8 +164,8 @@ class CudaDevice:
         span.memory.check(span.start, span.size_bytes)
         if array.nbytes != span.size_bytes:
             raise AutotmError(f"{span.memory.name} pool: {array.nbytes} bytes for a span of {span.size_bytes}")
-        held = np.ascontiguousarray(array)
-        self.compute.copy_bytes(span.address, held.ctypes.data, held.nbytes)
+        source = np.ascontiguousarray(array)
+        self.compute.copy_bytes(span.address, source.ctypes.data, source.nbytes)
         self.compute.synchronize()
 
     def synchronize(self) -> None:
@@ -198,83 +184,5 @@ class CudaDevice:
         finally:
             self._opened.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-# Machine code on a GPU: a fatbin that the driver loads, and launches of its functions.
-
-_REMEDIES = {
-    "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernels are built for other GPUs: compile them again for this one's sm",
-    "CUDA_ERROR_INVALID_IMAGE": "the file of kernels is damaged: make it again",
-    "CUDA_ERROR_NOT_FOUND": "the kernels belong to another graph: make both again",
-}
-Call = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class CudaCode:
-    """A loaded fatbin.
-
-    Attributes:
-        driver: the module `cuda.bindings.driver`.
-    """
-
-    driver: Any
-    _library: Any = field(repr=False)
-
-    @classmethod
-    def load(cls, image: bytes, driver: Any = None) -> CudaCode:
-        """Have the driver load a fatbin; the device's context must be there.
-
-        Args:
-            image: its bytes.
-            driver: the module `cuda.bindings.driver`; None loads it.
-
-        Raises:
-            AutotmError: it has no code for this GPU, or is no fatbin.
-        """
-        module = importlib.import_module("cuda.bindings.driver") if driver is None else driver
-        library = _called(module, "cuLibraryLoadData", image, [], [], 0, [], [], 0)
-        return cls(module, library)
-
-    def bound(self, launches: Sequence[Launch], addresses: Sequence[int], stream: CudaStream) -> Call:
-        """The launches of a kernel on operands at these addresses, as one call that returns when all are queued.
-
-        Args:
-            launches: in order.
-            addresses: of inputs, outputs, then workspaces.
-            stream: to launch on.
-
-        Raises:
-            AutotmError: the code has no such function.
-        """
-        calls = [self._launch(launch, [addresses[place] for place in launch.arguments], stream) for launch in launches]
-
-        def call() -> None:
-            for each in calls:
-                each()
-
-        return calls[0] if len(calls) == 1 else call
-
-    def _launch(self, launch: Launch, addresses: Sequence[int], stream: CudaStream) -> Call:
-        kernel = _called(self.driver, "cuLibraryGetKernel", self._library, launch.function.encode())
-        function = self.driver.CUfunction(int(kernel))
-        parameters = tuple(addresses), (ctypes.c_void_p,) * len(addresses)
-        return functools.partial(
-            _called, self.driver, "cuLaunchKernel", function, *launch.grid, *launch.block, 0, stream.handle,
-            parameters, 0,
-        )  # fmt: skip
-
-
-def _called(driver: Any, function: str, *arguments: Any) -> Any:
-    error, *given = getattr(driver, function)(*arguments)
-    if error != driver.CUresult.CUDA_SUCCESS:
-        name = str(getattr(error, "name", error))
-        raise AutotmError(f"CUDA: {function}: {name}" + (f": {_REMEDIES[name]}" if name in _REMEDIES else ""))
-    return given[0] if given else None

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotm.memory.linux.page_policy import POLICIES, PagePolicy, PolicyPool
-from autotm.memory.linux.policy_tiers import BoundTiers, PolicyTiers
+from autotm.memory.linux.policy_tiers import PolicyTiers
 from autotm.memory.linux.pools import NodePool, check_capacity, check_nodes
 from autotm.memory.tiers import Tiers
 from autotm.model.graph import Tier
 from autotm.model.links import Links
-from autotm.model.machine import Machine, NumaTier, require_runnable
+from autotm.model.machine import Machine, NumaTier
 from autotm.model.program import Program
 from autotm.model.system import SystemMemory
 
@@ -40,19 +40,17 @@ def open_paged(program: Program, machine: Machine) -> Tiers:
     """A pool of the program's size whose pages Linux places in both memories, by the policy of the optimizer's name.
 
     Raises:
-        BadInputError: this machine's kernel cannot follow it, or as `open_kind`.
-        AutotmError: as `open_kind`.
+        as `open_kind`.
     """
-    require_runnable(machine, program.optimizer)
     policy, size_bytes = POLICIES[program.optimizer], program.slow_bytes
     if program.limit.is_unlimited:  # A ratio 0:n is a machine without slow memory.
         tier, system, more_fast = _checked(machine, 0)
         pool = NodePool(Tier.SLOW, size_bytes, tier.fast_nodes, tier.huge_pages, system)
-        return BoundTiers(more_fast(0), pool, machine, more_fast)
+        return Tiers(more_fast(0), pool, machine, more_fast)
     tier, system, more_fast = _checked(machine, max(0, size_bytes - program.dram_limit_bytes))
     every = (*tier.fast_nodes, *tier.slow_nodes)
     nodes = {PagePolicy.LOCAL: (), PagePolicy.PREFERRED: tier.fast_nodes[:1]}.get(policy, every)
-    paged = PolicyPool(size_bytes, policy, nodes, every, huge_pages=tier.huge_pages == "transparent", system=system)
+    paged = PolicyPool(size_bytes, policy, nodes, every, huge_pages=tier.huge_pages == "transparent")
     return PolicyTiers(paged, machine, more_fast, program.dram_limit_bytes, system)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from autotm.memory.linux.pools import check_nodes
 from autotm.memory.linux.system_calls import NOWHERE, give_back, node_of_pages, pages_by_node, set_policy
 from autotm.memory.pool import Pool
 from autotm.model.errors import AutotmError, BadInputError
@@ -23,8 +22,6 @@ from autotm.model.system import SystemMemory
 # Linux's own placement of pages, asked for: policies of a fresh mapping, and NUMA balancing with demotion.
 #
 # Sources: mbind(2), include/uapi/linux/mempolicy.h, Documentation/admin-guide/sysctl/kernel.rst.
-
-_MOST_NODES = 1024
 
 
 class PagePolicy(IntEnum):
@@ -49,33 +46,25 @@ POLICIES = {
 """Linux's policy by optimizer."""
 
 
-def apply_policy(
-    address: int, size_bytes: int, policy: PagePolicy, nodes: Sequence[int], system: SystemMemory | None = None
-) -> None:
+def apply_policy(address: int, size_bytes: int, policy: PagePolicy, nodes: Sequence[int]) -> None:
     """Have pages of a mapping, not touched yet, placed by `policy`.
 
     Args:
         address: of its first byte, at the start of a page.
         size_bytes: of it.
         policy: for its pages.
-        nodes: to spread them over; of `PREFERRED` one, of `LOCAL` none. Pages that these have no room for go to others.
-        system: this machine's memories, if not as Linux tells.
+        nodes: to spread them over, which all exist (`check_nodes`); of `PREFERRED` one, of `LOCAL` none. Pages that
+            these have no room for go to others.
 
     Raises:
-        BadInputError: a node does not exist or loses pages by itself, or the policy takes another number of nodes.
         AutotmError: the system refuses; says why and what helps.
     """
-    what = f"policy {policy.name.lower()}"
-    few, most = {PagePolicy.LOCAL: (0, 0), PagePolicy.PREFERRED: (1, 1)}.get(policy, (1, _MOST_NODES))
-    if not few <= len(nodes) <= most:
-        raise BadInputError(f"{what}: {len(nodes)} nodes given; it takes {few} to {most}")
-    check_nodes(system or SystemMemory(), what, nodes)
     try:
         set_policy(address, size_bytes, policy, nodes)
     except AutotmError as error:
         is_new = policy is PagePolicy.WEIGHTED_INTERLEAVE and "EINVAL" in str(error)
         hint = "; Linux 6.9 is the first that has it" if is_new else ""
-        raise AutotmError(f"{what}: {error}{hint}") from None
+        raise AutotmError(f"policy {policy.name.lower()}: {error}{hint}") from None
 
 
 @contextmanager
@@ -143,25 +132,16 @@ class PolicyPool(Pool):
         nodes: that the policy spreads them over, as `apply_policy` takes them.
         allowed: nodes that a page may be on; where Linux puts one elsewhere, `check` refuses it.
         huge_pages: whether Linux may give huge pages, as it does by itself; none are asked for.
-        system: this machine's memories.
 
     Raises:
-        BadInputError: a node does not exist or loses pages by itself.
         AutotmError: the system refuses the policy, or does not give the memory.
     """
 
     def __init__(
-        self,
-        size_bytes: int,
-        policy: PagePolicy,
-        nodes: Sequence[int],
-        allowed: Sequence[int],
-        *,
-        huge_pages: bool,
-        system: SystemMemory,
+        self, size_bytes: int, policy: PagePolicy, nodes: Sequence[int], allowed: Sequence[int], *, huge_pages: bool
     ) -> None:
         self.policy, self._policy_nodes, self._allowed = policy, tuple(nodes), tuple(allowed)
-        self._has_huge_pages, self._system = huge_pages, system
+        self._has_huge_pages = huge_pages
         super().__init__(Tier.SLOW, size_bytes, huge_pages=False)
 
     @property
@@ -178,7 +158,7 @@ class PolicyPool(Pool):
     def _touch(self) -> None:
         """Only say how: the program's own first touch places a page."""
         whole = self._whole
-        apply_policy(whole.ctypes.data, whole.size, self.policy, self._policy_nodes, self._system)
+        apply_policy(whole.ctypes.data, whole.size, self.policy, self._policy_nodes)
 
     def forget(self) -> None:
         """Free every page: what is touched next is placed anew. All bytes become zero."""

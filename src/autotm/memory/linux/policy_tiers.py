@@ -14,9 +14,7 @@ from autotm.memory.linux.page_policy import PagePolicy, PolicyPool, balancing
 from autotm.memory.linux.system_calls import bind, give_back, lock, node_of_pages, prefer, set_policy
 from autotm.memory.pool import Pool
 from autotm.memory.tiers import Tiers
-from autotm.model.cache import PagedTraffic
 from autotm.model.errors import AutotmError
-from autotm.model.graph import OpClass
 from autotm.model.machine import Machine, NumaTier
 from autotm.model.system import SystemMemory
 
@@ -134,8 +132,9 @@ class Filler:
         piece[:: mmap.PAGESIZE] = 1
         found = self._nodes(piece)
         away = np.flatnonzero(found != self._node)
-        for first, last in _runs(away):
-            give_back(piece.ctypes.data + first * mmap.PAGESIZE, (last + 1 - first) * mmap.PAGESIZE)
+        for run in np.split(away, np.flatnonzero(np.diff(away) > 1) + 1):
+            if run.size:
+                give_back(piece.ctypes.data + int(run[0]) * mmap.PAGESIZE, run.size * mmap.PAGESIZE)
         lock(piece.ctypes.data, piece.size)
         bind(piece.ctypes.data, piece.size, [self._node])
         if len(away) < len(found):
@@ -146,16 +145,6 @@ class Filler:
     @staticmethod
     def _nodes(piece: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
         return node_of_pages(piece.ctypes.data, piece.size)
-
-
-def _runs(numbers: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive numbers."""
-    if not len(numbers):
-        return []
-    ends = np.flatnonzero(np.diff(numbers) > 1)
-    firsts = numbers[np.concatenate(([0], ends + 1))]
-    lasts = numbers[np.concatenate((ends, [len(numbers) - 1]))]
-    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
 # How much room to leave to pages that Linux places, so that they keep a limit and, as far as possible, reach it.
@@ -404,11 +393,6 @@ class PolicyTiers(Tiers):
                 "refused. Empty these caches (sync; echo 1 | sudo tee /proc/sys/vm/drop_caches), then run again"
             )
 
-    def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
-        """Nothing: slow pages are slow."""
-        del op_class, traffic
-        return 0
-
     def close(self) -> None:
         """Give fast memory back, put settings of Linux back, and free the pools."""
         for filler in (*self._fillers, *self._between):
@@ -430,12 +414,3 @@ class PolicyTiers(Tiers):
 def _tolerated(limit_bytes: int) -> int:
     """Return the bytes of pages that come and go between two looks."""
     return max(limit_bytes // 100, 1 << 20)
-
-
-class BoundTiers(Tiers):
-    """Tiers like those where Linux places pages, but without a limit: fast memory holds all pages."""
-
-    def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
-        """Return 0: all pages are fast."""
-        del op_class, traffic
-        return 0

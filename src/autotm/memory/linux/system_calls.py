@@ -1,7 +1,7 @@
 """System calls that Python lacks: bind pages, query their nodes, query a file's type.
 
 They are made directly: libnuma need not be installed, and py-libnuma binds whole processes only (and crashes on nodes
-that do not exist).
+that do not exist). All raise AutotmError where the system refuses, which says why and what helps.
 """
 
 from __future__ import annotations
@@ -47,20 +47,12 @@ _REMEDIES = {
 
 
 def bind(address: int, size_bytes: int, nodes: Iterable[int]) -> None:
-    """Have the pages of [address, address + size_bytes), page aligned and not touched yet, come from `nodes` alone.
-
-    Raises:
-        AutotmError: the system refuses; says why and what helps.
-    """
+    """Have the pages of [address, address + size_bytes), page aligned and not touched yet, come from `nodes` alone."""
     set_policy(address, size_bytes, _MPOL_BIND, nodes)
 
 
 def set_policy(address: int, size_bytes: int, mode: int, nodes: Iterable[int]) -> None:
-    """Set any policy for pages like those of `bind`: `mode` is one of `MPOL_...` (include/uapi/linux/mempolicy.h).
-
-    Raises:
-        AutotmError: the system refuses; says why and what helps.
-    """
+    """Set any policy for pages like those of `bind`: `mode` is one of `MPOL_...` (include/uapi/linux/mempolicy.h)."""
     _call("mbind", _pointer(address), _long(size_bytes), mode, _mask(nodes), _long(_MASK_BITS + 1), 0)
 
 
@@ -68,9 +60,6 @@ def prefer(node: int | None) -> None:
     """Have this thread, and those that it starts, take memory without a policy of its own from `node` first.
 
     Without a node: from the nearest, as ever.
-
-    Raises:
-        AutotmError: the system refuses; says why and what helps.
     """
     if node is None:
         _call("set_mempolicy", _MPOL_DEFAULT, None, _long(0))
@@ -87,24 +76,13 @@ def _mask(nodes: Iterable[int]) -> ctypes.Array[ctypes.c_ulong]:
 
 
 def pages_by_node(address: int, size_bytes: int) -> dict[str, int]:
-    """How many pages of [address, address + size_bytes) are on which node, by its number as text, or `NOWHERE`.
-
-    Raises:
-        AutotmError: the system refuses; says why and what helps.
-    """
-    found: dict[str, int] = {}
-    for node, count in zip(*np.unique(node_of_pages(address, size_bytes), return_counts=True), strict=True):
-        name = NOWHERE if node < 0 else str(node)
-        found[name] = found.get(name, 0) + int(count)
-    return found
+    """How many pages of [address, address + size_bytes) are on which node, by its number as text, or `NOWHERE`."""
+    nodes, counts = np.unique(np.maximum(node_of_pages(address, size_bytes), -1), return_counts=True)
+    return {NOWHERE if node < 0 else str(node): int(count) for node, count in zip(nodes, counts, strict=True)}
 
 
 def node_of_pages(address: int, size_bytes: int) -> npt.NDArray[np.int32]:
-    """(pages,) the node of each page of [address, address + size_bytes), negative where it is not in memory.
-
-    Raises:
-        AutotmError: the system refuses; says why and what helps.
-    """
+    """(pages,) the node of each page of [address, address + size_bytes), negative where it is not in memory."""
     starts = np.arange(address, address + size_bytes, mmap.PAGESIZE, dtype=np.uint64)
     nodes = np.empty(starts.size, np.int32)
     for first in range(0, starts.size, _PAGES_AT_ONCE):
@@ -117,9 +95,6 @@ def lock(address: int, size_bytes: int) -> None:
     """Keep pages of [address, address + size_bytes) in memory, on the node that they are on; later ones, too.
 
     Pages that were never touched stay untouched.
-
-    Raises:
-        AutotmError: the system refuses; says what helps.
     """
     try:
         _call("mlock2", _pointer(address), _long(size_bytes), _MLOCK_ONFAULT)
@@ -131,24 +106,16 @@ def lock(address: int, size_bytes: int) -> None:
 
 
 def give_back(address: int, size_bytes: int) -> None:
-    """Free the pages of [address, address + size_bytes), locked or not; the next touch takes a fresh one.
-
-    Raises:
-        AutotmError: the system refuses.
-    """
+    """Free the pages of [address, address + size_bytes), locked or not; the next touch takes a fresh one."""
     _call("munlock", _pointer(address), _long(size_bytes))
     _call("madvise", _pointer(address), _long(size_bytes), mmap.MADV_DONTNEED)
 
 
 def is_dax(file: int) -> bool:
-    """Whether reads and writes of an open file's mapping reach the memory behind it, with no page cache between.
-
-    Raises:
-        AutotmError: the system does not tell.
-    """
-    told = ctypes.create_string_buffer(_STATX_BYTES)
-    _call("statx", file, ctypes.c_char_p(b""), _AT_EMPTY_PATH, 0, told)
-    attributes, known = (int.from_bytes(told.raw[part], "little") for part in (_ATTRIBUTES, _ATTRIBUTES_KNOWN))
+    """Whether reads and writes of an open file's mapping reach the memory behind it, with no page cache between."""
+    status = ctypes.create_string_buffer(_STATX_BYTES)
+    _call("statx", file, ctypes.c_char_p(b""), _AT_EMPTY_PATH, 0, status)
+    attributes, known = (int.from_bytes(status.raw[part], "little") for part in (_ATTRIBUTES, _ATTRIBUTES_KNOWN))
     return bool(attributes & known & _STATX_ATTR_DAX)
 
 

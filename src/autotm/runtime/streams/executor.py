@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import importlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from autotm.kernels.library import FatbinLibrary, Launches
-from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice, CudaEvent, CudaStream
+from autotm.memory.gpu.cuda_device import CudaDevice, CudaEvent, CudaStream
 from autotm.memory.gpu.cuda_memory import DeviceMemoryError, Span
 from autotm.memory.gpu.opening import open_device
 from autotm.memory.pool import POISON_BYTE
 from autotm.model.errors import AutotmError, BadInputError
-from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel
+from autotm.model.graph import Graph, Kernel, Launch
 from autotm.model.limit import storage_of
 from autotm.model.machine import Machine
 from autotm.model.program import Program
@@ -29,6 +31,7 @@ from autotm.runtime.streams.schedule import (
     DeviceArguments,
     Operation,
     Schedule,
+    aligned,
     device_bytes,
     operations,
     schedule,
@@ -40,29 +43,26 @@ log = logging.getLogger(__name__)
 
 # The kernels of a fatbin as calls: neither TVM nor a compiler is needed.
 
+_REMEDIES = {
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernels are built for other GPUs: compile them again for this one's sm",
+    "CUDA_ERROR_INVALID_IMAGE": "the file of kernels is damaged: make it again",
+    "CUDA_ERROR_NOT_FOUND": "the kernels belong to another graph: make both again",
+}
 
-@dataclass(frozen=True)
+
 class LaunchedKernels:
-    """Kernels as launches on a device's compute stream.
+    """The kernels of a fatbin as launches on a device's compute stream.
 
-    Attributes:
-        code: loaded on the device.
-        launches: of each kernel.
-        device: to launch on.
+    The driver loads the code into the device's context; it goes with that, when the process ends.
+
+    Raises:
+        AutotmError: the driver refuses the code: it has none for this GPU, or is no fatbin.
     """
 
-    code: CudaCode
-    launches: Launches
-    device: CudaDevice
-
-    @classmethod
-    def on(cls, device: CudaDevice, library: FatbinLibrary) -> LaunchedKernels:
-        """The kernels of a library, loaded on a device; they go with its context, when the process ends.
-
-        Raises:
-            AutotmError: the driver refuses them.
-        """
-        return cls(CudaCode.load(library.image), library.launches, device)
+    def __init__(self, device: CudaDevice, image: bytes, launches: Launches) -> None:
+        self._device, self._launches = device, launches
+        self._driver = importlib.import_module("cuda.bindings.driver")
+        self._library = self._called("cuLibraryLoadData", image, [], [], 0, [], [], 0)
 
     def bind(self, symbol: str, views: Sequence[int]) -> Call:
         """The kernel on operands at addresses, inputs, outputs, then workspaces, as a call that launches it.
@@ -71,43 +71,54 @@ class LaunchedKernels:
             BadInputError: there is no such kernel.
             AutotmError: the code lacks a function of it.
         """
-        if symbol not in self.launches:
+        if symbol not in self._launches:
             raise BadInputError(f"no launches of kernel '{symbol}': they belong to another graph; make both again")
-        return self.code.bound(self.launches[symbol], views, self.device.compute)
+        calls = [
+            self._launch(launch, [views[place] for place in launch.arguments]) for launch in self._launches[symbol]
+        ]
+
+        def call() -> None:
+            for each in calls:
+                each()
+
+        return calls[0] if len(calls) == 1 else call
+
+    def _launch(self, launch: Launch, addresses: Sequence[int]) -> Call:
+        kernel = self._called("cuLibraryGetKernel", self._library, launch.function.encode())
+        parameters = tuple(addresses), (ctypes.c_void_p,) * len(addresses)
+        return functools.partial(
+            self._called, "cuLaunchKernel", self._driver.CUfunction(int(kernel)), *launch.grid, *launch.block, 0,
+            self._device.compute.handle, parameters, 0,
+        )  # fmt: skip
+
+    def _called(self, function: str, *arguments: Any) -> Any:
+        error, *values = getattr(self._driver, function)(*arguments)
+        if error != self._driver.CUresult.CUDA_SUCCESS:
+            name = str(getattr(error, "name", error))
+            raise AutotmError(f"CUDA: {function}: {name}" + (f": {_REMEDIES[name]}" if name in _REMEDIES else ""))
+        return values[0] if values else None
 
 
-class Kernels(Protocol):
-    """Compiled kernels that a device runs, such as `LaunchedKernels` of a fatbin."""
-
-    def bind(self, symbol: str, views: Sequence[Any]) -> Call:
-        """The kernel of that name on views of a device's pool, one per operand, as a call that launches it."""
-
-
-class OpenDevice(Protocol):
-    """Opens a device with the kernels of a graph loaded on it."""
-
-    def __call__(
-        self, device_bytes: int, host_bytes: int, *, allowed_bytes: int | None = None
-    ) -> AbstractContextManager[tuple[CudaDevice, Kernels]]:
-        """Open it with pools of so many bytes in device and host memory; both are freed when the context ends.
-
-        Where `allowed_bytes` are given, its driver manages the first pool: that many of its bytes are in device memory
-        at a time.
-
-        Raises:
-            DeviceMemoryError: the device has less.
-            AutotmError: the device cannot be had.
-        """
+OpenDevice = Callable[..., AbstractContextManager[tuple[CudaDevice, LaunchedKernels]]]
+"""`open_machines_gpu` for a machine and the kernels of a graph; called with the bytes of both pools."""
 
 
 @contextmanager
 def open_machines_gpu(
     machine: Machine, library: FatbinLibrary, device_bytes: int, host_bytes: int, *, allowed_bytes: int | None = None
 ) -> Iterator[tuple[CudaDevice, LaunchedKernels]]:
-    """The GPU that a machine file names, as `OpenDevice` says."""
+    """Open the GPU that a machine file names, with kernels and pools in device and host memory, until the context ends.
+
+    Where `allowed_bytes` are given, its driver manages the first pool: that many of its bytes are in device memory at a
+    time.
+
+    Raises:
+        DeviceMemoryError: the device has less.
+        AutotmError: the device cannot be had.
+    """
     architectures = library.architectures
     with open_device(machine, device_bytes, host_bytes, built_for=architectures, allowed_bytes=allowed_bytes) as device:
-        kernels = LaunchedKernels.on(device, library)
+        kernels = LaunchedKernels(device, library.image, library.launches)
         device.device_pool.hold_the_rest()  # Not before: the kernels take device memory, too.
         yield device, kernels
 
@@ -187,12 +198,7 @@ class StreamExecutor:
 
 
 def prepare_streams(
-    graph: Graph,
-    library: Kernels,
-    program: Program,
-    arguments: DeviceArguments,
-    *,
-    poison: bool = False,
+    graph: Graph, library: LaunchedKernels, program: Program, arguments: DeviceArguments, *, poison: bool = False
 ) -> StreamExecutor:
     """Bind every operation of `program` to the device of its arguments.
 
@@ -218,7 +224,7 @@ def stream_of(device: CudaDevice, lane: Lane) -> CudaStream:
     return {Lane.COMPUTE: device.compute, Lane.INWARD: device.inward, Lane.OUTWARD: device.outward}[lane]
 
 
-def _queued(graph: Graph, library: Kernels, device: CudaDevice, operation: Operation) -> Call:
+def _queued(graph: Graph, library: LaunchedKernels, device: CudaDevice, operation: Operation) -> Call:
     stream = stream_of(device, operation.lane)
     reads, writes = (
         [span_of(device, used.tier, used.start, used.size_bytes) for used in some]
@@ -289,7 +295,7 @@ class KernelByKernel:
     program: Program
     arguments: HostValues
     device: CudaDevice
-    library: Kernels
+    library: LaunchedKernels
 
     def step(self) -> None:
         """Run one training step to its end.
@@ -334,8 +340,7 @@ def _places(graph: Graph, kernel: Kernel) -> tuple[dict[str, int], int]:
         name = storage_of(graph, operand.tensor)
         if name not in places:
             places[name] = end
-            size_bytes = max(operand.size_bytes, graph.by_name[name].size_bytes, 1)
-            end += -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            end += aligned(max(operand.size_bytes, graph.by_name[name].size_bytes, 1))
     return places, end
 
 

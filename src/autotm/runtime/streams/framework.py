@@ -221,7 +221,7 @@ def _held_to_limit(
 
 def _timed(step: SavedStep, machine: Machine, options: RunOptions, record: FrameworkRecord) -> FrameworkRecord:
     step.device_s.clear()
-    times = time_steps(step, None, machine.cpus, options)
+    times = time_steps(step.step, None, machine.cpus, options)
     timed = replace(
         record,
         samples_s=times.samples_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from statistics import median, quantiles
 from typing import Any
 
@@ -25,14 +26,14 @@ from autotm.runtime.record import Measured
 from autotm.runtime.run import PlannedStep, steps_of
 from autotm.runtime.step_times import RunOptions, StepParts, StepTimes, time_in_turn
 from autotm.runtime.streams.executor import (
-    Kernels,
+    LaunchedKernels,
     OpenDevice,
     StreamExecutor,
     open_machines_gpu,
     plain_on_device,
     prepare_streams,
 )
-from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
+from autotm.runtime.streams.schedule import DeviceArguments, aligned, device_bytes
 from autotm.runtime.verify import digested, finite_steps
 
 # Times of kernels and steps on a device, from event to event.
@@ -43,11 +44,11 @@ _LEAST_NS = 20_000
 
 def operand_bytes(graph: Graph) -> int:
     """Device memory that timing the kernels of a graph takes, all implementations: the largest operands of one."""
-    return max(_offsets(variant)[-1] for kernel in graph.kernels for variant in variants(kernel))
+    return max(_offsets(kernel.computed_by(name))[-1] for kernel in graph.kernels for name in kernel.implementations)
 
 
 def profile_on(
-    device: CudaDevice, kernels: Kernels, graph: Graph, repeats: int, provenance: dict[str, object]
+    device: CudaDevice, kernels: LaunchedKernels, graph: Graph, repeats: int, provenance: dict[str, object]
 ) -> Profile:
     """Time each distinct kernel of a graph in each of its implementations, alone, all operands in device memory.
 
@@ -60,18 +61,13 @@ def profile_on(
     """
     timings: dict[TimingKey, Timing] = {}
     for kernel in graph.kernels:
-        for variant in variants(kernel):
+        for variant in map(kernel.computed_by, kernel.implementations):
             key = variant.identity, variant.implementation, all_fast(variant)
             if key not in timings:
                 places = zip(variant.operands, _offsets(variant), strict=False)
                 views = [device.device_pool.view(place, one.shape, one.dtype) for one, place in places]
                 timings[key] = _timing(_times_ns(device, kernels.bind(variant.function, views), repeats))
     return Profile(hash_of(graph), timings, provenance)
-
-
-def variants(kernel: Kernel) -> list[Kernel]:
-    """The kernel in each of its implementations."""
-    return [kernel.computed_by(name) for name in kernel.implementations]
 
 
 def parts_of(executor: StreamExecutor, steps: int) -> tuple[StepParts, Timeline]:
@@ -97,10 +93,7 @@ def parts_of(executor: StreamExecutor, steps: int) -> tuple[StepParts, Timeline]
 
 def _offsets(kernel: Kernel) -> list[int]:
     """Where each operand begins if they lie one behind the other, and where the last ends."""
-    places = [0]
-    for operand in kernel.operands:
-        places.append(places[-1] + -(-max(operand.size_bytes, 1) // 64) * 64)
-    return places
+    return list(accumulate((aligned(max(operand.size_bytes, 1)) for operand in kernel.operands), initial=0))
 
 
 def call_ns(device: CudaDevice, call: Call) -> float:
@@ -208,28 +201,6 @@ def run_on_device(
         record = planned.record(times, machine, links, profile)
     assert planned.timeline is not None
     return record, planned.timeline
-
-
-# Programs and kernels on the GPU that a machine file names.
-
-
-def run_on_gpu(
-    graph: Graph,
-    library: FatbinLibrary,
-    program: Program,
-    plan: Plan,
-    machine: Machine,
-    links: Links,
-    profile: Profile,
-    options: RunOptions,
-) -> tuple[Record, Timeline]:
-    """Verify and time a program, as `run_on_device`; managed memory is what the GPU's driver manages.
-
-    Raises:
-        as `run_on_device`; AutotmError, where the GPU is refused.
-    """
-    opened = partial(open_machines_gpu, machine, library)
-    return run_on_device(graph, program, plan, machine, links, profile, options, opened)
 
 
 def plain_losses_on_gpu(graph: Graph, library: FatbinLibrary, machine: Machine, options: RunOptions) -> list[float]:

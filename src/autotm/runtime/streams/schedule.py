@@ -37,7 +37,7 @@ def device_bytes(graph: Graph, counted: Graph, program: Program) -> int:
     """
     placed = placed_arguments(counted, program)
     own = sum(tensor.allocated_bytes for tensor in own_arguments(graph) if tensor.name not in placed)
-    return _aligned(program.fast_bytes) + own
+    return aligned(program.fast_bytes) + own
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DeviceArguments:
     def of(cls, graph: Graph, counted: Graph, program: Program, device: CudaDevice) -> DeviceArguments:
         """Places in a device whose pool has `device_bytes`."""
         places = placed_arguments(counted, program)
-        end = _aligned(program.fast_bytes)
+        end = aligned(program.fast_bytes)
         for tensor in own_arguments(graph):
             if tensor.name not in places:
                 places[tensor.name] = Tier.FAST, end
@@ -76,12 +76,12 @@ class DeviceArguments:
         tensor = self.graph.by_name[name]
         return self.device.read(self._span(tensor)).view(tensor.dtype).reshape(tensor.shape)
 
-    def place(self, operand: Operand) -> tuple[Tier, int]:
-        """Pool and first byte of an argument that a kernel uses."""
-        return self.places[storage_of(self.graph, operand.tensor)]
+    def place(self, name: str) -> tuple[Tier, int]:
+        """Pool and first byte of an argument."""
+        return self.places[storage_of(self.graph, name)]
 
     def _span(self, tensor: Tensor) -> Span:
-        return span_of(self.device, *self.places[storage_of(self.graph, tensor.name)], tensor.size_bytes)
+        return span_of(self.device, *self.place(tensor.name), tensor.size_bytes)
 
 
 def span_of(device: CudaDevice, tier: Tier, start: int, size_bytes: int) -> Span:
@@ -89,7 +89,8 @@ def span_of(device: CudaDevice, tier: Tier, start: int, size_bytes: int) -> Span
     return Span(device.device_pool if tier is Tier.FAST else device.host_pool, start, size_bytes)
 
 
-def _aligned(size_bytes: int) -> int:
+def aligned(size_bytes: int) -> int:
+    """Round up to where the next tensor may begin."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -150,14 +151,8 @@ def operations(graph: Graph, program: Program, arguments: DeviceArguments, *, po
         poison: overwrite memory as soon as its tensor is dead.
 
     Raises:
-        BadInputError: a kernel has an operand in slow memory, which kernels of a device do not reach, or the program
-            has Linux or a cache place its tensors.
+        BadInputError: a kernel has an operand in slow memory, which kernels of a device do not reach.
     """
-    if program.cache_traffic_bytes or program.paged_traffic:
-        raise BadInputError(
-            f"program of {program.optimizer}: a cache or Linux places its tensors; a device has neither: take one of "
-            "static, synchronous and asynchronous"
-        )
     dead = deaths(graph, program) if poison else [[] for _ in program.steps]
     waits = {step.move: place for place, step in enumerate(program.steps) if isinstance(step, WaitMoveStep)}
     listed: list[Operation] = []
@@ -205,7 +200,7 @@ def _most_urgent_first(steps: Sequence[Instruction], waits: Mapping[int, int]) -
 
 
 def _operand(kernel: str, operand: Operand, address: Address, arguments: DeviceArguments) -> Bytes:
-    tier, start = arguments.place(operand) if address.offset is None else (address.tier, address.offset)
+    tier, start = arguments.place(operand.tensor) if address.offset is None else (address.tier, address.offset)
     if tier is not Tier.FAST:
         raise BadInputError(
             f"kernel '{kernel}': operand '{operand.tensor}' is in slow memory, which kernels of a device do not reach; "
@@ -272,9 +267,9 @@ def schedule(listed: Sequence[Operation]) -> Schedule:
         clock[operation.lane] = last[operation.lane] = index
         after.append(dict(clock))
         for used in operation.reads:
-            touched[used.tier].read(used, operation.lane, index)
+            touched[used.tier].readers[operation.lane][touched[used.tier].segments(used)] = index
         for used in operation.writes:
-            touched[used.tier].written(used, operation.lane, index)
+            touched[used.tier].writers[operation.lane][touched[used.tier].segments(used)] = index
         if blocked:
             chain = index
     return Schedule(scheduled, tuple(waits))
@@ -308,19 +303,13 @@ class _Touched:
         ends = sorted({end for one in touched for end in (one.start, one.stop)})
         return cls(ends, *({lane: np.full(len(ends), -1, np.int64) for lane in LANES} for _ in range(2)))
 
-    def read(self, used: Bytes, lane: Lane, index: int) -> None:
-        self.readers[lane][self._segments(used)] = index
-
-    def written(self, used: Bytes, lane: Lane, index: int) -> None:
-        self.writers[lane][self._segments(used)] = index
-
     def last(self, used: Bytes, lane: Lane, *, reads: bool) -> set[int]:
         """The last operation of each other stream that wrote these bytes, or also read them."""
         if not used.size_bytes:
             return set()
-        at = self._segments(used)
+        at = self.segments(used)
         tables = (self.writers, self.readers) if reads else (self.writers,)
         return {int(table[other][at].max()) for table in tables for other in LANES if other is not lane}
 
-    def _segments(self, used: Bytes) -> slice:
+    def segments(self, used: Bytes) -> slice:
         return slice(bisect_left(self.bounds, used.start), bisect_left(self.bounds, used.stop))
