@@ -31,14 +31,9 @@ class Codes(enum.Enum):
 
 
 class PlayedRuntime:
-    """`module` of a `Runtime`.
+    """`module` of a `Runtime`: a GPU of `device_bytes` in pieces of `largest_bytes`; the host pins `host_bytes`.
 
-    Args:
-        device_bytes: that the GPU has.
-        host_bytes: that may be pinned.
-        concurrent: whether managed memory may be larger than the GPU's.
-        largest_bytes: that one piece of device memory may have.
-        order: when its streams' work begins.
+    Managed memory may be larger if it is `concurrent`; `order` is when its streams' work begins.
     """
 
     cudaError_t = Codes
@@ -59,10 +54,8 @@ class PlayedRuntime:
         concurrent: bool = True,
         largest_bytes: int = 1 << 40,
     ) -> None:
-        self.concurrent = concurrent
-        self.largest_bytes = largest_bytes
+        self.concurrent, self.largest_bytes, self.device_bytes = concurrent, largest_bytes, device_bytes
         self.free = {"device": device_bytes, "host": host_bytes, "managed": 1 << 40}
-        self.device_bytes = device_bytes
         self.memory: dict[int, tuple[str, np.ndarray]] = {}
         self.streams: dict[int, ThreadStream] = {}
         self.events: dict[int, tuple[ThreadEvent, int]] = {}
@@ -200,11 +193,9 @@ class Results(enum.Enum):
 
 
 class PlayedDriver:
-    """The module `cuda.bindings.driver`; a fatbin is b"fatbin", its functions are Python's, of arrays of bytes.
+    """The module `cuda.bindings.driver`; a fatbin is b"fatbin", its functions, by name, are Python's.
 
-    Args:
-        runtime: whose memory and streams they use.
-        functions: by name; called with a launch's extents, grid and block, and its addresses.
+    They are called with a launch's extents, grid and block, and its addresses, on the streams of `runtime`.
     """
 
     CUresult = Results
@@ -216,9 +207,7 @@ class PlayedDriver:
 
     def cuLibraryLoadData(self, image: bytes, *options: Any) -> tuple[Results, int]:
         assert options == ([], [], 0, [], [], 0)
-        if image != b"fatbin":
-            return Results.CUDA_ERROR_INVALID_IMAGE, 0
-        return Results.CUDA_SUCCESS, 77
+        return (Results.CUDA_SUCCESS, 77) if image == b"fatbin" else (Results.CUDA_ERROR_INVALID_IMAGE, 0)
 
     def cuLibraryGetKernel(self, library: int, name: bytes) -> tuple[Results, int]:
         names = [known for known, _ in self.functions]
@@ -228,10 +217,8 @@ class PlayedDriver:
 
     def cuLaunchKernel(self, function: int, *given: Any) -> tuple[Results]:
         *extents, shared_bytes, stream, (values, types), extra = given
-        assert len(extents) == 6
+        assert (len(extents), shared_bytes, extra) == (6, 0, 0)
         assert set(types) <= {ctypes.c_void_p}
-        assert extra == 0
-        assert shared_bytes == 0
         _, work = self.functions[function - 1]
         self.runtime.streams[stream].launch(lambda: work(extents, values))
         return (Results.CUDA_SUCCESS,)

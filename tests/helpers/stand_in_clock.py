@@ -17,8 +17,7 @@ class StandInClock:
 
     Attributes:
         now_ns: what it shows.
-        tick_ns: how far each reading moves it on, without which a busy wait would never end.
-        call_ns: how far each system call of a busy wait moves it on.
+        tick_ns, call_ns: how far each reading and each system call of a busy wait move it on, which else never ends.
         late_ns: how much later than asked a sleep returns.
         read_at_ns, called_at_ns: when it was read, and when a busy wait made a system call.
         slept_ns: how long each sleep was to last.
@@ -36,12 +35,9 @@ class StandInClock:
 
     def put_into(self, monkeypatch: pytest.MonkeyPatch, *modules: str) -> StandInClock:
         """Replace what these modules imported; the names are within autotm."""
+        select = SimpleNamespace(select=self.select)
         for module in map(importlib.import_module, (f"autotm.{name}" for name in modules)):
-            for name, stand_in in (
-                ("perf_counter_ns", self.perf_counter_ns),
-                ("time", self),
-                ("select", SimpleNamespace(select=self.select)),
-            ):
+            for name, stand_in in (("perf_counter_ns", self.perf_counter_ns), ("time", self), ("select", select)):
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, stand_in)
         return self

@@ -161,7 +161,7 @@ class Crew:
         order: when work begins.
         races: what was queued; None where nobody checks.
         changed: held for every change of a queue, a point or what is held, and notified of it.
-        failure: of the first work that failed; what follows it is not run.
+        failure: of the first work that failed; what follows is not run.
     """
 
     order: Order

@@ -214,14 +214,6 @@ def test_threads_share_an_engine_copy_after_copy() -> None:
     assert not wrong
 
 
-def test_shapes_may_differ_where_bytes_agree() -> None:
-    engine = CopyEngine((CPU,))
-    source = np.arange(12, dtype=np.float32).reshape(3, 4)
-    target = np.zeros(6, dtype=np.float64)
-    engine.copy(target, source)
-    assert np.array_equal(target.view(np.float32), source.ravel())
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3, 9])
 @pytest.mark.parametrize("stores", [PLAIN, Stores(widest_store()), Stores(widest_store(), 1024)])
 def test_a_method_may_leave_threads_asleep_and_none_comes_late(threads: int, stores: Stores) -> None:
@@ -271,6 +263,9 @@ def test_a_core_that_cannot_be_had_is_named() -> None:
 @pytest.mark.parametrize("apart", [0, 1, 63])
 def test_overlaps_are_refused_and_neighbours_copied(apart: int) -> None:
     engine, memory = CopyEngine((CPU,)), np.arange(128, dtype=np.uint8)
+    two_rows = np.zeros((2, 2), np.float32)
+    engine.copy(two_rows, memory[:16])  # Shapes may differ where bytes agree.
+    assert np.array_equal(two_rows.view(np.uint8).ravel(), memory[:16])
     with pytest.raises(AutotmError, match=f"overlap: 64 bytes, {apart} apart"):
         engine.copy(memory[apart : apart + 64], memory[:64])
     engine.copy(memory[64:], memory[:64])

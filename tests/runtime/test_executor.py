@@ -220,20 +220,6 @@ def test_rounds_that_others_disturb_are_counted_and_told(monkeypatch: pytest.Mon
     assert times.disturbed_count
 
 
-def test_disturbed_rounds_are_repeated_until_enough_are_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by a neighbour who works half of the time, for longer than a run needs."""
-    disturbed = itertools.cycle([True] * 40 + [False] * 40)
-
-    def timed(*_: object) -> Round[None]:
-        return Round(None, 5 * 10**7, 3 * 10**8) if next(disturbed) else Round(None, 0, 10**8)
-
-    monkeypatch.setattr(Watch, "timed", timed)
-    times = time_steps(nothing, nothing, CPUS, RunOptions(3, 1.0))
-    assert times.samples_s == times.all_fast_s == (0.1,) * 10
-    assert times.disturbed == 20
-    assert not times.disturbed_count
-
-
 STEPS = 3
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from dataclasses import fields, replace
 from itertools import count
@@ -30,20 +29,30 @@ from autotm.model.record import Record
 from autotm.model.system import SystemMemory
 from autotm.runtime import verify
 from autotm.runtime.record import Measured, build_record
-from autotm.runtime.run import Runs, run
+from autotm.runtime.run import Runs
 from autotm.runtime.step_times import RunOptions, StepParts, StepTimes
 from autotm.runtime.verify import VerificationError
 
-HELPERS = Path(__file__).parents[1] / "helpers"
 GRAPH = small_step.graph()
 QUICK = RunOptions(patience_s=0.05, min_seconds=0.01)
 
 
+def runs_of(library: KernelLibrary, options: RunOptions = QUICK, file: Path | None = None, **changes: Any) -> Runs:
+    """Runs on a machine and links with these changes."""
+    machine, links = small_step.machine(), small_step.links()
+    if "slow_tier" in changes:
+        machine = replace(machine, slow_tier=changes.pop("slow_tier"))
+    return Runs(GRAPH, library, machine, replace(links, **changes), profile(GRAPH), options, small_step.DEVICES, file)
+
+
+HIDDEN_SLOW, MOVED = program(GRAPH, frozenset({"hidden"})), program(GRAPH, trips={"act2": Trip(5, 6)})
+BOTH = program(GRAPH, frozenset({"hidden"}), {"act2": Trip(5, 6)})
+
+
 def test_a_run_verifies_times_and_records(library: KernelLibrary, tmp_path: Path) -> None:
-    made = program(GRAPH, frozenset({"hidden"}), {"act2": Trip(5, 6)})
-    options = replace(QUICK, poison=True, instrumented_steps=3)
-    machine, links, file = small_step.machine(), small_step.links(), tmp_path / "reference.json"
-    record = run(GRAPH, library, made, plan(GRAPH), machine, links, profile(GRAPH), options, small_step.DEVICES, file)
+    file = tmp_path / "reference.json"
+    with runs_of(library, replace(QUICK, poison=True, instrumented_steps=3), file) as runs:
+        record = runs.run(BOTH, plan(GRAPH))
     assert record.verified_steps == 2
     assert len(record.samples_s) == len(record.all_fast_samples_s) >= 3
     assert sum(record.samples_s) >= 0.01 or record.disturbed_steps, "patience ends where others hold the cores"
@@ -59,24 +68,23 @@ def test_asynchronous_moves_are_verified_and_their_stalls_recorded(
 ) -> None:
     stand_in = StandInClock().put_into(monkeypatch, "memory.copies", "runtime.executor")
     stand_in.hold_sleeps_until_a_copy_is_waited_for(monkeypatch)
-    made = program(GRAPH, trips={"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)})
-    links = replace(small_step.links(), emulation_stretch=100.0)
-    options, machine = replace(QUICK, poison=True, instrumented_steps=3), small_step.machine()
-    record = run(GRAPH, library, made, plan(GRAPH), machine, links, profile(GRAPH), options, small_step.DEVICES)
+    moving = program(GRAPH, trips={"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)})
+    with runs_of(library, replace(QUICK, poison=True, instrumented_steps=3), emulation_stretch=100.0) as runs:
+        record = runs.run(moving, plan(GRAPH))
     assert record.verified_steps == 2
     assert record.num_async_move_nodes == 4
     assert record.stall_time_us > 500, "each copy of 8 kB takes 330 us or more, and the kernels beside it nothing"
-    save(tmp_path / "program.json", "program", made, {})
-    assert load(tmp_path / "program.json", "program", Program) == made
+    save(tmp_path / "program.json", "program", moving, {})
+    assert load(tmp_path / "program.json", "program", Program) == moving
 
 
 def test_files_of_different_graphs_do_not_run_together(library: KernelLibrary) -> None:
-    other, rest = small_step.graph(batch=16), (small_step.machine(), small_step.links())
-    with pytest.raises(BadInputError, match="hash"):
-        run(GRAPH, library, program(other), plan(other), *rest, profile(other), QUICK, small_step.DEVICES)
-    changed = replace(plan(GRAPH), limit=Limit.parse("2:1"))
-    with pytest.raises(BadInputError, match="program's plan"):
-        run(GRAPH, library, program(GRAPH), changed, *rest, profile(GRAPH), QUICK, small_step.DEVICES)
+    other = small_step.graph(batch=16)
+    with runs_of(library) as runs:
+        with pytest.raises(BadInputError, match="hash"):
+            runs.run(program(other), plan(other))
+        with pytest.raises(BadInputError, match="program's plan"):
+            runs.run(MOVED, replace(plan(GRAPH), limit=Limit.parse("2:1")))
 
 
 MEASURED = {
@@ -92,20 +100,13 @@ def test_programs_that_share_the_all_fast_step_have_the_records_of_runs_alone(
     library: KernelLibrary, tmp_path: Path, *, side_by_side: bool, in_turn: bool
 ) -> None:
     file, options = tmp_path / "reference.json", replace(QUICK, side_by_side=side_by_side)
-    given = (small_step.machine(), small_step.links(), profile(GRAPH), options, small_step.DEVICES, file)
-    programs = [
-        program(GRAPH, frozenset({"hidden"})),
-        program(GRAPH, trips={"act2": Trip(5, 6)}),
-        program(GRAPH, frozenset({"hidden"}), {"act2": Trip(5, 6)}),
-    ]
-    with Runs(GRAPH, library, *given) as runs:
-        if in_turn:
-            shared = runs.run_in_turn([(made, plan(GRAPH)) for made in programs])
-        else:
-            shared = [runs.run(made, plan(GRAPH)) for made in programs]
-    for made, record in zip(programs, shared, strict=True):
+    programs = [(one, plan(GRAPH)) for one in (HIDDEN_SLOW, MOVED, BOTH)]
+    with runs_of(library, options, file) as runs:
+        shared = runs.run_in_turn(programs) if in_turn else [runs.run(*one) for one in programs]
+    for one, record in zip(programs, shared, strict=True):
         assert isinstance(record, Record)
-        alone = run(GRAPH, library, made, plan(GRAPH), *given)
+        with runs_of(library, options, file) as runs:
+            alone = runs.run(*one)
         for field in fields(Record):
             if field.name not in MEASURED:
                 assert getattr(record, field.name) == getattr(alone, field.name), field.name
@@ -118,32 +119,28 @@ def test_each_verified_step_counts_the_first_timed_one_too(
     library: KernelLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """A fault is named with its step; programs that share what it used are none the worse."""
-    file, made = tmp_path / "reference.json", program(GRAPH, frozenset({"hidden"}))
-    given = (small_step.machine(), small_step.links(), profile(GRAPH), QUICK, small_step.DEVICES, file)
     asked, right = count(1), verify.digests
 
     def digests(*of: Any) -> dict[str, str]:
-        found = right(*of)
-        return found | {next(iter(found)): "of something else"} if next(asked) == step else found
+        digested = right(*of)
+        return digested | {next(iter(digested)): "of something else"} if next(asked) == step else digested
 
-    with Runs(GRAPH, library, *given) as runs:
-        runs.run(made, plan(GRAPH))
+    with runs_of(library, file=tmp_path / "reference.json") as runs:
+        runs.run(HIDDEN_SLOW, plan(GRAPH))
         with monkeypatch.context() as patched:
             patched.setattr(verify, "digests", digests)
             with pytest.raises(VerificationError, match=f"step {step} differs from the plain step in 1 of"):
-                runs.run(made, plan(GRAPH))
-        assert runs.run(made, plan(GRAPH)).verified_steps == 2
+                runs.run(HIDDEN_SLOW, plan(GRAPH))
+        assert runs.run(HIDDEN_SLOW, plan(GRAPH)).verified_steps == 2
 
 
 def test_what_fails_keeps_no_other_program_from_its_record(library: KernelLibrary) -> None:
-    right, clobbered = program(GRAPH, trips={"act2": Trip(5, 6)}), program(GRAPH, frozenset({"hidden"}))
     # One computes something else, one belongs to another plan, and one finds too little memory beside the others.
-    wrong = replace(clobbered, steps=(clobbered.steps[1], *clobbered.steps[1:]))
-    huge = replace(right, slow_bytes=1 << 50)
-    programs = [(right, plan(GRAPH)), (wrong, plan(GRAPH)), (right, replace(plan(GRAPH), limit=Limit.parse("2:1")))]
-    programs += [(huge, plan(GRAPH)), (clobbered, plan(GRAPH))]
-    given = (small_step.machine(), small_step.links(), profile(GRAPH), QUICK, small_step.DEVICES)
-    with Runs(GRAPH, library, *given) as runs:
+    wrong = replace(HIDDEN_SLOW, steps=(HIDDEN_SLOW.steps[1], *HIDDEN_SLOW.steps[1:]))
+    huge = replace(MOVED, slow_bytes=1 << 50)
+    programs = [(MOVED, plan(GRAPH)), (wrong, plan(GRAPH)), (MOVED, replace(plan(GRAPH), limit=Limit.parse("2:1")))]
+    programs += [(huge, plan(GRAPH)), (HIDDEN_SLOW, plan(GRAPH))]
+    with runs_of(library) as runs:
         first, *failed, last = runs.run_in_turn(programs)
     assert isinstance(first, Record)
     assert isinstance(last, Record)
@@ -153,27 +150,26 @@ def test_what_fails_keeps_no_other_program_from_its_record(library: KernelLibrar
 
 
 CHILD = """
-    import sys
-    sys.modules["torch"] = None  # TVM imports it where it is installed, which takes seconds
-    sys.path.insert(0, {tests!r})
-    from pathlib import Path
-    import small_step
-    from small_programs import plan, profile, program
-    from autotm.kernels.library import KernelLibrary
-    from autotm.model.files import save
-    from autotm.runtime.run import run
-    from autotm.runtime.step_times import RunOptions
-    graph, folder = small_step.graph(), Path({folder!r})
-    library, options = KernelLibrary.load(Path({library!r})), RunOptions(min_seconds={seconds}, patience_s=0.05)
-    record = run(graph, library, program(graph), plan(graph), small_step.machine(), small_step.links(), profile(graph),
-                 options, small_step.DEVICES, folder / "reference.json")
-    save(folder / "record.json", "record", record, {{}})
+import sys
+sys.modules["torch"] = None  # TVM imports it where it is installed, which takes seconds
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import small_step
+from small_programs import plan, profile, program
+from autotm.kernels.library import KernelLibrary
+from autotm.model.files import save
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
+graph, library, folder = small_step.graph(), KernelLibrary.load(Path(sys.argv[2])), Path(sys.argv[3])
+record = run(graph, library, program(graph), plan(graph), small_step.machine(), small_step.links(), profile(graph),
+             RunOptions(min_seconds=float(sys.argv[4]), patience_s=0.05), small_step.DEVICES, folder / "reference.json")
+save(folder / "record.json", "record", record, {})
 """
 
 
 def child(library_path: Path, folder: Path, seconds: float) -> subprocess.Popen[bytes]:
-    code = CHILD.format(tests=str(HELPERS), library=str(library_path), folder=str(folder), seconds=seconds)
-    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    helpers = Path(__file__).parents[1] / "helpers"
+    return subprocess.Popen([sys.executable, "-c", CHILD, helpers, library_path, folder, str(seconds)])
 
 
 def test_a_killed_run_leaves_no_half_file_and_runs_again(library_path: Path, tmp_path: Path) -> None:
@@ -205,10 +201,8 @@ def binding() -> None:
 
 
 def run_on(tier: NumaTier | DaxTier, library: KernelLibrary) -> Record:
-    made = program(GRAPH, frozenset({"hidden"}), {"act2": Trip(5, 6)})
-    machine, options = replace(small_step.machine(), slow_tier=tier), RunOptions(patience_s=0.1, min_seconds=0.01)
-    rest = small_step.links(), profile(GRAPH), options, small_step.DEVICES
-    return run(GRAPH, library, made, plan(GRAPH), machine, *rest)
+    with runs_of(library, slow_tier=tier) as runs:
+        return runs.run(BOTH, plan(GRAPH))
 
 
 @pytest.mark.usefixtures("binding")

@@ -106,8 +106,6 @@ def sizes_in_time(sizes_bytes: Sequence[int], longest_ns: Callable[[int], int], 
     return tuple(sizes_bytes)
 
 
-# How fast the cores copy within fast memory at best.
-
 _BYTES = 128 << 20
 """Larger than the caches of most processors, so that most of it comes from memory."""
 _ROUNDS = 7
@@ -132,8 +130,6 @@ def copy_bytes_per_s(machine: Machine, watch: Watch, size_bytes: int = _BYTES) -
     finally:
         engine.close()
 
-
-# Copies between equal places of the two pools.
 
 STRIDE_BYTES = 67 << 20
 """Distance between the places of consecutive copies: far beyond the near caches, and no divisor of the pool."""
@@ -214,9 +210,6 @@ def methods_to_measure(threads: int) -> list[CopyMethod]:
     counts = sorted({*(1 << power for power in range(threads.bit_length())), threads})
     streaming = [Stores(widest_store(), ahead) for ahead in AHEAD_BYTES] if widest_store() else []
     return [CopyMethod(count, stores) for count in counts for stores in (PLAIN, *streaming)]
-
-
-# The time that copies and the kernels beside them add to each other.
 
 
 def contention(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from autotm.memory.linux import policy_tiers
 from autotm.memory.linux.page_policy import POLICIES, PagePolicy, apply_policy, balancing
 from autotm.memory.linux.policy_tiers import Filler, Room
-from autotm.memory.linux.system_calls import NOWHERE, give_back, lock, pages_by_node, prefer
+from autotm.memory.linux.system_calls import NOWHERE, give_back, lock, pages_by_node
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import SWITCHES
 from autotm.model.system import SystemMemory
@@ -173,14 +173,6 @@ def test_locked_pages_stay_untouched_until_they_are_touched() -> None:
         pytest.skip(f"NOT TESTED: locked memory: {error}")
     give_back(address, memory.size)
     assert pages_by_node(address, memory.size) == {NOWHERE: PAGES}
-
-
-def test_a_thread_can_prefer_a_node() -> None:
-    try:
-        prefer(0)
-    except AutotmError as error:
-        pytest.skip(f"NOT TESTED: memory policies: {error}")
-    prefer(None)
 
 
 def test_pages_that_went_elsewhere_are_given_back(filler: Filler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,38 +1,25 @@
-"""Programs whose kernels are launches of a fatbin, and a GPU's own kernels on this processor, on a played GPU."""
+"""Programs whose kernels are launches of a fatbin, on a played GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-import random_graphs
-from emulated_cuda import emulated_functions
 from planned_streams import (
     STEPS,
     Planned,
-    Values,
     functions_of,
     launches_of,
-    modelled,
-    program_at_least_memory,
     results,
     same,
 )
 from played_cudart import PlayedDriver, PlayedRuntime, plug_in
-from thread_device import Delays, Interleaving, Order
+from thread_device import Delays
 
-from autotm.kernels.cuda.device import device_named
-from autotm.lower.cuda import CudaStep, cuda_step
 from autotm.memory.gpu.cuda_device import CudaDevice
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import Launch
-from autotm.model.program import Program
 from autotm.model.timeline import Lane
 from autotm.runtime.streams.executor import LaunchedKernels, prepare_streams
 from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
-from autotm.runtime.verify import plain_program
-from autotm.zoo import build
 
 
 @pytest.mark.parametrize("optimizer", ["synchronous", "asynchronous"])
@@ -85,35 +72,3 @@ def test_launches_in_order_each_with_its_operands(monkeypatch: pytest.MonkeyPatc
 def test_the_played_driver_has_nvidias_names() -> None:
     driver = pytest.importorskip("cuda.bindings.driver")
     assert [name for name in vars(PlayedDriver) if name.startswith(("cu", "CU")) and not hasattr(driver, name)] == []
-
-
-@pytest.fixture(scope="module")
-def step() -> CudaStep:
-    return cuda_step(build("mlp", {"batch": 16, "width": 64}), "tiny", device_named("h100"))
-
-
-def run(step: CudaStep, functions: dict[str, Callable[..., None]], program: Program, order: Order) -> Values:
-    size_bytes = device_bytes(step.graph, step.graph, program)
-    with pytest.MonkeyPatch.context() as patch:
-        plug_in(patch, PlayedRuntime(order=order), functions)
-        device = CudaDevice(0, size_bytes, program.slow_bytes)
-        kernels = LaunchedKernels(device, b"fatbin", step.launches)
-    with device:
-        arguments = DeviceArguments.of(step.graph, step.graph, program, device)
-        arguments.fill(1)
-        executor = prepare_streams(step.graph, kernels, program, arguments)
-        for _ in range(STEPS):
-            executor.queue()
-        device.synchronize()
-        return results(step.graph, arguments)
-
-
-def test_planned_equals_plain(step: CudaStep, tmp_path: Path) -> None:
-    functions = emulated_functions(step.kernels.values(), tmp_path)
-    case = random_graphs.with_engines(modelled(step.graph), slower=1.5)
-    step = CudaStep(case.graph, step.kernels)
-    expected = run(step, functions, plain_program(case.graph), Order())
-    for optimizer in ("synchronous", "asynchronous"):
-        program = program_at_least_memory(case, optimizer)
-        for order in (Delays(0), Interleaving(0)):
-            assert same(run(step, functions, program, order), expected), (optimizer, order)

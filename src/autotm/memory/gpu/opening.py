@@ -193,8 +193,6 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-# Finding, checking and opening a GPU; what its context takes.
-
 _BUS_ID_CHARACTERS = 32
 _opened: set[str] = set()
 """GPUs that this process has a context on, until it ends."""

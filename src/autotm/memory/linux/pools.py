@@ -17,8 +17,6 @@ from autotm.model.graph import Tier
 from autotm.model.machine import DaxTier, NumaTier
 from autotm.model.system import MemoryNode, SystemMemory
 
-# How much slow memory a machine file lets runs take.
-
 
 def check_capacity(file: str, tier: NumaTier | DaxTier, there_bytes: int, slow_bytes: int) -> None:
     """Refuse what is not there.
@@ -46,8 +44,6 @@ def check_capacity(file: str, tier: NumaTier | DaxTier, there_bytes: int, slow_b
             "take a smaller scale or batch, or raise it"
         )
 
-
-# A pool whose pages are bound to memory nodes, and looked for there one by one.
 
 _AT_ONCE_BYTES = 64 << 20
 """Touched between two looks at what is left: binding beyond a node has the kernel kill the process."""

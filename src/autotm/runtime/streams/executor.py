@@ -41,7 +41,6 @@ from autotm.runtime.verify import plain_program
 
 log = logging.getLogger(__name__)
 
-# The kernels of a fatbin as calls: neither TVM nor a compiler is needed.
 
 _REMEDIES = {
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernels are built for other GPUs: compile them again for this one's sm",
@@ -51,7 +50,7 @@ _REMEDIES = {
 
 
 class LaunchedKernels:
-    """The kernels of a fatbin as launches on a device's compute stream.
+    """The kernels of a fatbin as launches on a device's compute stream: neither TVM nor a compiler is needed.
 
     The driver loads the code into the device's context; it goes with that, when the process ends.
 

@@ -123,9 +123,6 @@ def _timing(times_ns: Sequence[float]) -> Timing:
     return Timing(round(min(times_ns)), round(middle), round(lower), round(upper), len(times_ns))
 
 
-# A program verified and timed on a device.
-
-
 @dataclass
 class _DeviceStep(PlannedStep):
     """A program on a device's streams.
