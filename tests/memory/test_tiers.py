@@ -20,22 +20,17 @@ from autotm.model.links import Link, Links, MachineRates
 from autotm.model.machine import Machine
 
 
-def test_views_are_aligned_and_share_memory() -> None:
-    pool = Pool(Tier.FAST, 1 << 16)
-    whole = pool.view(0, (1 << 14,), "float32")
+def test_pools_start_zeroed_in_whole_pages_and_views_are_aligned_and_share_memory() -> None:
+    pool = Pool(Tier.FAST, (1 << 16) + 64)
+    whole = pool.view(0, ((1 << 14) + 16,), "float32")
+    assert whole.ctypes.data % 4096 == 0
+    assert not whole.any()
     for offset in range(0, 4096, 64):
         part = pool.view(offset, (4, 4), "float32")
         assert part.ctypes.data % 64 == 0
         part[...] = offset
         assert (whole[offset // 4 : offset // 4 + 16] == offset).all()
         assert part.flags.c_contiguous
-
-
-def test_pool_starts_zeroed_in_whole_pages() -> None:
-    pool = Pool(Tier.SLOW, 3 * 4096 + 64)
-    everything = pool.view(0, (3 * 4096 + 64,), "uint8")
-    assert everything.ctypes.data % 4096 == 0
-    assert not everything.any()
 
 
 @pytest.mark.parametrize(

@@ -176,14 +176,10 @@ def enter_a_container() -> None:
     subprocess.run(["/bin/mount", "-t", "cgroup2", "none", str(CGROUPS)], check=True)
 
 
-def memory_blocks(node: int) -> list[Path]:
-    return sorted((NODES / f"node{node}").glob("memory[0-9]*"))
-
-
 @contextlib.contextmanager
 def offline(node: int) -> Iterator[None]:
     """Take all memory of a node away, as a hot-plugged CXL card that is pulled: its pages go elsewhere."""
-    blocks = [block.resolve() for block in memory_blocks(node)]
+    blocks = [block.resolve() for block in sorted((NODES / f"node{node}").glob("memory[0-9]*"))]
     try:
         for block in blocks:
             (block / "state").write_text("offline", encoding="ascii")

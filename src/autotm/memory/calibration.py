@@ -73,7 +73,7 @@ def half_interval(samples: Sequence[float]) -> float:
     return (ordered[count - 1 - low] - ordered[low]) / 2
 
 
-def medians_ns(timed: Mapping[Key, Callable[[], int]], effort: Effort, watch: Watch, what: str) -> dict[Key, int]:
+def medians_ns(timed: Mapping[Key, Callable[[], int]], effort: Effort, watch: Watch, label: str) -> dict[Key, int]:
     """Median nanoseconds of each of `timed`, which take turns: a disturbance hits one sample of each, not all of one.
 
     A round is one sample of each that is not known yet; where `watch` says that others held the cores, it is repeated.
@@ -90,7 +90,7 @@ def medians_ns(timed: Mapping[Key, Callable[[], int]], effort: Effort, watch: Wa
         missing[:] = [key for key in timed if not effort.is_enough(samples(rounds, key))]
         return not missing
 
-    rounds = watch.until(one_round, is_enough, what)
+    rounds = watch.until(one_round, is_enough, label)
     return {key: round(statistics.median(samples(rounds, key))) for key in timed}
 
 
@@ -153,7 +153,7 @@ def _points(
     sizes_bytes: Sequence[int],
     effort: Effort,
     watch: Watch,
-    what: str,
+    label: str,
 ) -> dict[Key, tuple[tuple[int, int], ...]]:
     """Median nanoseconds by size, in pairs, of each kind of copy.
 
@@ -172,7 +172,7 @@ def _points(
 
     sizes = sizes_in_time(sizes_bytes, lambda size: max(elapsed_ns(size, key) for key in timed_ns), effort.point_s)
     timed = {(size, key): partial(elapsed_ns, size, key) for size in reversed(sizes) for key in timed_ns}
-    medians = medians_ns(timed, effort, watch, what)
+    medians = medians_ns(timed, effort, watch, label)
     return {key: tuple((size, medians[size, key]) for size in sizes) for key in timed_ns}
 
 
@@ -238,8 +238,8 @@ def contention(
     measured = {}
     for op_class, co_runner in co_runners.items():
         co_runner()
-        what = f"copies beside kernels ({op_class})"
-        pairs = watch.until(partial(_overlapped_ns, async_copy, co_runner), is_enough, what)
+        label = f"copies beside kernels ({op_class})"
+        pairs = watch.until(partial(_overlapped_ns, async_copy, co_runner), is_enough, label)
         to_kernels_ns = statistics.median(with_ns - without_ns for _, with_ns, without_ns in pairs)
         to_copy_ns = statistics.median(copy_ns for copy_ns, _, _ in pairs) - alone_ns
         measured[op_class] = Contention(max(0.0, to_kernels_ns / alone_ns), max(0.0, to_copy_ns / alone_ns))
@@ -340,9 +340,9 @@ def calibrate_links(
             async_copy.wait()
             return perf_counter_ns() - start_ns
 
-        def links(copy_ns: Callable[[Tier, Array, Array], int], what: str) -> tuple[Link, Link]:
+        def links(copy_ns: Callable[[Tier, Array, Array], int], label: str) -> tuple[Link, Link]:
             timed = {tier: (tier, partial(copy_ns, tier)) for tier in Tier}
-            points = _points(timed, tiers, sizes_bytes, effort, watch, what)
+            points = _points(timed, tiers, sizes_bytes, effort, watch, label)
             return Link(Tier.FAST, points[Tier.FAST]), Link(Tier.SLOW, points[Tier.SLOW])
 
         blocking, alone = links(moved_ns, "copies"), links(asynchronously_moved_ns, "asynchronous copies")

@@ -315,24 +315,24 @@ def caller_on(cpu: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def ends(what: str, destination: npt.NDArray[Any], source: npt.NDArray[Any]) -> tuple[int, int, int]:
+def ends(label: str, destination: npt.NDArray[Any], source: npt.NDArray[Any]) -> tuple[int, int, int]:
     """Addresses of a copy's destination and source, and its bytes.
 
     Raises:
         AutotmError: the sizes differ, the two overlap, an array is not contiguous, or the destination is read-only;
-            begins with `what`.
+            begins with `label`.
     """
     for array in (destination, source):
         if not array.flags.c_contiguous:
-            raise AutotmError(f"{what}: an array of shape {array.shape} is not contiguous")
+            raise AutotmError(f"{label}: an array of shape {array.shape} is not contiguous")
     if not destination.flags.writeable:
-        raise AutotmError(f"{what}: the destination, of shape {destination.shape}, is read-only")
+        raise AutotmError(f"{label}: the destination, of shape {destination.shape}, is read-only")
     size_bytes = source.nbytes
     if destination.nbytes != size_bytes:
-        raise AutotmError(f"{what}: the destination holds {destination.nbytes} bytes, the source {size_bytes}")
+        raise AutotmError(f"{label}: the destination holds {destination.nbytes} bytes, the source {size_bytes}")
     to, out_of = _address(destination), _address(source)
     if abs(to - out_of) < size_bytes:
-        raise AutotmError(f"{what}: destination and source overlap: {size_bytes} bytes, {abs(to - out_of)} apart")
+        raise AutotmError(f"{label}: destination and source overlap: {size_bytes} bytes, {abs(to - out_of)} apart")
     return to, out_of, size_bytes
 
 

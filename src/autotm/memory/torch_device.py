@@ -152,9 +152,9 @@ class Cuda(Device):
         torch.cuda.synchronize(self.torch)
         torch.cuda.reset_peak_memory_stats(self.torch)
         before = torch.cuda.memory_allocated(self.torch)
-        found = call()
+        result = call()
         torch.cuda.synchronize(self.torch)
-        return found, torch.cuda.max_memory_allocated(self.torch) - before
+        return result, torch.cuda.max_memory_allocated(self.torch) - before
 
 
 _Events = tuple[torch.cuda.Event, torch.cuda.Event]
@@ -226,7 +226,7 @@ class Cpu(Device):
         config = profiler.ProfilerConfig(profiler.ProfilerState.CPU, False, True, False, False, False, more)
         profiler._enable_profiler_legacy(config)  # noqa: SLF001 - the public one takes milliseconds and writes to stderr
         try:
-            found = call()
+            result = call()
         finally:
             threads = profiler._disable_profiler_legacy()  # noqa: SLF001
         used = peak = 0
@@ -235,7 +235,7 @@ class Cpu(Device):
                 if event.kind() == "memory_alloc":
                     used += event.cpu_memory_usage()
                     peak = max(peak, used)
-        return found, peak
+        return result, peak
 
 
 @dataclass(eq=False)

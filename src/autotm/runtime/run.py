@@ -354,7 +354,7 @@ def steps_of(
         BadInputError: program, plan or profile belong to another graph, or the program to another plan.
     """
     counted = counting(graph, plan.counts)
-    for what, stated, wanted in (
+    for label, stated, wanted in (
         ("program's graph", program.graph_hash, hash_of(counted)),
         ("plan's graph", plan.graph_hash, hash_of(counted)),
         ("program's plan", program.plan_hash, hash_of(plan)),
@@ -362,6 +362,6 @@ def steps_of(
     ):
         if stated != wanted:
             raise BadInputError(
-                f"run: the {what} has hash {stated}, the one given has {wanted}; rerun kernel_profile and what follows"
+                f"run: the {label} has hash {stated}, the one given has {wanted}; rerun kernel_profile and what follows"
             )
     return counted, program.step_of(counted), graph.computed_by(program.implementations)

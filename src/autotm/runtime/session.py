@@ -117,8 +117,8 @@ class Session:
 
     def values(self) -> dict[str, Array]:
         """Copies of parameters and states as they are now."""
-        kept = {Role.PARAMETER, Role.STATE}
-        return {tensor.name: self.value(tensor.name) for tensor in self._graph.tensors if tensor.role in kept}
+        roles = {Role.PARAMETER, Role.STATE}
+        return {tensor.name: self.value(tensor.name) for tensor in self._graph.tensors if tensor.role in roles}
 
     def put(self, values: Mapping[str, Array]) -> None:
         """Set parameters and states; each in its own shape and type."""

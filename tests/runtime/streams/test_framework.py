@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -119,27 +121,19 @@ def test_a_limit_that_counts_all_counts_arguments() -> None:
     assert everything.most_bytes == (some.most_bytes or 0) + 100_000
 
 
-@dataclass
-class Failing:
+def failing(error: RuntimeError) -> Any:
     """A device on which nothing runs."""
-
-    error: RuntimeError
-    torch: Any = CPU.torch
-    name: str = "a device that fails"
-    granularity_bytes: int = 64
-
-    def seconds(self, *_: object) -> float:
-        raise self.error
+    return SimpleNamespace(torch=CPU.torch, name="a device that fails", seconds=Mock(side_effect=error))
 
 
 def test_running_out_of_memory_is_a_step_that_does_not_fit_and_other_failures_are_told() -> None:
     network, _, arrays = case()
-    full = Failing(torch.OutOfMemoryError("CUDA out of memory"))
+    full = failing(torch.OutOfMemoryError("CUDA out of memory"))
     record = run_save_on_cpu(network, arrays, machine(), OPTIONS, full, [1.0], known(10**9))
     assert (record.fits, record.most_bytes, record.samples_s, record.left_out) == (False, None, (), "")
-    failing = Failing(RuntimeError("CUDA error: out of memory (cudaHostAlloc)"))
+    unpinned = failing(RuntimeError("CUDA error: out of memory (cudaHostAlloc)"))
     with pytest.raises(AutotmError, match=r"save-on-cpu of mlp: PyTorch failed: CUDA error.*ulimit -l unlimited"):
-        run_save_on_cpu(network, arrays, machine(), OPTIONS, failing, [1.0], known(10**9))
+        run_save_on_cpu(network, arrays, machine(), OPTIONS, unpinned, [1.0], known(10**9))
 
 
 @pytest.mark.parametrize(("products", "rounds"), [("float32", False), ("tf32", True), ("bf16", True)])

@@ -54,13 +54,13 @@ class Runtime:
         Raises:
             CudaError: it failed.
         """
-        error, *given = getattr(self.module, function)(*arguments)
+        error, *values = getattr(self.module, function)(*arguments)
         if error != self.module.cudaError_t.cudaSuccess:
             name = str(getattr(error, "name", error))
             _, text = self.module.cudaGetErrorString(error)
             remedy = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
             raise CudaError(f"CUDA: {function}: {text.decode()} ({name}){remedy}", name)
-        return given[0] if len(given) == 1 else tuple(given) or None
+        return values[0] if len(values) == 1 else tuple(values) or None
 
 
 def text_of(value: bytes | str) -> str:
@@ -259,9 +259,9 @@ class PinnedMemory(DeviceMemory):
 
 def _refused(size_bytes: int, reason: str) -> AutotmError:
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    said = "no limit" if limit == resource.RLIM_INFINITY else f"{limit / 1e9:.3f} GB"
+    locked = "no limit" if limit == resource.RLIM_INFINITY else f"{limit / 1e9:.3f} GB"
     return AutotmError(
-        f"pinned memory: {size_bytes / 1e9:.3f} GB refused ({reason}; limit on locked memory: {said}): raise it with "
+        f"pinned memory: {size_bytes / 1e9:.3f} GB refused ({reason}; limit on locked memory: {locked}): raise it with "
         "ulimit -l unlimited, of a container with --ulimit memlock=-1, or ask for a larger limit of device memory, so "
         "that less is moved out"
     )

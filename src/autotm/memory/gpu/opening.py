@@ -72,10 +72,10 @@ def gpu_facts() -> list[GpuFacts]:
         ) from None
     with _opened_library(nvml):
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        found = [_facts(nvml, handle) for handle in handles]
-    if not found:
+        gpus = [_facts(nvml, handle) for handle in handles]
+    if not gpus:
         raise NoGpuError("the NVIDIA driver shows no GPU: look at nvidia-smi, and give a container its GPUs (--gpus)")
-    return found
+    return gpus
 
 
 @contextmanager
@@ -210,9 +210,9 @@ def visible_gpu(index: int) -> GpuFacts:
         NoGpuError: there is no driver, or no such GPU.
         AutotmError: the driver is too old, or NVIDIA's packages are not installed.
     """
-    found = gpu_facts()  # First: it tells best what is missing of a driver.
+    gpus = gpu_facts()  # First: it tells best what is missing of a driver.
     place = _place(text_of(load_runtime().call("cudaDeviceGetPCIBusId", _BUS_ID_CHARACTERS, index)))
-    for facts in found:
+    for facts in gpus:
         if _place(facts.bus_id) == place:
             return _with_others(facts)
     raise NoGpuError(f"GPU {index} of CUDA, at {place}, is none of the driver's: look at nvidia-smi")

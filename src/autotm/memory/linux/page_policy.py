@@ -178,9 +178,9 @@ class PolicyPool(Pool):
         Raises:
             AutotmError: some are not; Linux had no room on these, or another node is nearer.
         """
-        found = self.pages_by_node()
+        pages = self.pages_by_node()
         known = {NOWHERE, *map(str, self._allowed)}
-        if away := {node: count for node, count in found.items() if node not in known}:
+        if away := {node: count for node, count in pages.items() if node not in known}:
             listed = ", ".join(f"{count} on node {node}" for node, count in away.items())
             raise AutotmError(
                 f"Linux placed pages on nodes that the machine file has neither as fast nor as slow ({listed}): these "

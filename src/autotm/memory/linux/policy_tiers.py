@@ -85,13 +85,13 @@ class Filler:
         while pages > 0 and self._pieces:
             piece = self._pieces[0]
             held = np.flatnonzero(self._nodes(piece) >= 0)
-            given = min(pages, len(held))
-            if given == len(held):
+            freed = min(pages, len(held))
+            if freed == len(held):
                 self._pieces.pop(0)
             else:
-                give_back(piece.ctypes.data, (int(held[given - 1]) + 1) * mmap.PAGESIZE)
-            pages -= given
-            self.size_bytes -= given * mmap.PAGESIZE
+                give_back(piece.ctypes.data, (int(held[freed - 1]) + 1) * mmap.PAGESIZE)
+            pages -= freed
+            self.size_bytes -= freed * mmap.PAGESIZE
 
     def check(self) -> None:
         """Make sure that every page is on the node.
@@ -99,8 +99,8 @@ class Filler:
         Raises:
             AutotmError: one is not.
         """
-        found = [self._nodes(piece) for piece in self._pieces]
-        away = sum(int(((nodes >= 0) & (nodes != self._node)).sum()) for nodes in found)
+        pieces = [self._nodes(piece) for piece in self._pieces]
+        away = sum(int(((nodes >= 0) & (nodes != self._node)).sum()) for nodes in pieces)
         if away:
             raise AutotmError(
                 f"memory node {self._node}: {away} pages that should fill it are elsewhere, so that fast memory is not "
@@ -130,17 +130,17 @@ class Filler:
         piece: npt.NDArray[np.uint8] = np.frombuffer(mapping, np.uint8)
         set_policy(piece.ctypes.data, piece.size, _MPOL_PREFERRED, [self._node])
         piece[:: mmap.PAGESIZE] = 1
-        found = self._nodes(piece)
-        away = np.flatnonzero(found != self._node)
+        nodes = self._nodes(piece)
+        away = np.flatnonzero(nodes != self._node)
         for run in np.split(away, np.flatnonzero(np.diff(away) > 1) + 1):
             if run.size:
                 give_back(piece.ctypes.data + int(run[0]) * mmap.PAGESIZE, run.size * mmap.PAGESIZE)
         lock(piece.ctypes.data, piece.size)
         bind(piece.ctypes.data, piece.size, [self._node])
-        if len(away) < len(found):
+        if len(away) < len(nodes):
             self._pieces.append(piece)
-            self.size_bytes += (len(found) - len(away)) * mmap.PAGESIZE
-        return len(away) / len(found)
+            self.size_bytes += (len(nodes) - len(away)) * mmap.PAGESIZE
+        return len(away) / len(nodes)
 
     @staticmethod
     def _nodes(piece: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:

@@ -120,11 +120,11 @@ class NodePool(Pool):
         Raises:
             AutotmError: some are not, so that what was measured since tells nothing; or the system does not tell.
         """
-        found = self.pages_by_node()
-        if away := {place: count for place, count in found.items() if place not in map(str, self.nodes)}:
+        pages = self.pages_by_node()
+        if away := {place: count for place, count in pages.items() if place not in map(str, self.nodes)}:
             listed = ", ".join(f"{n} {place if place == NOWHERE else f'on node {place}'}" for place, n in away.items())
             raise AutotmError(
-                f"{self.tier} pool: {sum(away.values())} of {sum(found.values())} pages are not on node "
+                f"{self.tier} pool: {sum(away.values())} of {sum(pages.values())} pages are not on node "
                 f"{', '.join(map(str, self.nodes))} ({listed}): something moved them, or took their memory away; what "
                 "was measured meanwhile is refused. Look for page demotion, cpusets, swap and memory that was "
                 "taken offline (autotm doctor), then run again"
@@ -145,15 +145,15 @@ def check_nodes(system: SystemMemory, key: str, nodes: Sequence[int]) -> list[Me
     Raises:
         BadInputError: one does not exist, has no memory, is not for this process, or loses pages by itself.
     """
-    found = system.nodes_named(nodes)
-    if absent := sorted(set(nodes) - {node.number for node in found}):
+    there = system.nodes_named(nodes)
+    if absent := sorted(set(nodes) - {node.number for node in there}):
         known = ", ".join(str(node.number) for node in system.nodes)
-        what = "has no memory" if absent[0] in system.numbers else "does not exist"
-        raise BadInputError(f"{key}: node {absent[0]} {what} on this machine; nodes with memory: {known}")
-    for node in found:
+        fault = "has no memory" if absent[0] in system.numbers else "does not exist"
+        raise BadInputError(f"{key}: node {absent[0]} {fault} on this machine; nodes with memory: {known}")
+    for node in there:
         if reason := refusal(system, node):
             raise BadInputError(f"{key}: node {node.number}: {reason}")
-    return found
+    return there
 
 
 def refusal(system: SystemMemory, node: MemoryNode) -> str | None:
@@ -191,8 +191,8 @@ def hold(path: Path) -> tuple[int, int]:
         OSError: it cannot be opened.
     """
     file = os.open(path, os.O_RDONLY)
-    said = os.fstat(file)
-    key = said.st_dev, said.st_ino
+    status = os.fstat(file)
+    key = status.st_dev, status.st_ino
     if key in _held:
         os.close(file)
         file, count = _held[key]
@@ -202,7 +202,7 @@ def hold(path: Path) -> tuple[int, int]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
-        owner = _owner(said)
+        owner = _owner(status)
         raise BadInputError(
             f"slow_tier.path: {path} is in use by another run{f' (process {owner})' if owner else ''}; two runs would "
             "disturb one another: wait for it, or give this one another folder or device"
@@ -220,14 +220,14 @@ def release(key: tuple[int, int]) -> None:
         os.close(file)
 
 
-def _owner(said: os.stat_result) -> str | None:
-    place = f"{os.major(said.st_dev):02x}:{os.minor(said.st_dev):02x}:{said.st_ino}"
+def _owner(status: os.stat_result) -> str | None:
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
         locks = Path("/proc/locks").read_text(encoding="ascii")
     except OSError:
         return None
-    found = re.search(rf"FLOCK\s+\S+\s+\S+\s+(\d+)\s+{place}\s", locks)
-    return found[1] if found else None
+    match = re.search(rf"FLOCK\s+\S+\s+\S+\s+(\d+)\s+{place}\s", locks)
+    return match[1] if match else None
 
 
 # A pool in a file without a name, on a file system that is memory, or in a device that is memory.
@@ -262,8 +262,8 @@ class DaxPool(Pool):
         self._system = system
         self._is_device = path.is_char_device()
         if not self._is_device and not path.is_dir():
-            what = "is neither a folder nor a DAX device" if path.exists() else "does not exist"
-            raise BadInputError(f"{_KEY}: {path} {what}; give a folder on a file system with DAX, or /dev/daxX.Y")
+            fault = "is neither a folder nor a DAX device" if path.exists() else "does not exist"
+            raise BadInputError(f"{_KEY}: {path} {fault}; give a folder on a file system with DAX, or /dev/daxX.Y")
         try:
             self._lock: tuple[int, int] | None = hold(path)
         except OSError as error:

@@ -86,8 +86,8 @@ def node_of_pages(address: int, size_bytes: int) -> npt.NDArray[np.int32]:
     starts = np.arange(address, address + size_bytes, mmap.PAGESIZE, dtype=np.uint64)
     nodes = np.empty(starts.size, np.int32)
     for first in range(0, starts.size, _PAGES_AT_ONCE):
-        pages, found = (each[first : first + _PAGES_AT_ONCE] for each in (starts, nodes))
-        _call("move_pages", 0, _long(pages.size), _pointer(pages.ctypes.data), None, _pointer(found.ctypes.data), 0)
+        pages, part = (each[first : first + _PAGES_AT_ONCE] for each in (starts, nodes))
+        _call("move_pages", 0, _long(pages.size), _pointer(pages.ctypes.data), None, _pointer(part.ctypes.data), 0)
     return nodes
 
 
