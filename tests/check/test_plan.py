@@ -195,10 +195,6 @@ def test_unknown_optimizer(case: Case, plan: Plan) -> None:
 def test_restrictions_of_the_machine(case: Case, plan: Plan) -> None:
     with refused(Fault.WRONG_TIER):
         check_plan(case.graph, case.profile, case.links, plan, fast_operands_only=True)
-    stay = plan.stays[0]
-    other = Tier.FAST if stay.tier is Tier.SLOW else Tier.SLOW
-    with refused(Fault.WRONG_TIER):
-        check_plan(case.graph, case.profile, case.links, plan, fixed={stay.tensor: other})
 
 
 def test_half_a_life_is_no_static_stay(case: Case) -> None:

@@ -172,13 +172,7 @@ _TIME = 1e-9
 
 
 def check_plan(
-    graph: CountedGraph,
-    profile: Profile,
-    links: Links,
-    plan: Plan,
-    *,
-    fixed: Mapping[str, Tier] | None = None,
-    fast_operands_only: bool = False,
+    graph: CountedGraph, profile: Profile, links: Links, plan: Plan, *, fast_operands_only: bool = False
 ) -> None:
     """Vouch for a plan: residence, moves, configurations, limit, addresses, engines in integers; objective and bound.
 
@@ -187,7 +181,6 @@ def check_plan(
         profile: times of its kernels.
         links: copy times.
         plan: what is checked.
-        fixed: tensors that had to stay in one tier.
         fast_operands_only: whether kernels could not use slow operands.
 
     Raises:
@@ -208,7 +201,7 @@ def check_plan(
     residence.check()
     require(rules.cached == (plan.cached is not None), Fault.CACHE, f"'{plan.optimizer}' plan, cached: {plan.cached}")
     require(rules.paged == (plan.paged is not None), Fault.PAGES, f"'{plan.optimizer}' plan, pages: {plan.paged}")
-    _check_restrictions(chosen, plan, residence, fixed or {}, fast_operands_only)
+    _check_restrictions(chosen, plan, residence, fast_operands_only)
     _check_configurations(chosen, plan, residence)
     _check_limit(graph, chosen, plan)
     check_addresses(chosen, plan)
@@ -224,12 +217,10 @@ def check_plan(
     else:
         Engines.of(graph, profile, links).check(chosen, plan.moves)
     _check_objective(graph, chosen, profile, links, plan)
-    _check_bound(graph, profile, links, plan, fixed or {}, fast_operands_only)
+    _check_bound(graph, profile, links, plan, fast_operands_only)
 
 
-def _check_restrictions(
-    graph: ChosenGraph, plan: Plan, residence: Residence, fixed: Mapping[str, Tier], fast_operands_only: bool
-) -> None:
+def _check_restrictions(graph: ChosenGraph, plan: Plan, residence: Residence, fast_operands_only: bool) -> None:
     rules = RULES[plan.optimizer]
     require(
         rules.moves or not plan.moves, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' plan has {len(plan.moves)} moves"
@@ -238,14 +229,13 @@ def _check_restrictions(
     allowed = rules.async_moves or not flying
     require(allowed, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' has {len(flying)} asynchronous moves")
     for stay in plan.stays:
-        tiers = {fixed[stay.tensor]} if stay.tensor in fixed else rules.tiers
-        require(stay.tier in tiers, Fault.WRONG_TIER, f"'{stay.tensor}' is in {stay.tier} memory at {stay.start}")
+        require(stay.tier in rules.tiers, Fault.WRONG_TIER, f"'{stay.tensor}' is in {stay.tier} memory at {stay.start}")
         if not rules.moves:
             live = graph.by_name[stay.tensor].live
             whole = (stay.start, stay.end) == (live.start, live.stop)
             require(whole, Fault.BAD_SPAN, f"'{stay.tensor}' does not stay for its whole life")
     for index in range(len(graph.kernels)) if fast_operands_only else ():
-        slow = residence.slow_operands(index) - set(fixed)
+        slow = residence.slow_operands(index)
         require(not slow, Fault.WRONG_TIER, f"kernel {index} uses {sorted(slow)} in slow memory")
 
 
@@ -366,9 +356,7 @@ def proven_bound_us(
     return certified_bound_us(graph, profile, links, plan, rules.moves, engines, fixed or {}, fast_operands_only)
 
 
-def _check_bound(
-    graph: CountedGraph, profile: Profile, links: Links, plan: Plan, fixed: Mapping[str, Tier], fast_operands_only: bool
-) -> None:
+def _check_bound(graph: CountedGraph, profile: Profile, links: Links, plan: Plan, fast_operands_only: bool) -> None:
     numbers = (plan.objective_us, plan.bound_us)
     require(all(map(math.isfinite, numbers)), Fault.GAP, f"objective and bound are {numbers}")
     require(0 <= plan.gap <= 1, Fault.GAP, f"gap {plan.gap} is not in [0, 1]")
@@ -388,6 +376,6 @@ def _check_bound(
         return
     is_proven = plan.certificate is not None and plan.status is not Status.NOT_OPTIMIZED
     require(is_proven, Fault.CERTIFICATE, f"'{plan.optimizer}' plan with status {plan.status} has no certificate")
-    proven = proven_bound_us(graph, profile, links, plan, fixed=fixed, fast_operands_only=fast_operands_only)
+    proven = proven_bound_us(graph, profile, links, plan, fast_operands_only=fast_operands_only)
     holds = plan.bound_us <= proven + slack
     require(holds, Fault.BOUND, f"the certificate proves {proven} us, the plan says {plan.bound_us} us")

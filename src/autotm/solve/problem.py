@@ -207,11 +207,6 @@ class _Call:
         placements = [frozenset(compress(self.names, row)) for row in bits(len(self.names)).tolist()]
         return np.array([self._measured_us(profile, slow) for slow in placements])
 
-    def times_us(self, profile: Profile) -> Floats:
-        """(2^tensors,) measured where measured, else additive."""
-        measured = self.measured_us(profile)
-        return np.where(np.isnan(measured), self.additive_us(profile), measured)
-
     def is_measured_in_full(self, profile: Profile) -> bool:
         """Whether the profile has a time for every configuration, beyond what the additive reading needs anyway."""
         count = len(self.names)
@@ -278,7 +273,8 @@ def _is_tabled(profile: Profile, tolerance: float, calls: Sequence[_Call]) -> bo
 def _times_us(profile: Profile, call: _Call, is_tabled: bool, operands: int, workspaces: int) -> Floats:
     """(2^workspaces, 2^operands) times; the operands of a kernel that is not tabled are fast here."""
     if is_tabled:
-        return call.times_us(profile).reshape(-1, 2**operands)
+        measured = call.measured_us(profile)
+        return np.where(np.isnan(measured), call.additive_us(profile), measured).reshape(-1, 2**operands)
     if not workspaces:
         return np.array([[profile.base_us(call.kernel)]])
     extras = call.extra_us(profile)[len(call.names) - workspaces :]
