@@ -101,3 +101,10 @@ def test_json_is_all_that_standard_output_holds(tmp_path: Path, capsys: pytest.C
     arguments = ("kernels", "export", str(file), "--json", "--results", str(tmp_path), "--scale", "tiny")
     assert main([*arguments, *CONFIG, "--threads", "1"]) == 0
     assert json.loads(capsys.readouterr().out) == {"file": str(file), "contexts": 0, "timings": 0}
+
+
+def test_output_that_cannot_be_written_is_not_written_again_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["--version"]) == 1
+        full.flush()  # As Python does at exit.

@@ -36,7 +36,7 @@ def fused_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(["main"]),
     ]
-    with target, tvm.transform.PassContext(opt_level=3):
+    with target:
         return tvm.transform.Sequential(passes)(step)
 
 

@@ -30,7 +30,7 @@ from autotm.model.limit import Limit
 from autotm.stages.figures import figure_stage
 from autotm.study.columns import MEANINGS
 from autotm.study.drawing import gap_text, network_colors, proven_text, styled, write_caption
-from autotm.study.figures import comparisons, limits, memory_prices
+from autotm.study.figures import comparisons, heap, limits, memory_prices
 from autotm.study.figures.figures import FIGURES, draw
 from autotm.study.tables import ratio_price, read_table, table_of_records, with_prices, write_table
 
@@ -490,3 +490,11 @@ def test_rounding_errors_are_no_gap(gap: float, said: str) -> None:
     assert gap_text(gap) == f"within {said} of a proven bound"
     row = {"solver_status": "within_gap", "optimizer": "static", "gap": gap}
     assert proven_text(pd.DataFrame([row])).startswith(f"Plans (static) within {said} ")
+
+
+def test_all_stays_are_within_the_panels_of_the_heap(folder: Path) -> None:
+    drawn, _ = heap.draw(read_table(folder / "heap.csv"), STYLE)
+    for axes in drawn.axes:
+        corners = np.concatenate([path.vertices for drawn in axes.collections for path in drawn.get_paths()])
+        assert len(corners) > 0
+        assert 0.5 * axes.get_ylim()[1] < corners[:, 1].max() <= axes.get_ylim()[1]
