@@ -6,12 +6,16 @@ import ctypes
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
+import tvm
 
-from autotm.kernels.calibration_kernels import register_loop
+from autotm.kernels.calibration_kernels import multiply_add_loop
 from autotm.kernels.library import aligned_empty
+from autotm.kernels.passes import machine_code
 from autotm.kernels.target import host_target
+from autotm.kernels.tir import extents
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 200
 _COPIED_BYTES = 256 << 20
@@ -35,7 +39,10 @@ def best_seconds(calls: list[Callable[[], object]], seconds: float) -> list[floa
 
 def peak_flop_per_s(threads: int) -> float:
     """Measured multiply-add rate of a loop that touches registers only."""
-    run, flops = register_loop(host_target(threads), threads)
+    target = host_target(threads)
+    function, flops = multiply_add_loop(target, threads)
+    argument = tvm.runtime.from_dlpack(aligned_empty(extents(function.params[0]), "float32"))
+    run = partial(machine_code({"main": function}, target)["main"], argument)
     return flops / best_seconds([run], 1.0)[0]
 
 

@@ -51,16 +51,17 @@ def data(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def given(results: Path) -> dict[str, object]:
+def options(results: Path) -> dict[str, object]:
     return {"machine": small_step.machine(), "profile": FAST, "results": results}
 
 
-def planned(kind: str, given: dict[str, object]) -> autotm.Placement:
-    model, (words, labels) = module(), data(99)
-    return autotm.plan(
-        model, words, "2:1", loss=F.cross_entropy, targets=(labels,), training=OPTIMIZERS[kind](groups(model)),
-        scheduled=True, **given,
-    )  # fmt: skip
+def planned(
+    kind: str, options: dict[str, object], limit: str = "2:1", model: nn.Module | None = None
+) -> autotm.Placement:
+    model, (words, labels) = model or module(), data(99)
+    training = OPTIMIZERS[kind](groups(model))
+    options = options | {"loss": F.cross_entropy, "targets": (labels,), "training": training, "scheduled": True}
+    return autotm.plan(model, words, limit, **options)
 
 
 def trained(kind: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
@@ -82,8 +83,8 @@ def error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_scheduled_steps_train_as_pytorch_does(kind: str, given: dict[str, object]) -> None:
-    placed = planned(kind, given)
+def test_scheduled_steps_train_as_pytorch_does(kind: str, options: dict[str, object]) -> None:
+    placed = planned(kind, options)
     assert placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2).verified_steps == 2
     for step in range(STEPS):
         placed.step(*data(step), rate_scale=scale(step))
@@ -92,8 +93,8 @@ def test_scheduled_steps_train_as_pytorch_does(kind: str, given: dict[str, objec
     placed.close()
 
 
-def test_a_scale_stays_until_another_is_given(given: dict[str, object]) -> None:
-    placed = planned("sgd", given)
+def test_a_scale_stays_until_another_is_given(options: dict[str, object]) -> None:
+    placed = planned("sgd", options)
     placed.step(*data(0), rate_scale=0.0)
     placed.step(*data(1))
     after = placed.state_dict()
@@ -102,19 +103,16 @@ def test_a_scale_stays_until_another_is_given(given: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nesterov", "adamw"])
-def test_training_goes_on_elsewhere(kind: str, given: dict[str, object], tmp_path: Path) -> None:
-    first = planned(kind, given)
+def test_training_goes_on_elsewhere(kind: str, options: dict[str, object], tmp_path: Path) -> None:
+    first = planned(kind, options)
     for step in range(3):
         first.step(*data(step), rate_scale=scale(step))
     torch.save({"weights": first.state_dict(), "kept": first.optimizer_state()}, tmp_path / "checkpoint.pt")
     on = [first.step(*data(step), rate_scale=scale(step)) for step in range(3, STEPS)]
     saved = torch.load(tmp_path / "checkpoint.pt")
-    model, (words, labels) = module(), data(99)
+    model = module()
     model.load_state_dict(saved["weights"])
-    second = autotm.plan(
-        model, words, "1:1", loss=F.cross_entropy, targets=(labels,), training=OPTIMIZERS[kind](groups(model)),
-        scheduled=True, **given,
-    )  # fmt: skip
+    second = planned(kind, options, "1:1", model)
     second.load_optimizer_state(saved["kept"])
     assert [second.step(*data(step), rate_scale=scale(step)) for step in range(3, STEPS)] == on
     for placed in (first, second):
@@ -122,7 +120,7 @@ def test_training_goes_on_elsewhere(kind: str, given: dict[str, object], tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["nesterov", "adamw"])
-def test_training_goes_on_from_what_an_optimizer_of_pytorchs_keeps(kind: str, given: dict[str, object]) -> None:
+def test_training_goes_on_from_what_an_optimizer_of_pytorchs_keeps(kind: str, options: dict[str, object]) -> None:
     model, (words, labels) = module(), data(99)
     optimizer = OPTIMIZERS[kind](groups(model))
 
@@ -136,14 +134,14 @@ def test_training_goes_on_from_what_an_optimizer_of_pytorchs_keeps(kind: str, gi
 
     for step in range(3):
         train(step)
-    placed = autotm.plan(model, words, "1:1", loss=F.cross_entropy, targets=(labels,), training=optimizer, **given)
+    placed = autotm.plan(model, words, "1:1", loss=F.cross_entropy, targets=(labels,), training=optimizer, **options)
     found = [placed.step(*data(step)) for step in range(3, STEPS)]
     assert found == pytest.approx([train(step) for step in range(3, STEPS)], rel=1e-5)
     placed.close()
 
 
-def test_what_rules_keep_is_what_pytorchs_keep(given: dict[str, object]) -> None:
-    placed, model = planned("adam", given), module()
+def test_what_rules_keep_is_what_pytorchs_keep(options: dict[str, object]) -> None:
+    placed, model = planned("adam", options), module()
     optimizer = OPTIMIZERS["adam"](groups(model))
     words, labels = data(0)
     F.cross_entropy(model(words), labels).backward()
@@ -159,17 +157,17 @@ def test_what_rules_keep_is_what_pytorchs_keep(given: dict[str, object]) -> None
     placed.close()
 
 
-def test_faults_are_named(given: dict[str, object]) -> None:
+def test_faults_are_named(options: dict[str, object]) -> None:
     model, (words, labels) = module(), data(99)
-    fixed = autotm.plan(model, words, "2:1", loss=F.cross_entropy, targets=(labels,), **given)
+    fixed = autotm.plan(model, words, "2:1", loss=F.cross_entropy, targets=(labels,), **options)
     with pytest.raises(BadInputError, match="are compiled in; prepare it with scheduled=True"):
         fixed.step(words, labels, rate_scale=0.5)
     with pytest.raises(BadInputError, match="'step' is nothing that this step keeps"):
         fixed.load_optimizer_state({"step": 3})
     fixed.close()
     with pytest.raises(BadInputError, match="it is not trained: there is no learning rate"):
-        autotm.plan(model, words, "2:1", mode="inference", scheduled=True, **given)
-    placed = planned("adamw", given)
+        autotm.plan(model, words, "2:1", mode="inference", scheduled=True, **options)
+    placed = planned("adamw", options)
     with pytest.raises(BadInputError, match="rate_scale: -1 is not a number of at least 0"):
         placed.step(words, labels, rate_scale=-1)
     kept = placed.optimizer_state()

@@ -1,19 +1,10 @@
-"""Compile contractions, call them, and compute the same in float64."""
+"""Contractions of many extents, and the same in float64."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import tvm
-from tvm import relax, s_tir, te, tirx
-
-from autotm.kernels.passes import GENERATED, machine_code
-from autotm.kernels.schedules.contraction import schedule_contraction
-from autotm.kernels.target import TargetInfo, host_target, target_info
-from autotm.kernels.tir import hoist_workspaces
-from autotm.model.graph import DEFAULT_IMPLEMENTATION
 
 Shape = tuple[int, ...]
 
@@ -145,58 +136,6 @@ def aligned(shape: Shape) -> np.ndarray:
     raw = np.full(int(np.prod(shape)) + 16, np.nan, np.float32)
     start = (-raw.ctypes.data // 4) % 16
     return raw[start : start + int(np.prod(shape))].reshape(shape)
-
-
-def host(threads: int = 2, mcpu: str | None = None) -> tvm.target.Target:
-    """This host's target, or that of another CPU whose instructions it has."""
-    if mcpu is None:
-        return host_target(threads)
-    return tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": threads})
-
-
-def call(
-    function: tirx.PrimFunc,
-    block: str,
-    arrays: Sequence[np.ndarray],
-    target: tvm.target.Target,
-    threads: int = 2,
-    info: TargetInfo | None = None,
-    implementation: str = DEFAULT_IMPLEMENTATION,
-) -> None:
-    """Schedule, compile and call with inputs and outputs in order; workspaces are filled with NaN before."""
-    sch = s_tir.Schedule(function)
-    schedule_contraction(sch, sch.get_sblock(block), info or target_info(target), threads, implementation)
-    hoisted, workspaces = hoist_workspaces(sch.mod["main"], relocate=False)
-    module = machine_code({"main": hoisted.with_attr("tirx.noalias", True).with_attr(GENERATED, True)}, target)
-    spaces = [aligned(shape) for shape, _ in workspaces]
-    module["main"](*(tvm.runtime.from_dlpack(array) for array in [*arrays, *spaces]))
-
-
-def function_of(*tensors: te.Tensor) -> tirx.PrimFunc:
-    """The unscheduled function of some tensors."""
-    return te.create_prim_func(list(tensors))
-
-
-def fused(build: object, shapes: dict[str, Shape]) -> tirx.PrimFunc:
-    """The one fused function that Relax makes of `build(builder, *variables)`."""
-    builder = relax.BlockBuilder()
-    variables = [relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in shapes.items()]
-    with builder.function("main", variables):
-        with builder.dataflow():
-            result = builder.emit_output(build(builder, *variables))
-        builder.emit_func_output(result)
-    passes = [
-        relax.transform.LegalizeOps(),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-        relax.transform.DeadCodeElimination(),
-    ]
-    module = tvm.transform.Sequential(passes)(builder.get())
-    functions = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
-    assert len(functions) == 1, module.script()
-    return functions[0]
 
 
 def error(actual: np.ndarray, expected: np.ndarray) -> float:

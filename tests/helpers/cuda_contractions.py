@@ -5,25 +5,27 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import tvm
 from contraction_cases import GROUPED, WINDOWS, Window
-from cuda_cases import SMALL, random
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
 from autotm.kernels import contractions
 from autotm.kernels.contractions import batched_matmul
 from autotm.kernels.cuda.contraction import Tiling, by_tiles
+from autotm.kernels.cuda.device import DEVICES
 from autotm.kernels.cuda.product import product_of
 from autotm.kernels.cuda.source import CudaKernel, Facts, kernel_of
 from autotm.kernels.schedules.dispatch import described
 from autotm.kernels.schedules.problem import problem_of
 from autotm.model.graph import ScheduleKind
 
+SMALL = replace(DEVICES["h100"], name="small", multiprocessors=4)
+"""Four multiprocessors: few results are enough for it, and long sums are split into few parts."""
 Pass = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -44,6 +46,10 @@ class Contraction:
     def exact(self) -> np.ndarray:
         """The result."""
         return self.of(*self.inputs[:2])
+
+
+def random(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
 def contraction(function: Callable[..., te.Tensor], inputs: list[np.ndarray], compute: Pass) -> Contraction:

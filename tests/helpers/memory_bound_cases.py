@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from tvm import te
 
-from autotm.kernels.along_axis import running_sum
-from autotm.kernels.tables import Scatter, scatter_sum
-
 SHAPES = [(2, 5, 7, 33), (4, 9, 9, 64), (3, 1, 1, 1), (17,), (1000,), (3, 1001), (2, 3, 70_001), (64, 2048), (1, 130)]
 """Of elementwise kernels."""
 
@@ -71,15 +68,3 @@ def summed(shape, axes, before=lambda value: value):
         return te.sum(before(x(*index)), axis=reduced)
 
     return [x, te.compute(kept, body, name="total")]
-
-
-def added_up(rows: int, width: int, count: int) -> list[te.Tensor]:
-    """`count` rows added up in a table, as inputs (rows, places), then the output."""
-    slope, places = te.placeholder((count, width), name="slope"), te.placeholder((count,), "int32", "places")
-    scatter = Scatter.of_axis((count, width), (rows, width), 0, (count,))
-    return [slope, places, scatter_sum(slope, [places], (rows, width), scatter)]
-
-
-def run_up(x: te.Tensor) -> list[te.Tensor]:
-    """Running sums down the columns of a matrix."""
-    return [x, running_sum(x, 0, "float32")]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import small_step
 import tvm
-from compiled_kernels import TARGET
+from compiled_kernels import TARGET, placeholders
 from tvm import te
 
 from autotm.kernels import compiler, contractions
-from autotm.kernels.calibration_kernels import make_rate_kernels, register_loop
+from autotm.kernels.calibration_kernels import make_rate_kernels
 from autotm.kernels.compiler import KernelCompiler, Request, function_hash, in_processes
 from autotm.kernels.compute_rates import multiply_add_flop_per_s
 from autotm.kernels.library import KernelLibrary
@@ -54,8 +54,6 @@ def test_made_kernels_are_those_that_scheduling_alone_gives(tmp_path):
     scheduled = [request.scheduled(TARGET, 2) for request in requests]
     made = KernelCompiler(tmp_path, TARGET, 2).make(requests)
     assert made == [facts for _, facts in scheduled]
-    for one, (kernel, _) in zip(made, scheduled, strict=True):
-        assert (one.op, one.flops, one.workspaces) == (kernel.op, kernel.flops, kernel.workspaces)
     assert len({one.symbol for one in made}) == 3, "the lean way is other code"
 
 
@@ -84,40 +82,31 @@ def test_a_kernel_is_known_by_all_that_decides_it():
     assert Request(convolution()).key(host_target(1), 1) == keys[0]
 
 
-def matmul_relu(rows=12, depth=40, columns=48):
-    """max(a b, 0); the product is a buffer of its own."""
-    a, b = te.placeholder((rows, depth), name="a"), te.placeholder((depth, columns), name="b")
-    k = te.reduce_axis((0, depth), "k")
-    product = te.compute((rows, columns), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
-    relu = te.compute(product.shape, lambda i, j: te.max(product[i, j], tvm.tirx.const(0, "float32")), name="relu")
-    return te.create_prim_func([a, b, relu])
-
-
-def test_equal_functions_share_a_hash_and_others_do_not():
-    assert function_hash(matmul_relu()) == function_hash(matmul_relu())
-    others = [matmul_relu(rows=13), matmul_relu(depth=41), matmul_relu(columns=49)]
-    assert len({function_hash(func) for func in (matmul_relu(), *others)}) == 4
+def matmul(rows=12, depth=40, columns=48):
+    a, b = placeholders((rows, depth), (depth, columns))
+    return [a, b, contractions.matmul(a, b)]
 
 
 def padded(before, after):
-    x = te.placeholder((8, 8), name="x")
-    wide = te.compute(
-        (8, 10), lambda i, j: tvm.tirx.if_then_else(tvm.tirx.all(j >= before, j < 8 + before), x[i, j - before], 0.0)
-    )
-    return te.create_prim_func([x, te.compute((8, 8), lambda i, j: wide[i, j] + wide[i, j + after], name="sum")])
+    """A sum of two columns of a padded matrix, whose shapes do not tell how it is padded."""
+    (x,) = placeholders((8, 8))
+    inside = lambda j: tvm.tirx.all(j >= before, j < 8 + before)  # noqa: E731
+    wide = te.compute((8, 10), lambda i, j: tvm.tirx.if_then_else(inside(j), x[i, j - before], 0.0))
+    return [x, te.compute((8, 8), lambda i, j: wide[i, j] + wide[i, j + after], name="sum")]
 
 
-def test_padding_counts_where_all_shapes_are_equal():
-    assert function_hash(padded(1, 1)) != function_hash(padded(2, 1))
-    assert function_hash(padded(1, 1)) != function_hash(padded(1, 2))
+def named(name):
+    """One more, in a block of that name: schedules find blocks by their names."""
+    (x,) = placeholders((8, 8))
+    return [x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, name=name)]
 
 
-def test_names_of_blocks_count_because_schedules_find_blocks_by_them():
-    def named(name):
-        x = te.placeholder((8, 8), name="x")
-        return te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, name=name)])
-
-    assert function_hash(named("one")) != function_hash(named("other"))
+def test_equal_functions_share_a_hash_and_others_do_not():
+    products = [matmul(), matmul(rows=13), matmul(depth=41), matmul(columns=49)]
+    others = [padded(1, 1), padded(2, 1), padded(1, 2), named("one"), named("other")]
+    hashes = [function_hash(te.create_prim_func(tensors)) for tensors in (*products, *others)]
+    assert len(set(hashes)) == len(hashes)
+    assert function_hash(te.create_prim_func(matmul())) == hashes[0]
 
 
 @pytest.mark.parametrize("damage", ["object", "list"])
@@ -168,15 +157,6 @@ def test_a_process_that_fails_is_told(tmp_path, monkeypatch):
 
     with pytest.raises(ValueError, match="here"):
         in_processes(1000, fail_here)
-
-
-# The cores' best rate of multiply-adds.
-
-
-def test_the_loop_counts_what_it_does() -> None:
-    run, flops = register_loop(host_target(), 1)
-    run()
-    assert flops == 2 * register_loop(host_target(), 2)[1] // 4
 
 
 def test_a_rate_is_measured(tmp_path: Path) -> None:

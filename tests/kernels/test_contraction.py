@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,20 +11,8 @@ import numpy as np
 import pytest
 import small_step
 import tvm
-from compiled_kernels import call as call_kernel
-from compiled_kernels import kernel_of, placeholders
-from contraction_cases import (
-    WINDOWS,
-    Window,
-    aligned,
-    call,
-    error,
-    function_of,
-    fused,
-    host,
-    random_array,
-    random_windows,
-)
+from compiled_kernels import call, fused, host, kernel_of, placeholders
+from contraction_cases import WINDOWS, Window, error, random_array, random_windows
 from tvm import relax, s_tir, te
 
 from autotm.kernels.contractions import (
@@ -44,17 +31,33 @@ from autotm.kernels.target import (
     TargetInfo,
     _l2_bytes,
     cut,
-    host_target,
     machine_target,
     register_tiles,
     target_info,
 )
 from autotm.model.errors import BadInputError
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass, ScheduleKind
 
 LIMIT = 3e-6
 PRODUCTS = [(form, way) for form in (matmul, matmul_nt, matmul_tn) for way in ("default", *others(form.__name__))]
 """Every way to compute each product of matrices."""
+
+
+def computed(
+    function: Sequence[te.Tensor] | Sequence[tvm.tirx.PrimFunc],
+    inputs: Sequence[np.ndarray],
+    implementation: str = DEFAULT_IMPLEMENTATION,
+    threads: int = 2,
+    target: tvm.target.Target | None = None,
+    shared: Mapping[int, int] | None = None,
+) -> np.ndarray:
+    """The one result of a TE graph, or of the one function that Relax fused, by generated code."""
+    function = function[0] if isinstance(function[0], tvm.tirx.PrimFunc) else function
+    target = target or host(threads)
+    kernel = kernel_of(function, threads, target, implementation)
+    assert kernel.kind == ScheduleKind.GENERATED
+    (result,) = call(kernel, inputs, target, shared)
+    return result
 
 
 UPDATED = [WINDOWS[0], WINDOWS[2], WINDOWS[4], WINDOWS[10], WINDOWS[14], WINDOWS[8]]
@@ -103,26 +106,21 @@ def in_ways(windows: Sequence[Window], quick: Mapping[str, Collection[int]]) -> 
     ],
     indirect=["implementation"],
 )
-def test_windows(window: Window, implementation: str, mcpu: str | None, threads: int, l2_bytes: int | None) -> None:
-    target = host(threads, mcpu)
-    info = target_info(target)
-    info = info if l2_bytes is None else dataclasses.replace(info, l2_bytes=l2_bytes)
+def test_windows(
+    window: Window, implementation: str, mcpu: str | None, threads: int, l2_bytes: int | None, monkeypatch
+) -> None:
+    if l2_bytes is not None:
+        monkeypatch.setattr("autotm.kernels.target._l2_bytes", lambda: l2_bytes)
     x, w, dy = random_array(window.x, 1), random_array(window.w, 2), random_array(window.y, 3)
-    tx, tw, tdy = (te.placeholder(a.shape, name=n) for n, a in (("x", x), ("w", w), ("dy", dy)))
-    y, dx, dw = aligned(window.y), aligned(window.x), aligned(window.w)
-    shape, stride, padding = window.x, window.stride, window.padding
-    for tensors, result, arrays in (
-        ((tx, tw), conv2d(tx, tw, stride, padding), [x, w, y]),
-        ((tdy, tw), conv2d_data_gradient(tdy, tw, shape, stride, padding), [dy, w, dx]),
-        ((tx, tdy), conv2d_weight_gradient(tx, tdy, window.w, stride, padding), [x, dy, dw]),
+    tx, tw, tdy = placeholders(window.x, window.w, window.y)
+    geometry = window.stride, window.padding
+    for tensors, inputs, exact in (
+        ([tx, tw, conv2d(tx, tw, *geometry)], [x, w], window.forward(x, w)),
+        ([tdy, tw, conv2d_data_gradient(tdy, tw, window.x, *geometry)], [dy, w], window.data_gradient(dy, w)),
+        ([tx, tdy, conv2d_weight_gradient(tx, tdy, window.w, *geometry)], [x, dy], window.weight_gradient(x, dy)),
     ):
-        call(function_of(*tensors, result), result.op.name, arrays, target, threads, info, implementation)
-    errors = {
-        "forward": error(y, window.forward(x, w)),
-        "data": error(dx, window.data_gradient(dy, w)),
-        "weight": error(dw, window.weight_gradient(x, dy)),
-    }
-    assert max(errors.values()) < LIMIT, errors
+        found = computed(tensors, inputs, implementation, threads, host(threads, mcpu))
+        assert error(found, exact) < LIMIT, tensors[-1].op.name
 
 
 SIZES = [
@@ -151,12 +149,12 @@ SIZES = [
 )
 def test_matrix_products(form: object, way: str, m: int, k: int, n: int) -> None:
     shapes = {matmul: ((m, k), (k, n)), matmul_nt: ((m, k), (n, k)), matmul_tn: ((k, m), (k, n))}[form]
-    a, b, c = random_array(shapes[0], 1), random_array(shapes[1], 2), aligned((m, n))
-    ta, tb = te.placeholder(shapes[0], name="a"), te.placeholder(shapes[1], name="b")
-    call(function_of(ta, tb, form(ta, tb)), form.__name__, [a, b, c], host(), implementation=way)
+    a, b = random_array(shapes[0], 1), random_array(shapes[1], 2)
+    tensors = placeholders(*shapes)
     left = a.T if form is matmul_tn else a
     right = b.T if form is matmul_nt else b
-    assert error(c, left.astype(np.float64) @ right.astype(np.float64)) < LIMIT
+    found = computed([*tensors, form(*tensors)], [a, b], way, target=host(2, "core-avx2" if n % 2 else None))
+    assert error(found, left.astype(np.float64) @ right.astype(np.float64)) < LIMIT
 
 
 @pytest.mark.parametrize(("rows", "form"), [(12, matmul), (12, matmul_nt), (40, matmul)])
@@ -168,10 +166,9 @@ def test_matrix_product_with_bias_and_relu(rows: int, form: object) -> None:
         return relax.op.nn.relu(builder.emit(relax.op.add(y, bias)))
 
     a, b, bias = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
-    c = aligned((rows, 70))
-    call(fused(build, shapes), form.__name__, [a, b, bias, c], host())
     right = (b if form is matmul else b.T).astype(np.float64)
-    assert error(c, np.maximum(a.astype(np.float64) @ right + bias, 0)) < LIMIT
+    found = computed(fused(build, shapes), [a, b, bias])
+    assert error(found, np.maximum(a.astype(np.float64) @ right + bias, 0)) < LIMIT
 
 
 @pytest.mark.parametrize(("batch", "features"), [(8, 100), (200, 520)])
@@ -185,8 +182,7 @@ def test_dense_weights_are_updated_in_place(batch: int, features: int, way: str)
 
     x, dy, w = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
     expected = w - 0.05 * (x.T.astype(np.float64) @ dy)
-    call(fused(build, shapes), "matmul_tn", [x, dy, w, w], host(), implementation=way)
-    assert error(w, expected) < LIMIT
+    assert error(computed(fused(build, shapes), [x, dy, w], way, shared={3: 2}), expected) < LIMIT
 
 
 @in_ways([WINDOWS[1], WINDOWS[4]], {"lean": (1,), "winograd": (0,)})
@@ -196,15 +192,8 @@ def test_bias_and_relu_are_fused(window: Window, implementation: str) -> None:
         return relax.op.nn.relu(builder.emit(relax.op.add(y, b)))
 
     x, w, b = random_array(window.x, 1), random_array(window.w, 2), random_array(window.w[-1:], 3)
-    y = aligned(window.y)
-    call(
-        fused(build, {"x": x.shape, "w": w.shape, "b": b.shape}),
-        "conv2d",
-        [x, w, b, y],
-        host(),
-        implementation=implementation,
-    )
-    assert error(y, np.maximum(window.forward(x, w) + b, 0)) < LIMIT
+    found = computed(fused(build, {"x": x.shape, "w": w.shape, "b": b.shape}), [x, w, b], implementation)
+    assert error(found, np.maximum(window.forward(x, w) + b, 0)) < LIMIT
 
 
 @in_ways([WINDOWS[1], WINDOWS[4], WINDOWS[6]], {"default": (2,), "lean": (1,), "winograd": (0,)})
@@ -217,14 +206,10 @@ def test_mask_and_other_gradients_are_fused(window: Window, implementation: str)
         return relax.op.where(positive, total, zero)
 
     dy, w = random_array(window.y, 1), random_array(window.w, 2)
-    other, y, dx = random_array(window.x, 3), random_array(window.x, 4), aligned(window.x)
+    other, y, zero = random_array(window.x, 3), random_array(window.x, 4), np.zeros((), np.float32)
     shapes = {"dy": dy.shape, "w": w.shape, "other": other.shape, "y": y.shape, "zero": ()}
-    zero = aligned(())
-    zero[...] = 0.0
-    call(
-        fused(build, shapes), "conv2d_data_gradient", [dy, w, other, y, zero, dx], host(), implementation=implementation
-    )
-    assert error(dx, np.where(y > 0, window.data_gradient(dy, w) + other, 0)) < LIMIT
+    found = computed(fused(build, shapes), [dy, w, other, y, zero], implementation)
+    assert error(found, np.where(y > 0, window.data_gradient(dy, w) + other, 0)) < LIMIT
 
 
 @pytest.mark.parametrize(
@@ -235,7 +220,9 @@ def test_mask_and_other_gradients_are_fused(window: Window, implementation: str)
     ],
     indirect=["implementation"],
 )
-def test_update_in_place(window: Window, implementation: str, l2_bytes: int) -> None:
+def test_update_in_place(window: Window, implementation: str, l2_bytes: int, monkeypatch) -> None:
+    monkeypatch.setattr("autotm.kernels.target._l2_bytes", lambda: l2_bytes)
+
     def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
         dw = builder.emit_te(conv2d_weight_gradient, x, dy, window.w, window.stride, window.padding)
         step = builder.emit(relax.op.multiply(relax.const(0.05), dw))
@@ -244,28 +231,23 @@ def test_update_in_place(window: Window, implementation: str, l2_bytes: int) -> 
     x, dy, w = random_array(window.x, 1), random_array(window.y, 2), random_array(window.w, 3)
     expected = w - 0.05 * window.weight_gradient(x, dy)
     function = fused(build, {"x": x.shape, "dy": dy.shape, "w": w.shape})
-    info = dataclasses.replace(target_info(host()), l2_bytes=l2_bytes)
-    call(function, "conv2d_weight_gradient", [x, dy, w, w], host(), 2, info, implementation)
-    assert error(w, expected) < LIMIT
+    assert error(computed(function, [x, dy, w], implementation, shared={3: 2}), expected) < LIMIT
 
 
 def test_many_pixels_keep_the_weight_gradient_accurate(implementation: str) -> None:
     window = Window((1, 300, 300, 2), (1, 1, 2, 16), (1, 1), (0, 0, 0, 0))
-    x, dy, dw = np.abs(random_array(window.x, 1)), np.abs(random_array(window.y, 2)), aligned(window.w)
-    tx, tdy = te.placeholder(window.x, name="x"), te.placeholder(window.y, name="dy")
+    x, dy = np.abs(random_array(window.x, 1)), np.abs(random_array(window.y, 2))
+    tx, tdy = placeholders(window.x, window.y)
     gradient = conv2d_weight_gradient(tx, tdy, window.w, window.stride, window.padding)
-    arrays = [aligned(window.x), aligned(window.y), dw]
-    arrays[0][...], arrays[1][...] = x, dy
-    call(function_of(tx, tdy, gradient), "conv2d_weight_gradient", arrays, host(), implementation=implementation)
-    assert error(dw, window.weight_gradient(x, dy)) < LIMIT
+    assert error(computed([tx, tdy, gradient], [x, dy], implementation), window.weight_gradient(x, dy)) < LIMIT
 
 
 def test_a_block_that_is_no_contraction_is_refused() -> None:
     x = te.placeholder((4, 4), name="x")
-    sch = s_tir.Schedule(function_of(x, te.compute((4, 4), lambda i, j: x[i, j] + 1.0, name="increment")))
-    info = TargetInfo(lanes=16, registers=32, l2_bytes=1 << 20)
+    increment = te.compute((4, 4), lambda i, j: x[i, j] + 1.0, name="increment")
+    sch = s_tir.Schedule(te.create_prim_func([x, increment]))
     with pytest.raises(ValueError, match="'increment' is no contraction"):
-        schedule_contraction(sch, sch.get_sblock("increment"), info, 2)
+        schedule_contraction(sch, sch.get_sblock("increment"), target_info(host()), 2)
 
 
 @pytest.mark.parametrize("extent", [1, 2, 5, 8, 17, 35, 69, 147])
@@ -289,15 +271,15 @@ def test_tiles_fit_the_registers(lanes: int, registers: int) -> None:
 )
 @pytest.mark.parametrize("steps", [4 * CHAIN_STEPS, 4 * CHAIN_STEPS + 37])
 def test_blocks_of_steps_need_small_panels(steps, threads):
-    a, b, c = random_array((29, steps), 0), random_array((600, steps), 1), random_array((29, 600), 2)
-    left, right, old = (te.placeholder(array.shape, name=f"p{index}") for index, array in enumerate((a, b, c)))
+    arrays = a, b, c = random_array((29, steps), 0), random_array((600, steps), 1), random_array((29, 600), 2)
+    left, right, old = placeholders(*(array.shape for array in arrays))
     product = matmul_nt(left, right)
     exact = a.astype(np.float64) @ b.T.astype(np.float64)
     plain = kernel_of([left, right, product], threads)
-    assert error(call_kernel(plain, [a, b])[0], exact) < 1e-6
+    assert error(call(plain, [a, b])[0], exact) < 1e-6
     assert max(shape[0] for shape, _ in plain.workspaces) < b.size // 4
     new = te.compute(product.shape, lambda i, j: old(i, j) - product(i, j) * 0.5, name="new")
-    assert error(call_kernel(kernel_of([left, right, old, new], threads), [a, b, c])[0], c - exact * 0.5) < 1e-6
+    assert error(computed([left, right, old, new], arrays, threads=threads), c - exact * 0.5) < 1e-6
 
 
 # Batched products against NumPy in float64: every order of axes that attention and matmul need, odd extents.
@@ -320,10 +302,8 @@ EXTENTS = [
 
 def operands(subscripts, extents):
     letters = Subscripts.parse(subscripts)
-    return [
-        random_array(tuple(extents[letter] for letter in text), seed)
-        for seed, text in enumerate((letters.left, letters.right))
-    ]
+    shapes = [tuple(extents[letter] for letter in text) for text in (letters.left, letters.right)]
+    return [random_array(shape, seed) for seed, shape in enumerate(shapes)]
 
 
 def exact(subscripts, left, right):
@@ -346,27 +326,22 @@ def test_any_order_of_axes(subscripts, extents, threads):
     assert kernel.op_class == OpClass.MATMUL
     expected = exact(subscripts, *arrays)
     assert kernel.flops == 2 * int(np.prod([extents[letter] for letter in set(subscripts) - set(",->")]))
-    assert error(call_kernel(kernel, arrays)[0], expected) < 1e-6
+    assert error(call(kernel, arrays)[0], expected) < 1e-6
 
 
 @pytest.mark.parametrize("subscripts", [*SUBSCRIPTS[:3], *(pytest.param(one, marks=SLOW) for one in SUBSCRIPTS[3:])])
 def test_vectors_of_another_width(subscripts):
-    target = host(2, "haswell")
     arrays = operands(subscripts, EXTENTS[0])
     tensors = placeholders(*(array.shape for array in arrays))
-    expected = exact(subscripts, *arrays)
-    result = aligned(expected.shape)
-    function = function_of(*tensors, batched_matmul(*tensors, subscripts))
-    call(function, "batched_matmul", [*arrays, result], target)
-    assert error(result, expected) < 1e-6
+    found = computed([*tensors, batched_matmul(*tensors, subscripts)], arrays, target=host(2, "haswell"))
+    assert error(found, exact(subscripts, *arrays)) < 1e-6
 
 
 def test_long_sums_are_summed_in_parts():
     extents = {"a": 1, "i": 3, "j": 3 * CHAIN_STEPS + 5, "k": 17}
-    arrays = operands("aij,ajk->aik", extents)
-    arrays = [np.abs(array) + 1 for array in arrays]
+    arrays = [np.abs(array) + 1 for array in operands("aij,ajk->aik", extents)]
     tensors = placeholders(*(array.shape for array in arrays))
-    (found,) = call_kernel(kernel_of([*tensors, batched_matmul(*tensors, "aij,ajk->aik")]), arrays)
+    found = computed([*tensors, batched_matmul(*tensors, "aij,ajk->aik")], arrays)
     assert error(found, exact("aij,ajk->aik", *arrays)) < 3e-6
 
 
@@ -378,7 +353,7 @@ def test_scale_and_mask_are_an_epilogue():
     kernel = kernel_of([left, right, mask, scores])
     assert (kernel.op, sum(len(shape) for shape, _ in kernel.workspaces)) == ("batched_matmul", 1)
     expected = exact("bihd,bjhd->bhij", *arrays[:2]) * 0.125 + arrays[2]
-    assert error(call_kernel(kernel, arrays)[0], expected) < 1e-6
+    assert error(call(kernel, arrays)[0], expected) < 1e-6
 
 
 def test_gradients_swap_the_subscripts():
@@ -409,10 +384,6 @@ def test_lanes_follow_the_instruction_set(cpu: str, lanes: int, registers: int) 
     info = target_info(tvm.target.Target({"kind": "llvm", "mcpu": cpu}))
     assert (info.lanes, info.registers) == (lanes, registers)
     assert info.l2_bytes >= 8 << 10
-
-
-def test_host_target_carries_the_thread_count() -> None:
-    assert int(host_target(3).attrs["num-cores"]) == 3
 
 
 @pytest.mark.parametrize("text", ["no such target", '{"kind": "llvm", "mcpu": 3}'])

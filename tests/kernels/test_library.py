@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import small_step
-import small_step_kernels
 
 from autotm.kernels.library import FatbinLibrary, KernelLibrary, aligned_empty, check_cores, pinned
 from autotm.kernels.target import host_target
@@ -25,26 +24,19 @@ from autotm.model.graph import Initial, Launch
 from autotm.zoo import Network, NetworkBuilder
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("kernels") / "kernels.so"
-    small_step_kernels.build_library(path)
-    return path
-
-
-def test_a_bound_kernel_reads_and_writes_the_views_themselves(path: Path) -> None:
+def test_a_bound_kernel_reads_and_writes_the_views_themselves(library: KernelLibrary) -> None:
     source, target = aligned_empty((32, 64), "float32"), aligned_empty((32, 64), "float32")
-    call = KernelLibrary.load(path).bind("relu", [source, target])
+    call = library.bind("relu", [source, target])
     for value in (-1.0, 3.0):
         source[...] = value
         call()
         assert (target == max(value, 0.0)).all()
 
 
-def test_equal_files_have_equal_hashes(path: Path, tmp_path: Path) -> None:
+def test_equal_files_have_equal_hashes(library: KernelLibrary, tmp_path: Path) -> None:
     copy = tmp_path / "other.so"
-    copy.write_bytes(path.read_bytes())
-    assert KernelLibrary.load(path).content_hash == KernelLibrary.load(copy).content_hash
+    copy.write_bytes(library.path.read_bytes())
+    assert KernelLibrary.load(copy).content_hash == library.content_hash
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a library"])
@@ -56,13 +48,10 @@ def test_a_missing_or_damaged_library_is_named_with_a_remedy(tmp_path: Path, con
         KernelLibrary.load(path)
 
 
-def test_an_unknown_kernel_is_named(path: Path) -> None:
+def test_what_cannot_be_bound_is_refused_before_the_call(library: KernelLibrary) -> None:
     with pytest.raises(BadInputError, match="no kernel 'absent'"):
-        KernelLibrary.load(path).bind("absent", [])
-
-
-def test_memory_that_a_kernel_cannot_use_is_refused_before_the_call(path: Path) -> None:
-    library, good = KernelLibrary.load(path), aligned_empty((32, 64), "float32")
+        library.bind("absent", [])
+    good = aligned_empty((32, 64), "float32")
     shifted = np.ndarray((32, 64), "float32", buffer=aligned_empty((33 * 64,), "float32").data, offset=4)
     with pytest.raises(AutotmError, match="slot 1: memory starts 4 bytes past"):
         library.bind("relu", [good, shifted])
@@ -79,19 +68,14 @@ LAUNCHES = {
 }
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    saved = FatbinLibrary.save(tmp_path / "kernels.zip", b"\x50\xed\x55\xba", ("sm_80", "sm_90"), LAUNCHES)
-    assert FatbinLibrary.load(tmp_path / "kernels.zip") == saved
-    assert dict(saved.launches) == LAUNCHES
-    assert saved.architectures == ("sm_80", "sm_90")
-
-
-def test_equal_kernels_make_equal_files(tmp_path: Path) -> None:
+def test_what_was_written_is_read_and_equal_kernels_make_equal_files(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one.zip", "other.zip")]
-    hashes = {FatbinLibrary.save(file, b"code", ("sm_90",), LAUNCHES).content_hash for file in files}
-    assert len(hashes) == 1
+    saved, again = (FatbinLibrary.save(file, b"code", ("sm_80", "sm_90"), LAUNCHES) for file in files)
+    assert FatbinLibrary.load(files[0]) == saved
+    assert (dict(saved.launches), saved.architectures) == (LAUNCHES, ("sm_80", "sm_90"))
+    assert saved.content_hash == again.content_hash
     assert files[0].read_bytes() == files[1].read_bytes()
-    assert FatbinLibrary.save(files[0], b"other", ("sm_90",), LAUNCHES).content_hash not in hashes
+    assert FatbinLibrary.save(files[0], b"other", ("sm_90",), LAUNCHES).content_hash != saved.content_hash
 
 
 def test_what_is_missing_or_damaged_is_refused(tmp_path: Path) -> None:
@@ -113,37 +97,15 @@ def test_what_is_missing_or_damaged_is_refused(tmp_path: Path) -> None:
 HELPERS = Path(__file__).parents[1] / "helpers"
 
 
-def spin() -> None:
-    end = time.perf_counter() + 0.002
-    while time.perf_counter() < end:
-        pass
-
-
-def test_the_calling_thread_is_held_on_the_first_core_and_let_go() -> None:
+def test_the_calling_thread_is_held_and_what_kernels_lack_is_told(caplog: pytest.LogCaptureFixture) -> None:
     before, machine = os.sched_getaffinity(0), small_step.machine(1)
     with pinned(machine):
         assert os.sched_getaffinity(0) == {machine.cpus[0]}
-    assert os.sched_getaffinity(0) == before
-
-
-def test_a_machine_that_asks_for_more_threads_than_kernels_run_on_is_an_error() -> None:
-    asked = replace(small_step.machine(1), threads=8)
-    with (
-        pinned(small_step.machine(1)),
-        pytest.raises(AutotmError, match="kernels run on 1 threads, machine 'test' asks for 8 on cores"),
-    ):
-        check_cores(asked, spin)
-
-
-def test_work_that_waits_is_told_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    def waits() -> None:
-        spin()
-        time.sleep(0.01)
-
-    machine = small_step.machine(1)
-    with pinned(machine):
-        check_cores(machine, waits)
+        with pytest.raises(AutotmError, match="kernels run on 1 threads, machine 'test' asks for 8 on cores"):
+            check_cores(replace(machine, threads=8), lambda: None)
+        check_cores(machine, lambda: time.sleep(0.01))
     assert "of 1 cores busy: other processes hold them, or memory is short" in caplog.text
+    assert os.sched_getaffinity(0) == before
 
 
 CHILD = """

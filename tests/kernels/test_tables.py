@@ -19,8 +19,8 @@ RATE = np.float32(0.25)
 TABLES = [(10, 16, [7]), (3, 16, [40]), (5, 1, [9, 4]), (1, 33, [6]), (50, 67, [1, 80, 3]), (7, 512, [20, 20])]
 
 
-def placeholder(shape, dtype="float32"):
-    return te.placeholder(shape, dtype, name="p")
+def like(array):
+    return te.placeholder(array.shape, str(array.dtype), name="p")
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
@@ -30,7 +30,7 @@ def placeholder(shape, dtype="float32"):
 def test_lookup(rows, width, shape, dtype):
     random = np.random.default_rng(0)
     table, indices = random.random((rows, width), "float32"), random.integers(rows, size=shape, dtype=dtype)
-    operands = [placeholder(table.shape), placeholder(shape, dtype)]
+    operands = [like(table), like(indices)]
     kernel = kernel_of([*operands, embedding(*operands)])
     assert (kernel.op, kernel.op_class, kernel.workspaces) == ("embedding", OpClass.DATA_MOVEMENT, ())
     assert ("T.parallel" in kernel.func.script()) == (4 * (2 * width + 1) * indices.size >= PARALLEL_BYTES)
@@ -44,7 +44,7 @@ def test_lookups_and_matrices_side_by_side(count):
     indices = [random.integers(len(table), size=count, dtype="int32") for table in tables]
     matrix = random.random((count, 20), "float32")
     parts = [(tables[0], indices[0]), (matrix,), (tables[1], indices[1]), (tables[2], indices[2])]
-    operands = [tuple(placeholder(array.shape, str(array.dtype)) for array in part) for part in parts]
+    operands = [tuple(map(like, part)) for part in parts]
     kernel = kernel_of([*(operand for part in operands for operand in part), embedding_concat(operands)])
     assert (kernel.op, kernel.op_class, kernel.workspaces) == ("embedding_concat", OpClass.DATA_MOVEMENT, ())
     assert ("T.parallel" in kernel.func.script()) == (count == 700)
@@ -52,14 +52,11 @@ def test_lookups_and_matrices_side_by_side(count):
     np.testing.assert_array_equal(call(kernel, [array for part in parts for array in part])[0], expected)
 
 
-def update_kernel(rows: int, width: int, counts: list[int], columns: list[int], threads: int) -> ScheduledKernel:
-    """The kernel for slopes that are two columns wider than what they need."""
-    table = placeholder((rows, width))
-    operands, uses = [], []
-    for count, column in zip(counts, columns, strict=True):
-        uses.append(Use(0, len(operands), len(operands) + 1, column))
-        operands += [placeholder((count,), "int32"), placeholder((count, width + column + 2))]
-    return kernel_of([table, *operands, embedding_update([table], operands, uses, float(RATE))], threads)
+def update_kernel(table: np.ndarray, operands: list[np.ndarray], columns: list[int], threads: int) -> ScheduledKernel:
+    """The kernel of one lookup after the other, each of indices and slope, from these columns of the slopes on."""
+    uses = [Use(0, 2 * number, 2 * number + 1, column) for number, column in enumerate(columns)]
+    tensors = [like(table), *map(like, operands)]
+    return kernel_of([*tensors, embedding_update(tensors[:1], tensors[1:], uses, float(RATE))], threads)
 
 
 def updated(table: np.ndarray, operands: list[np.ndarray], columns: list[int]) -> np.ndarray:
@@ -90,7 +87,7 @@ def random_operands(rows, width, counts, columns, seed=0):
 def test_update_subtracts_every_occurrence_in_order(rows, width, counts):
     columns = [3 * lookup for lookup in range(len(counts))]
     table, operands = random_operands(rows, width, counts, columns)
-    kernel = update_kernel(rows, width, counts, columns, threads=2)
+    kernel = update_kernel(table, operands, columns, threads=2)
     assert (kernel.op, kernel.op_class, kernel.workspaces) == ("embedding_update", OpClass.DATA_MOVEMENT, ())
     expected = updated(table, operands, columns)
     np.testing.assert_array_equal(update_in_place(kernel, [table], operands)[0], expected)
@@ -100,7 +97,7 @@ def test_update_subtracts_every_occurrence_in_order(rows, width, counts):
 def test_threads_share_the_rows_and_change_nothing(threads):
     counts, columns = [3000, 500], [0, 5]
     table, operands = random_operands(91, 19, counts, columns, seed=1)
-    kernel = update_kernel(91, 19, counts, columns, threads)
+    kernel = update_kernel(table, operands, columns, threads)
     assert ("T.parallel" in kernel.func.script()) == (threads > 1)
     expected = updated(table, operands, columns)
     for _ in range(3):
@@ -110,8 +107,8 @@ def test_threads_share_the_rows_and_change_nothing(threads):
 def test_rows_that_are_not_looked_up_are_not_written():
     table, (_, slope) = random_operands(6, 16, [4], [0])
     table[[0, 3, 5]] = np.nan
-    kernel = update_kernel(6, 16, [4], [0], threads=2)
-    result = update_in_place(kernel, [table], [np.array([1, 4, 2, 1], "int32"), slope])[0]
+    operands = [np.array([1, 4, 2, 1], "int32"), slope]
+    result = update_in_place(update_kernel(table, operands, [0], threads=2), [table], operands)[0]
     np.testing.assert_array_equal(np.isnan(result).any(axis=1), [True, False, False, True, False, True])
 
 
@@ -124,7 +121,7 @@ def test_several_tables_take_their_columns_of_one_slope(count):
     slope = random.standard_normal((count, 80), "float32")
     operands = [slope, *indices]
     uses = [Use(at, 1 + at, 0, column) for at, column in enumerate(columns)]
-    inputs = [placeholder(array.shape, str(array.dtype)) for array in (*tables, *operands)]
+    inputs = list(map(like, (*tables, *operands)))
     kernel = kernel_of([*inputs, *embedding_update(inputs[:3], inputs[3:], uses, float(RATE))], threads=2)
     assert ("T.parallel" in kernel.func.script()) == (count == 900)
     results = update_in_place(kernel, tables, operands)
@@ -132,8 +129,12 @@ def test_several_tables_take_their_columns_of_one_slope(count):
         np.testing.assert_array_equal(result, updated(table, [rows, slope], [column]))
 
 
-def like(array: np.ndarray) -> te.Tensor:
-    return te.placeholder(array.shape, str(array.dtype), name="p")
+def scattered(dy, indices, shape, scatter, threads):
+    """The sums at the places of `shape`, as the kernel computes them."""
+    slots = [like(dy), *map(like, indices)]
+    kernel = kernel_of([*slots, scatter_sum(slots[0], slots[1:], shape, scatter)], threads)
+    assert (kernel.op, kernel.op_class, kernel.workspaces) == ("scatter_sum", OpClass.DATA_MOVEMENT, ())
+    return call(kernel, [dy, *indices])[0]
 
 
 # Shape of the table, its axis, number of indices: few and many of each, so that threads share each kind of loop.
@@ -147,12 +148,9 @@ def test_rows_are_added_up(shape, axis, count, threads):
     indices = random.integers(-shape[axis], shape[axis], count, dtype="int32")
     dy = random.random((*shape[:axis], count, *shape[axis + 1 :]), "float32")
     scatter = Scatter.of_axis(dy.shape, shape, axis, indices.shape)
-    slots = [like(dy), like(indices)]
-    kernel = kernel_of([*slots, scatter_sum(slots[0], slots[1:], shape, scatter)], threads)
-    assert (kernel.op, kernel.op_class, kernel.workspaces) == ("scatter_sum", OpClass.DATA_MOVEMENT, ())
     expected = np.zeros(shape, np.float32)
     np.add.at(np.moveaxis(expected, axis, 0), indices, np.moveaxis(dy, axis, 0))
-    np.testing.assert_allclose(call(kernel, [dy, indices])[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(scattered(dy, [indices], shape, scatter, threads), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -161,13 +159,11 @@ def test_elements_are_added_up(shape, axis, count, threads):
     random = np.random.default_rng(1)
     own = tuple(count if number == axis else extent for number, extent in enumerate(shape))
     indices, dy = random.integers(shape[axis], size=own, dtype="int64"), random.random(own, "float32")
-    slots = [like(dy), like(indices)]
     scatter = Scatter.of_elements(own, shape, axis)
-    kernel = kernel_of([*slots, scatter_sum(slots[0], slots[1:], shape, scatter)], threads)
     expected, at = np.zeros(shape, np.float32), list(np.indices(own))
     at[axis] = indices
     np.add.at(expected, tuple(at), dy)
-    np.testing.assert_allclose(call(kernel, [dy, indices])[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(scattered(dy, [indices], shape, scatter, threads), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -176,12 +172,10 @@ def test_two_indices_that_are_broadcast(threads):
     shape = (40, 30, 65)
     rows, columns = random.integers(40, size=(50, 1)), random.integers(-30, 30, size=(9,))
     dy = random.random((50, 9, 65), "float32")
-    slots = [like(dy), like(rows), like(columns)]
     scatter = Scatter.of_places(shape, [rows.shape, columns.shape])
-    kernel = kernel_of([*slots, scatter_sum(slots[0], slots[1:], shape, scatter)], threads)
     expected = np.zeros(shape, np.float32)
     np.add.at(expected, (rows, columns), dy)
-    np.testing.assert_allclose(call(kernel, [dy, rows, columns])[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(scattered(dy, [rows, columns], shape, scatter, threads), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

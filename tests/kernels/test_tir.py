@@ -7,9 +7,8 @@ import re
 import numpy as np
 import pytest
 import tvm
-from compiled_kernels import TARGET, call, compiled, kernel_of
-from guarded_memory import GuardedMemory
-from tvm import s_tir, te, tirx
+from compiled_kernels import TARGET, GuardedMemory, call, compiled, kernel_of, placeholders
+from tvm import s_tir, te, tirx, topi
 from tvm.s_tir import Schedule
 
 from autotm.kernels import contractions, normalization, tir, windowed
@@ -52,35 +51,24 @@ def allocates(func: tirx.PrimFunc) -> bool:
 
 def chain(width):
     """exp(x) used by every element of its row: cannot be inlined cheaply, so it is kept in a buffer."""
-    x = te.placeholder((8, width), name="x")
+    (x,) = placeholders((8, width))
     kept = te.compute(x.shape, lambda i, j: te.exp(x[i, j]), name="kept")
     k = te.reduce_axis((0, width), "k")
     total = te.compute((8,), lambda i: te.sum(kept[i, k], axis=k), name="total")
     return [x, te.compute(x.shape, lambda i, j: kept[i, j] / total[i], name="share")]
 
 
-def as_written(tensors):
-    return te.create_prim_func(list(tensors))
-
-
-def test_the_inspection_sees_an_allocation():
-    assert allocates(as_written(chain(1000)))
-
-
 @pytest.mark.parametrize("width", [3, 31, 32, 1000])
 def test_large_buffers_become_parameters_and_small_ones_stay(width):
-    func, workspaces = hoist_workspaces(as_written(chain(width)))
+    function = te.create_prim_func(chain(width))
+    assert allocates(function) == (8 * width * 4 >= STACK_BYTES), "the inspection sees an allocation"
+    func, workspaces = hoist_workspaces(function)
     expected = [((8, width), "float32")] if 8 * width * 4 >= STACK_BYTES else []
     assert list(workspaces) == expected
     assert [tuple(int(e) for e in p.shape) for p in func.params[2:]] == [shape for shape, _ in expected]
     assert not allocates(func)
-
-
-def test_results_stay_the_same():
-    x = np.random.default_rng(0).random((8, 1000), "float32")
-    func, workspaces = hoist_workspaces(as_written(chain(1000)))
-    kernel = ScheduledKernel(func, workspaces, "chain", OpClass.ELEMENTWISE, 0)
-    (result,) = call(kernel, [x])
+    x = np.random.default_rng(0).random((8, width), "float32")
+    (result,) = call(ScheduledKernel(func, workspaces, "chain", OpClass.ELEMENTWISE, 0), [x])
     np.testing.assert_allclose(result, np.exp(x) / np.exp(x).sum(1, keepdims=True), rtol=1e-4)
 
 
@@ -124,21 +112,16 @@ def test_small_local_buffers_live_on_the_stack():
 
 
 def kernels():
-    x = te.placeholder((2, 9, 9, 96), name="x")
     geometry = ((3, 3), (2, 2), (0, 0, 0, 0))
-    y, dy = (te.placeholder((2, 4, 4, 96), name=name) for name in ("y", "dy"))
-    w = te.placeholder((3, 3, 96, 40), name="w")
-    h, v, n = (te.reduce_axis((0, extent)) for extent in (9, 9, 2))
+    x, y, dy, w = placeholders((2, 9, 9, 96), (2, 4, 4, 96), (2, 4, 4, 96), (3, 3, 96, 40))
     yield "max_pool2d", [x, windowed.max_pool2d(x, *geometry)]
     yield "max_pool2d_gradient", [x, y, dy, windowed.max_pool2d_gradient(x, y, dy, *geometry)]
     yield "avg_pool2d", [x, windowed.avg_pool2d(x, (3, 3), (1, 1), (1, 1, 1, 1))]
-    yield "sum", [x, te.compute((96,), lambda c: te.sum(x[n, h, v, c], axis=[n, h, v]), name="total")]
+    yield "sum", [x, topi.sum(x, (0, 1, 2))]
     yield "softmax_chain", chain(1000)
-    rows, dy_rows = (te.placeholder((20, 600), name=name) for name in ("rows", "dy_rows"))
-    width = te.placeholder((600,), name="width")
+    rows, dy_rows, width, heads = placeholders((20, 600), (20, 600), (600,), (2, 9, 3, 40))
     yield "softmax", [rows, normalization.softmax(rows)]
     yield "layer_norm_gradient", [rows, width, dy_rows, *normalization.layer_norm_gradient(rows, width, dy_rows, 1e-5)]
-    heads = te.placeholder((2, 9, 3, 40), name="heads")
     yield "batched_matmul", [heads, batched_matmul(heads, heads, "bihd,bjhd->bhij")]
     yield "conv2d", [x, w, contractions.conv2d(x, w, (1, 1), (1, 1, 1, 1))]
 
@@ -152,7 +135,7 @@ def test_no_kernel_allocates(name, tensors):
 
 
 def normalised(width):
-    x, *others = te.placeholder((2, 8, 8, width)), *(te.placeholder((width,)) for _ in range(4))
+    x, *others = placeholders((2, 8, 8, width), *[(width,)] * 4)
     return [x, *others, normalization.normalise(x, *others)]
 
 
@@ -206,10 +189,8 @@ def test_kernels_of_other_structure_keep_their_own_code():
 
 
 def test_contractions_keep_their_constants():
-    a, b = te.placeholder((64, 64)), te.placeholder((64, 64))
-    k = te.reduce_axis((0, 64))
-    product = te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
-    assert SHARED not in kernel_of([a, b, product]).func.attrs
+    a, b = placeholders((64, 64), (64, 64))
+    assert SHARED not in kernel_of([a, b, contractions.matmul(a, b)]).func.attrs
 
 
 def loops(module):

@@ -46,32 +46,33 @@ def each_other_pool(first):
     return pytest.mark.parametrize(("shape", "pool", "stride", "padding"), cases)
 
 
+def maxima(x, *geometry):
+    """The maximum of each window."""
+    y = np.empty(output_shape(x.shape, *geometry), "float32")
+    for i, j, inside in positions(x.shape, *geometry):
+        y[:, i, j] = np.max([x[:, h, w] for h, w in inside], axis=0)
+    return y
+
+
 @pytest.mark.parametrize(("shape", "pool", "stride", "padding"), POOLS)
 def test_max_pool(shape, pool, stride, padding):
     x = values(shape, 0)
-    expected = np.empty(output_shape(shape, pool, stride, padding), "float32")
-    for i, j, inside in positions(shape, pool, stride, padding):
-        expected[:, i, j] = np.max([x[:, h, w] for h, w in inside], axis=0)
     (argument,) = placeholders(shape)
     kernel = kernel_of([argument, windowed.max_pool2d(argument, pool, stride, padding)])
     assert kernel.op_class == OpClass.WINDOW
-    np.testing.assert_array_equal(call(kernel, [x])[0], expected)
+    np.testing.assert_array_equal(call(kernel, [x])[0], maxima(x, pool, stride, padding))
 
 
 @each_other_pool(0)
 def test_max_pool_gradient_goes_to_the_first_maximum(shape, pool, stride, padding):
     x = values(shape, 1)
-    pooled = output_shape(shape, pool, stride, padding)
-    dy = np.random.default_rng(2).random(pooled, "float32")
-    y = np.empty(pooled, "float32")
-    expected = np.zeros(shape)
+    y = maxima(x, pool, stride, padding)
+    dy, expected = np.random.default_rng(2).random(y.shape, "float32"), np.zeros(shape)
     for i, j, inside in positions(shape, pool, stride, padding):
-        window_values = np.array([x[:, h, w] for h, w in inside])
-        y[:, i, j] = window_values.max(axis=0)
-        first = window_values.argmax(axis=0)
+        first = np.argmax([x[:, h, w] for h, w in inside], axis=0)
         for place, (h, w) in enumerate(inside):
             expected[:, h, w] += np.where(first == place, dy[:, i, j], 0)
-    arguments = placeholders(shape, pooled, pooled)
+    arguments = placeholders(shape, y.shape, y.shape)
     kernel = kernel_of([*arguments, windowed.max_pool2d_gradient(*arguments, pool, stride, padding)])
     assert kernel.op_class == OpClass.WINDOW_GRADIENT
     np.testing.assert_allclose(call(kernel, [x, y, dy])[0], expected, rtol=1e-5, atol=1e-6)
@@ -101,13 +102,9 @@ def test_window_fuses_with_what_is_before_and_after():
     before = te.compute(shape, lambda *i: argument(*i) * 2.0, name="twice")
     pooled = windowed.max_pool2d(before, *geometry)
     after = te.compute(pooled.shape, lambda *i: pooled(*i) + 1.0, name="one_more")
-    x = values(shape, 5)
-    expected = np.empty(output_shape(shape, *geometry), "float32")
-    for i, j, inside in positions(shape, *geometry):
-        expected[:, i, j] = np.max([2 * x[:, h, w] for h, w in inside], axis=0) + 1
-    kernel = kernel_of([argument, after])
+    x, kernel = values(shape, 5), kernel_of([argument, after])
     assert kernel.workspaces == ()
-    np.testing.assert_array_equal(call(kernel, [x])[0], expected)
+    np.testing.assert_array_equal(call(kernel, [x])[0], maxima(2 * x, *geometry) + 1)
 
 
 @pytest.mark.parametrize("axis", [(4, 3, 2, 3, 0), (2, 3, 1, 0, 0)])
@@ -141,15 +138,10 @@ def random_groups(count: int) -> list[tuple[Window, int]]:
     return cases
 
 
-def one_group(window: Window, groups: int) -> Window:
-    return dataclasses.replace(
-        window, x=(*window.x[:3], window.x[3] // groups), w=(*window.w[:3], window.w[3] // groups)
-    )
-
-
 def expected(window: Window, groups: int, x: np.ndarray, w: np.ndarray, dy: np.ndarray) -> list[np.ndarray]:
     """Result and both gradients, group by group."""
-    own = one_group(window, groups)
+    shapes = {"x": (*window.x[:3], window.x[3] // groups), "w": (*window.w[:3], window.w[3] // groups)}
+    own = dataclasses.replace(window, **shapes)
     parts = zip(*(np.split(array, groups, -1) for array in (x, w, dy)), strict=True)
     results = [(own.forward(a, b), own.data_gradient(d, b), own.weight_gradient(a, d)) for a, b, d in parts]
     return [np.concatenate(pieces, -1) for pieces in zip(*results, strict=True)]
@@ -160,7 +152,7 @@ def errors(
 ) -> list[float]:
     """Of the three passes, relative to their largest value."""
     x, w, dy = random_array(window.x, 1), random_array(window.w, 2), random_array(window.y, 3)
-    tx, tw, td = (te.placeholder(array.shape, name=name) for name, array in (("x", x), ("w", w), ("dy", dy)))
+    tx, tw, td = placeholders(window.x, window.w, window.y)
     geometry = (window.stride, window.padding, *([groups] if form == "conv2d" else []))
     forward, data, weights = FORMS[form]
     graphs = [
@@ -208,11 +200,11 @@ def test_depthwise_with_windows_in_the_padding_alone_is_grouped() -> None:
 
 def test_names_classes_and_operations() -> None:
     window, groups = GROUPED[0]
-    x, w = te.placeholder(window.x), te.placeholder(window.w)
+    x, w = placeholders(window.x, window.w)
     kernel = kernel_of([x, w, contractions.conv2d(x, w, window.stride, window.padding, groups)])
     assert (kernel.op, kernel.op_class) == ("conv2d", OpClass.CONV_FORWARD)
     assert kernel.flops == 2 * np.prod(window.y) * 9 * 4
-    x, w = te.placeholder(DEPTHWISE[0].x), te.placeholder(DEPTHWISE[0].w)
+    x, w = placeholders(DEPTHWISE[0].x, DEPTHWISE[0].w)
     kernel = kernel_of([x, w, windowed.depthwise_conv2d(x, w, (1, 1), (1, 1, 1, 1))])
     assert (kernel.op, kernel.op_class) == ("depthwise_conv2d", OpClass.WINDOW)
 
@@ -222,7 +214,7 @@ def test_bias_and_relu_are_fused(form: str) -> None:
     window, groups = GROUPED[1] if form == "conv2d" else (DEPTHWISE[1], DEPTHWISE[1].x[3])
     x, w, b = random_array(window.x, 1), random_array(window.w, 2), random_array(window.w[-1:], 3)
     geometry = (window.stride, window.padding, *([groups] if form == "conv2d" else []))
-    tx, tw, tb = (te.placeholder(array.shape, name=name) for name, array in (("x", x), ("w", w), ("b", b)))
+    tx, tw, tb = placeholders(window.x, window.w, window.w[-1:])
     y = FORMS[form][0](tx, tw, *geometry)
     active = te.compute(y.shape, lambda *i: tirx.max(y(*i) + tb(i[-1]), tirx.const(0.0, "float32")), name="relu")
     whole = expected(window, groups, x, w, np.zeros(window.y, "float32"))[0]

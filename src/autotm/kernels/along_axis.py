@@ -14,12 +14,10 @@ from autotm.kernels.target import PARALLEL_BYTES
 # Concatenation along one axis. Slices need no kernel here: Relax's own fuse with the elementwise work around them.
 #
 # Images are NHWC, so a concatenation along the channels puts the parts side by side in every pixel: no part is
-# contiguous in the result, and none can be written there by a kernel that writes contiguous tensors. (In NCHW a part
-# of one image is contiguous, of a batch it is not either.) DenseNet concatenates so before each of its layers. A view
-# into one buffer for a whole dense block would spare the copies, but then the block's features would be one tensor,
-# to be placed, moved and freed as a whole, which is what a study of placement must not fix; and every reader would
-# stride over channels that it does not use. What a concatenation copies it therefore copies once, unfused, at the
-# memory's speed.
+# contiguous in the result, and none can be written there by a kernel that writes contiguous tensors. A view into one
+# buffer for a whole dense block of DenseNet would spare the copies, but then the block's features would be one tensor,
+# to be placed, moved and freed as a whole, and every reader would stride over channels that it does not use. So a
+# concatenation copies once, unfused, at the memory's speed.
 
 _MANY_ROWS = 64  # Indices before the axis from which threads share these.
 

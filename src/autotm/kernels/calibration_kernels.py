@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from tvm import te, tirx
 from autotm.kernels import along_axis, contractions, normalization, tir, windowed
 from autotm.kernels.compiler import build_library
 from autotm.kernels.compute_rates import MULTIPLY_ADDS, CalibrationKernel, CalibrationKernels
-from autotm.kernels.library import aligned_empty
-from autotm.kernels.passes import machine_code
 from autotm.kernels.schedules.dispatch import schedule
 from autotm.kernels.target import target_info
 from autotm.model.graph import OpClass
@@ -23,14 +20,6 @@ from autotm.model.graph import OpClass
 # How fast the cores multiply and add at best: a loop that touches registers only.
 
 _STEPS = 2_000_000  # Some 10 ms: long against starting the threads.
-
-
-def register_loop(target: tvm.target.Target, threads: int) -> tuple[Callable[[], object], int]:
-    """The compiled loop on memory of its own, and its floating-point operations."""
-    function, flops = multiply_add_loop(target, threads)
-    (result,) = function.params
-    argument = tvm.runtime.from_dlpack(aligned_empty([int(extent) for extent in result.shape], "float32"))
-    return partial(machine_code({"main": function}, target)["main"], argument), flops
 
 
 def multiply_add_loop(target: tvm.target.Target, threads: int) -> tuple[tirx.PrimFunc, int]:

@@ -58,8 +58,8 @@ def steps():
 @pytest.fixture(scope="module", params=[pytest.param("tf32", marks=pytest.mark.slow), "bf16"])
 def rounded(request):
     """The step with factors rounded, and what they are rounded to."""
-    name = "mnist"
-    return cuda_step(zoo.build(name, NETWORKS[name]), "test", DEVICES["h100"], "all", request.param), request.param
+    network = zoo.build("mnist", NETWORKS["mnist"])
+    return cuda_step(network, "test", DEVICES["h100"], "all", request.param), request.param
 
 
 @pytest.fixture(scope="module")
@@ -78,34 +78,27 @@ def test_what_ptxas_says_is_read():
 def test_every_kernel_has_a_schedule_and_launches_are_what_the_graph_calls(steps):
     for step in steps.values():
         scheduled(step)
+    convolutions = [kernel for kernel in steps["mnist"].graph.kernels if kernel.op.startswith("conv2d")]
+    assert convolutions
+    assert all(len(kernel.alternatives) > 1 for kernel in convolutions), "there is a choice"
 
 
 def scheduled(step):
     assert all(kernel.kind != ScheduleKind.AS_WRITTEN for kernel in step.kernels.values())
     for kernel in step.graph.kernels:
-        for function, spaces in [
-            (kernel.function, kernel.workspaces),
-            *((other.function, other.workspaces) for other in kernel.alternatives),
-        ]:
-            made = step.kernels[function]
-            assert [(tuple(s.shape), s.dtype) for s in spaces] == list(made.workspaces)
-            operands = len(kernel.inputs) + len(kernel.outputs) + len(spaces)
+        for called in (kernel, *kernel.alternatives):
+            made = step.kernels[called.function]
+            assert [(tuple(space.shape), space.dtype) for space in called.workspaces] == list(made.workspaces)
+            operands = len(kernel.inputs) + len(kernel.outputs) + len(called.workspaces)
             assert len(made.operands) == operands
             assert all(max(launch.arguments) < operands for launch in made.launches)
 
 
-def test_convolutions_have_a_choice(steps):
-    kernels = [kernel for kernel in steps["mnist"].graph.kernels if kernel.op.startswith("conv2d")]
-    assert kernels
-    assert all(len(kernel.alternatives) > 1 for kernel in kernels)
-
-
 def test_same_code_every_time(steps):
-    again = lowered({"mnist": NETWORKS["mnist"]})["mnist"]
-    assert again.graph == steps["mnist"].graph
-    assert {name: one.identity for name, one in again.kernels.items()} == {
-        name: one.identity for name, one in steps["mnist"].kernels.items()
-    }
+    again, before = lowered({"mnist": NETWORKS["mnist"]})["mnist"], steps["mnist"]
+    assert again.graph == before.graph
+    identities = [{name: one.identity for name, one in step.kernels.items()} for step in (again, before)]
+    assert identities[0] == identities[1]
 
 
 def within_limits(kernels, made, spilled=MOST_SPILLED_BYTES):

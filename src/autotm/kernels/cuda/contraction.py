@@ -208,11 +208,8 @@ def _unfolded(problem: Problem, product: Product, device: CudaDevice) -> Stages:
     rows, steps, left = product.rows, product.steps, product.left
     matrix = device_memory((product.groups, rows * steps), "float32", "unfolded")
 
-    def position(group: Index, m: Index, k: Index) -> Index:
-        return group * rows * steps + (m * steps + k if left.along_k else k * rows + m)
-
     def place(group: Index, m: Index, k: Index) -> tuple[Index, Conditions]:
-        return position(group, m, k), []
+        return group * rows * steps + (m * steps + k if left.along_k else k * rows + m), []
 
     def lay(index: tirx.Expr) -> tirx.Stmt:
         group, first, second = tir.unravel(index, [product.groups, *((rows, steps) if left.along_k else (steps, rows))])

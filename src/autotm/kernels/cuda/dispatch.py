@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -233,40 +234,25 @@ def _scheduled(
 
 
 def _general(sch: Schedule, device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
+    """One launch if the function works row by row, else some for each group of blocks; and the workspaces."""
     inline_intermediates(sch)
     surround_scalars(sch)
-    blocks = [read_loops(sch, block) for block in top_blocks(sch)]
-    if not blocks or None in blocks:
-        return _mixed(sch, device)
-    intermediates = _intermediates(sch)
-    if (in_rows := rows_of(blocks, intermediates, device)) is not None:
+    own = top_blocks(sch) or [sch.get_sblock(sch.mod["main"].body.block.name_hint)]
+    blocks = [read_loops(sch, block) for block in own]
+    intermediates = list(sch.mod["main"].body.block.alloc_buffers)
+    if None in blocks:  # Some are written out.
+        parts = [
+            (copies(sch.get(block).body), []) if loops is None else _of_group([loops], device)
+            for block, loops in zip(own, blocks, strict=True)
+        ]
+    elif (in_rows := rows_of(blocks, intermediates, device)) is not None:
         stage, workspaces = in_rows
         return [stage], workspaces
-    stages, partial = _in_order(blocks, device)
+    else:
+        parts = [_of_group(group, device) for group in groups_of(blocks)]
+    stages, partial = (list(itertools.chain.from_iterable(each)) for each in zip(*parts, strict=True))
     return stages, [*intermediates, *partial]
 
 
-def _in_order(blocks: list[Loops], device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
-    """A launch, or several, for each group of blocks; and the workspaces of long sums."""
-    groups = groups_of(blocks)
-    parts = [reduction(group[0], device) if group[0].nest.reduction else ([elementwise(group)], []) for group in groups]
-    return [stage for stages, _ in parts for stage in stages], [space for _, spaces in parts for space in spaces]
-
-
-def _mixed(sch: Schedule, device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
-    """Blocks of which some are written out."""
-    stages: list[Stage] = []
-    workspaces = _intermediates(sch)
-    for block in top_blocks(sch) or [sch.get_sblock(sch.mod["main"].body.block.name_hint)]:
-        loops = read_loops(sch, block)
-        if loops is None:
-            stages += copies(sch.get(block).body)
-            continue
-        own, partial = _in_order([loops], device)
-        stages += own
-        workspaces += partial
-    return stages, workspaces
-
-
-def _intermediates(sch: Schedule) -> list[tirx.Buffer]:
-    return list(sch.mod["main"].body.block.alloc_buffers)
+def _of_group(group: list[Loops], device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
+    return reduction(group[0], device) if group[0].nest.reduction else ([elementwise(group)], [])

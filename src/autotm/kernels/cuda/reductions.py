@@ -263,9 +263,8 @@ def rows_of(
 
     Long rows must be enough to fill the device.
     """
-    if len(blocks) == 1 or not any(block.nest.reduction for block in blocks):
-        return None
-    if any(block.nest.reduction and reducer_of(block) is None for block in blocks):
+    reduced = [block for block in blocks if block.nest.reduction]
+    if len(blocks) == 1 or not reduced or None in map(reducer_of, reduced):
         return None
     most = min(len(block.nest.spatial) for block in blocks)
     for axes in range(most, 0, -1):
@@ -299,16 +298,14 @@ def _placed(
 ) -> tuple[dict[tirx.Buffer, tirx.Buffer], list[tirx.Buffer]]:
     """Return, by intermediate, the shared memory that holds a row of it; and the intermediates without room there."""
     inner: dict[tirx.Buffer, tirx.Buffer] = {}
-    outside, taken = [], 0
+    taken = 0
     for buffer in sorted(intermediates, key=tir.elements):
-        size = math.prod(tir.extents(buffer)[axes:])
+        size, dtype = math.prod(tir.extents(buffer)[axes:]), str(buffer.dtype)
         width = size * int(buffer.dtype.itemsize)
-        if str(buffer.dtype) not in _SHARED_DTYPES or taken + width > _MOST_SHARED_BYTES:
-            outside.append(buffer)
-            continue
-        taken += width
-        inner[buffer] = shared(size, str(buffer.dtype), f"row{len(inner)}")
-    return inner, [buffer for buffer in intermediates if buffer in outside]
+        if dtype in _SHARED_DTYPES and taken + width <= _MOST_SHARED_BYTES:
+            taken += width
+            inner[buffer] = shared(size, dtype, f"row{len(inner)}")
+    return inner, [buffer for buffer in intermediates if buffer not in inner]
 
 
 @dataclass(frozen=True)

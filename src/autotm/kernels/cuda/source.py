@@ -56,11 +56,7 @@ class Facts:
     """A kernel without its code.
 
     Attributes:
-        op: name of the main block.
-        op_class: what the kernel does to memory.
-        flops: floating-point operations of one call; of a contraction, those of its products and sums only.
-        others: names of implementations that would be other code.
-        kind: where its schedule comes from.
+        op, op_class, flops, others, kind: as in `ScheduledKernel`.
         products: what the factors of its products are rounded to; `float32`: to nothing.
     """
 

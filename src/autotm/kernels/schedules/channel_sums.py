@@ -133,9 +133,8 @@ def schedule_statistics(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, info
 
     def rough_mean(c: Index, lanes: int) -> tirx.Stmt:
         count = min(rows, _ROUGH_ROWS)
-        total = tir.zeros(lanes)
-        for sample in range(count):
-            total = total + tir.load(x, sample * rows // count * channels + c, lanes)
+        samples = (tir.load(x, sample * rows // count * channels + c, lanes) for sample in range(count))
+        total = sum(samples, tir.zeros(lanes))
         return tir.store(mean, c, total * tir.constant(1 / count, lanes), lanes)
 
     def terms(row: Index, c: Index, lanes: int) -> list[tirx.Expr]:

@@ -253,10 +253,9 @@ def _fuse(schedule: Schedule, loops: list[LoopRV]) -> LoopRV:
 def _chunks(extent: int, machine: Parallelism) -> int:
     """Equal parts to cut a contiguous axis into: a divisor that leaves whole vectors if there is one."""
     wanted = max(machine.threads, extent // _CHUNK_ELEMENTS)
-    for count in range(wanted, 0, -1):
-        if extent % (count * machine.lanes) == 0 and count >= machine.threads:
-            return count
-    return next((count for count in range(wanted, 0, -1) if extent % count == 0), 1)
+    dividing = [count for count in range(wanted, 0, -1) if extent % count == 0]
+    whole = (count for count in dividing if count >= machine.threads and extent % (count * machine.lanes) == 0)
+    return next(whole, dividing[0])
 
 
 def _vectorise(schedule: Schedule, loop: LoopRV, extent: int, machine: Parallelism) -> None:

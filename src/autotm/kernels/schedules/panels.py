@@ -20,13 +20,7 @@ from autotm.kernels.tir import Index
 
 @dataclass(frozen=True)
 class RowMajor:
-    """A matrix in place; its panels are copies.
-
-    Attributes:
-        buffer: of the matrix.
-        steps, features: its rows and columns.
-        cycles: estimated, for one vector of a panel.
-    """
+    """A (steps, features) matrix in place; its panels are copies. `cycles` are estimated, for one vector of a panel."""
 
     buffer: tirx.Buffer
     steps: int

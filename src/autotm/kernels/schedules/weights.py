@@ -130,10 +130,8 @@ class _BlockedEmitter:
             def element(feature: Index) -> tirx.Stmt:
                 def total() -> tirx.Expr:
                     at = index * weights.features + feature
-                    value = tir.load(partial, at)
-                    for share in range(1, shares):
-                        value = value + tir.load(partial, at + share * weights.size)
-                    return value
+                    others = (tir.load(partial, at + share * weights.size) for share in range(1, shares))
+                    return sum(others, tir.load(partial, at))
 
                 place = weights.coordinates(index // weights.run, index % weights.run, feature)
                 return self.problem.finish(place, total)

@@ -210,7 +210,7 @@ _FAR_LARGER = 3  # Times the second-level cache.
 
 def winograd_pays(problem: Problem) -> bool:
     """Whether the contraction can be computed so, and is large enough to gain by it."""
-    if problem.kind not in {"conv2d", "conv2d_data_gradient"} or problem.groups > 1 or problem.stride != (1, 1):
+    if problem.groups > 1 or problem.stride != (1, 1):
         return False
     rows, columns, *channels = tir.extents(problem.right)
     if (rows, columns) != (WINDOW, WINDOW) or min(channels) < LEAST_CHANNELS or max(channels) > CHAIN_STEPS:
@@ -391,7 +391,7 @@ _TILE_VECTORS = 3  # Of features in a register tile.
 
 def winograd_weights_pay(problem: Problem) -> bool:
     """Whether the gradient can be computed so, and is large enough to gain by it."""
-    if problem.kind != "conv2d_weight_gradient" or problem.groups > 1 or problem.stride != (1, 1):
+    if problem.groups > 1 or problem.stride != (1, 1):
         return False
     rows, columns, *channels = problem.shape
     if (rows, columns) != (WINDOW, WINDOW) or min(channels) < LEAST_CHANNELS:
