@@ -15,44 +15,17 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PARTS = ("src", "config", "examples", "Snakefile", "rules", "workflow", "profiles", "envs", "pyproject.toml")
 BLOCK = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-HUNK_MARK = "@@\n"
 
 
 def applied(before: str, diff: str) -> str:
     """A text after a change; each hunk must fit at exactly one place."""
-    for hunk in diff.split(HUNK_MARK):
+    for hunk in diff.split("@@\n"):
         lines = hunk.splitlines(keepends=True)
         old = "".join(line[1:] for line in lines if line[0] in " -")
         new = "".join(line[1:] for line in lines if line[0] in " +")
         assert before.count(old) == 1, f"fits {before.count(old)} times:\n{old}"
         before = before.replace(old, new)
     return before
-
-
-@pytest.fixture(scope="module")
-def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with everything that the page adds."""
-    folder = tmp_path_factory.mktemp("extended")
-    for part in PARTS:
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-        copy(ROOT / part, folder / part)
-    blocks = BLOCK.findall((ROOT / "docs" / "extending.md").read_text(encoding="utf-8"))
-    for language, name, text in blocks:
-        path = folder / name
-        assert path.exists() == (language == "diff"), f"{name}: new files are shown whole, changes as a diff"
-        path.write_text(applied(path.read_text("utf-8"), text) if language == "diff" else text, encoding="utf-8")
-    return folder
-
-
-def run(folder: Path, *command: str) -> None:
-    """A command with the extended project in place of this one."""
-    paths = os.pathsep.join(map(str, (folder / "src", ROOT / "tests" / "helpers")))
-    environment = os.environ | {"PYTHONPATH": paths, "XDG_CACHE_HOME": str(folder / "cache")}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-        timeout=250,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
 
 
 PROGRAMS = {
@@ -151,19 +124,32 @@ Path("failures.json").write_text(json.dumps(failures))
 
 
 @pytest.fixture(scope="module")
-def failures(extended: Path) -> dict[str, str]:
-    """What went wrong in which program; they run in one process, since most of the time they import."""
-    (extended / "programs.json").write_text(json.dumps(PROGRAMS), encoding="utf-8")
-    run(extended, sys.executable, "-c", IN_TURN)
-    found: dict[str, str] = json.loads((extended / "failures.json").read_text(encoding="utf-8"))
-    return found
+def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What went wrong in which program, in the project with everything that the page adds in place of this one.
+
+    All run in one process, since most of the time they import.
+    """
+    folder = tmp_path_factory.mktemp("extended")
+    for part in PARTS:
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+        copy(ROOT / part, folder / part)
+    blocks = BLOCK.findall((ROOT / "docs" / "extending.md").read_text(encoding="utf-8"))
+    for language, name, text in blocks:
+        path = folder / name
+        assert path.exists() == (language == "diff"), f"{name}: new files are shown whole, changes as a diff"
+        path.write_text(applied(path.read_text("utf-8"), text) if language == "diff" else text, encoding="utf-8")
+    (folder / "programs.json").write_text(json.dumps(PROGRAMS), encoding="utf-8")
+    paths = os.pathsep.join(map(str, (folder / "src", ROOT / "tests" / "helpers")))
+    environment = os.environ | {"PYTHONPATH": paths, "XDG_CACHE_HOME": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_TURN], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, check=False, timeout=250,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    failed: dict[str, str] = json.loads((folder / "failures.json").read_text(encoding="utf-8"))
+    return failed
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_example_does_what_the_page_says(failures: dict[str, str], name: str) -> None:
     assert name not in failures, failures[name]
-
-
-def test_the_examples_are_written_as_the_rest(extended: Path) -> None:
-    run(extended, sys.executable, "-m", "ruff", "check", "--quiet", "src", "examples")
-    run(extended, sys.executable, "-m", "ruff", "format", "--quiet", "--check", "src", "examples")

@@ -8,13 +8,14 @@ from dataclasses import fields, replace
 from itertools import accumulate, combinations, pairwise
 
 import pytest
+from checked_plans import solved
 from exhaustive import exact_optimum_us, optimum_us, overlapped_optimum_us, windows
 from faults import refused
 from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, exact_case, random_case, training_step_case, with_engines
 
-from autotm.check.bound import Engines, _late, certified_bound_us
+from autotm.check.bound import Engines, _late, proven_bound_us
 from autotm.check.fault import Fault
 from autotm.check.plan import check_plan
 from autotm.model.graph import Tier
@@ -32,18 +33,17 @@ def case() -> Case:
 @pytest.fixture(scope="module")
 def plan(case: Case) -> Plan:
     options = SolveOptions(gap=0.2, time_limit_s=200.0)
-    found = solve(case.graph, case.profile, case.links, "asynchronous", Limit(4, 1), options)
-    check_plan(case.graph, case.profile, case.links, found)
-    assert sum(move.is_asynchronous for move in found.moves) > 2
-    assert found.certificate is not None
-    assert found.certificate.out.starts or found.certificate.back.starts
-    return found
+    plan = solved(case, "asynchronous", Limit(4, 1), options)
+    assert sum(move.is_asynchronous for move in plan.moves) > 2
+    assert plan.certificate is not None
+    assert plan.certificate.out.starts or plan.certificate.back.starts
+    return plan
 
 
 @given(seed=st.integers(0, 2**31 - 1))
 def test_windows_are_those_of_the_definition(seed: int) -> None:
     case = with_engines(random_case(seed, kernels=12), 1.0 + seed % 3)
-    engines, found = Engines.of(case.graph, case.profile, case.links), 0
+    engines, found = Engines.of(*case), 0
     for tensor in case.graph.movable:
         for before, after in pairwise(tensor.users):
             for tier in Tier:
@@ -55,7 +55,7 @@ def test_windows_are_those_of_the_definition(seed: int) -> None:
 
 def test_a_move_beside_other_kernels_than_a_windows_is_found(case: Case, plan: Plan) -> None:
     """Every asynchronous move of the plan, beside every span of its gap that is none of its windows."""
-    engines, tried = Engines.of(case.graph, case.profile, case.links), 0
+    engines, tried = Engines.of(*case), 0
     for move in (move for move in plan.moves if move.is_asynchronous):
         tensor = case.graph.by_name[move.tensor]
         first = max(user for user in tensor.users if user < move.start) + 1
@@ -80,6 +80,13 @@ def higher_bound(plan: Plan) -> Plan:
     return replace(plan, bound_us=plan.bound_us + 1e-3 * plan.objective_us, status=Status.ABOVE_GAP)
 
 
+def dearer(plan: Plan) -> Plan:
+    """Every byte costs ten times as much, which proves less."""
+    assert plan.certificate is not None
+    fast = plan.certificate.fast
+    return certificate(plan, fast=replace(fast, prices_us=tuple(10 * price_us for price_us in fast.prices_us)))
+
+
 DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
     (lambda plan: replace(plan, optimizer="synchronous"), Fault.MOVES_FORBIDDEN),
     (lambda plan: replace(plan, objective_us=plan.objective_us * 1.001), Fault.OBJECTIVE),
@@ -89,6 +96,7 @@ DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
     (lambda plan: certificate(plan, out=SpanPrices((1,), (1,), (1.0,))), Fault.CERTIFICATE),
     (lambda plan: certificate(plan, out=SpanPrices((0,), (10**6,), (1.0,))), Fault.CERTIFICATE),
     (higher_bound, Fault.BOUND),
+    (dearer, Fault.BOUND),
     (lambda plan: certificate(plan, back=SpanPrices((0,), (1,), (1.0,))), Fault.BOUND),
 ]
 
@@ -96,12 +104,12 @@ DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
 @pytest.mark.parametrize(("break_it", "fault"), DEFECTS)
 def test_each_defect_is_named(case: Case, plan: Plan, break_it: Callable[[Plan], Plan], fault: Fault) -> None:
     with refused(fault):
-        check_plan(case.graph, case.profile, case.links, break_it(plan))
+        check_plan(*case, break_it(plan))
 
 
 def test_engines_with_more_to_do_than_they_can_are_found(case: Case) -> None:
     """Every tensor that could leave in its shortest window does so: some span is asked for more time than it has."""
-    engines = Engines.of(case.graph, case.profile, case.links)
+    engines = Engines.of(*case)
     moves, jobs = [], []
     for tensor in case.graph.movable:
         for before, after in pairwise(tensor.users):
@@ -140,16 +148,9 @@ def test_engines_keep_up_exactly_where_no_span_is_asked_for_too_much(seed: int) 
 
 def test_engines_that_nobody_uses_have_no_price() -> None:
     case = random_case(3)
-    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(1, 1))
+    plan = solve(*case, "synchronous", Limit(1, 1))
     with refused(Fault.CERTIFICATE):
-        check_plan(case.graph, case.profile, case.links, certificate(plan, out=SpanPrices((0,), (1,), (0.0,))))
-
-
-def certified_us(case: Case, plan: Plan, certificate: Certificate) -> float:
-    engines = Engines.of(case.graph, case.profile, case.links) if plan.optimizer == "asynchronous" else None
-    with_it = replace(plan, certificate=certificate)
-    moves = plan.optimizer != "static"
-    return certified_bound_us(case.graph, case.profile, case.links, with_it, moves, engines, {}, False)
+        check_plan(*case, certificate(plan, out=SpanPrices((0,), (1,), (0.0,))))
 
 
 def random_certificate(case: Case, plan: Plan, draw: random.Random) -> Certificate:
@@ -179,7 +180,7 @@ def random_spans(kernels: int, draw: random.Random) -> SpanPrices:
 @given(seed=st.integers(0, 2**31 - 1), optimizer=st.sampled_from(["static", "synchronous", "asynchronous"]))
 def test_whatever_the_prices_the_bound_holds(seed: int, optimizer: str) -> None:
     case, draw = with_engines(random_case(seed, kernels=5), 1.0), random.Random(seed)
-    plan = solve(case.graph, case.profile, case.links, optimizer, Limit(2, 1), SolveOptions(gap=0.5))
+    plan = solve(*case, optimizer, Limit(2, 1), SolveOptions(gap=0.5))
     if optimizer == "asynchronous":
         optimum, _ = overlapped_optimum_us(case, plan.dram_limit_bytes)
     else:
@@ -191,7 +192,7 @@ def test_whatever_the_prices_the_bound_holds(seed: int, optimizer: str) -> None:
 def test_so_it_does_with_tables_and_implementations(seed: int, optimizer: str) -> None:
     case, draw = exact_case(seed, kernels=3), random.Random(seed)
     options = SolveOptions(gap=0.5, additive_tolerance=0.0)
-    plan = solve(case.graph, case.profile, case.links, optimizer, Limit(2, 1), options)
+    plan = solve(*case, optimizer, Limit(2, 1), options)
     optimum = exact_optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
     assert highest_bound_us(case, plan, draw) <= optimum * (1 + 1e-9)
 
@@ -203,39 +204,11 @@ def highest_bound_us(case: Case, plan: Plan, draw: random.Random) -> float:
     for _ in range(25):
         drawn = random_certificate(case, plan, draw)
         kept = {field.name: getattr(plan.certificate, field.name) for field in fields(drawn) if draw.random() < 0.5}
-        bounds_us.append(certified_us(case, plan, replace(drawn, **kept)))
+        bounds_us.append(proven_bound_us(*case, replace(plan, certificate=replace(drawn, **kept))))
     return max(bounds_us)
 
 
-@pytest.fixture(scope="module")
-def small() -> Case:
-    return random_case(23, kernels=12)
-
-
-@pytest.fixture(scope="module")
-def small_plan(small: Case) -> Plan:
-    plan = solve(small.graph, small.profile, small.links, "synchronous", Limit(2, 1), SolveOptions(gap=0.0))
-    check_plan(small.graph, small.profile, small.links, plan)
-    return plan
-
-
-def test_prices_that_prove_less_are_refused(small: Case, small_plan: Plan) -> None:
-    """Every byte costs ten times as much."""
-    assert small_plan.certificate is not None
-    fast = small_plan.certificate.fast
-    raised = replace(fast, prices_us=tuple(10 * price_us for price_us in fast.prices_us))
-    with refused(Fault.BOUND):
-        check_plan(
-            small.graph,
-            small.profile,
-            small.links,
-            replace(small_plan, certificate=replace(small_plan.certificate, fast=raised)),
-        )
-
-
-def test_what_leaves_no_plan_at_all_proves_nothing(small: Case, small_plan: Plan) -> None:
+def test_what_leaves_no_plan_at_all_proves_nothing(case: Case, plan: Plan) -> None:
     """Where kernels need fast operands and the limit has no room."""
     with refused(Fault.CERTIFICATE):
-        certified_bound_us(
-            small.graph, small.profile, small.links, replace(small_plan, dram_limit_bytes=0), True, None, {}, True
-        )
+        proven_bound_us(*case, replace(plan, dram_limit_bytes=0), fast_operands_only=True)

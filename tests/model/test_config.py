@@ -34,18 +34,6 @@ from autotm.model.training import Adam, AdamW, Sgd, Training
         ("0.15 x", "17to3", 255),
         ("1x", "0to1", 1700),
         ("0x", "1to0", 0),
-    ],
-)
-def test_a_limit_is_read(text: str | float, slug: str, of_1700: int) -> None:
-    limit = Limit.parse(text)
-    assert limit.slug == slug
-    assert limit.fast_bytes(1700) == of_1700
-    assert Limit.parse(slug) == limit
-
-
-@pytest.mark.parametrize(
-    ("text", "slug", "left"),
-    [
         ("11GB-1GB-io", "10000MB-io", 9_999_999_000),
         ("11 GB - 0.8 GB - io", "10200MB-io", 10_199_999_000),
         ("11GB-1GB", "10000MB", 10_000_000_000),
@@ -53,11 +41,11 @@ def test_a_limit_is_read(text: str | float, slug: str, of_1700: int) -> None:
         ("1kB-io", "1000B-io", 0),
     ],
 )
-def test_a_memory_less_what_others_take(text: str, slug: str, left: int) -> None:
+def test_a_limit_is_read(text: str | float, slug: str, of_1700: int) -> None:
     limit = Limit.parse(text)
     assert limit.slug == slug
+    assert limit.fast_bytes(1700, io_bytes=1000) == of_1700
     assert Limit.parse(slug) == limit
-    assert limit.fast_bytes(1700, io_bytes=1000) == left
 
 
 def test_arguments_that_do_not_fit_are_named() -> None:
@@ -77,9 +65,6 @@ def test_what_is_no_limit_is_named(text: str | float) -> None:
         Limit.parse(text)
 
 
-SCALES = Path(__file__).parents[2] / "config" / "scales"
-
-
 def test_a_scale_shortens_what_the_study_says_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "short.yaml"
     file.write_text("description: x\nnetworks: {mlp: {batch: 2}}\nmeasuring: 0.25\nmemory_mb: 1\nminutes: 1\n", "utf-8")
@@ -88,6 +73,7 @@ def test_a_scale_shortens_what_the_study_says_and_nothing_else(tmp_path: Path) -
     assert scale.of_run(run) == RunConfig(min_seconds=2.0, patience_s=1.0)
     assert scale.of_profile(profile) == ProfileConfig(step_s=3.0, kernel_s=0.1, patience_s=0.5)
     assert (run.min_seconds, profile.step_s, profile.kernel_s) == (8.0, 12.0, 0.4)
+    assert scale_named(tmp_path, "short-batch-4").measuring == 0.25
 
 
 @pytest.mark.parametrize("share", ["0", "1.5", "much"])
@@ -96,13 +82,6 @@ def test_a_share_that_is_none_is_refused(tmp_path: Path, share: str) -> None:
     file.write_text(f"description: x\nnetworks: {{}}\nmeasuring: {share}\nmemory_mb: 1\nminutes: 1\n", "utf-8")
     with pytest.raises(BadInputError, match="measuring"):
         load_scale(file)
-
-
-def test_the_scales_at_hand_measure_as_the_study_says_but_for_the_tiny_one() -> None:
-    shares = {file.stem: load_scale(file).measuring for file in SCALES.glob("*.yaml")}
-    assert shares.pop("tiny") < 1
-    assert set(shares.values()) == {1.0}
-    assert scale_named(SCALES, "tiny-batch-4").measuring == load_scale(SCALES / "tiny.yaml").measuring
 
 
 @pytest.mark.parametrize(
@@ -115,11 +94,7 @@ def test_the_scales_at_hand_measure_as_the_study_says_but_for_the_tiny_one() -> 
         (Sgd, {"learning_rate": 0.1, "weight_decay": -1}, "Sgd: weight_decay: -1"),
         (Sgd, {"learning_rate": 0.1, "nesterov": True}, "needs momentum above 0 and dampening 0"),
         (Adam, {"learning_rate": 0.1, "eps": -1}, "Adam: eps: -1"),
-        (
-            Adam,
-            {"learning_rate": 0.1, "betas": (0.9, 1.0)},
-            r"Adam: betas: \(0.9, 1.0\) are not two numbers in \[0, 1\)",
-        ),
+        (Adam, {"learning_rate": 0.1, "betas": (0.9, 1.0)}, r"Adam: betas: \(0.9, 1.0\) are not two numbers in"),
         (AdamW, {"learning_rate": 0.1, "weight_decay": math.inf}, "AdamW: weight_decay: inf"),
         (Training, {"rule": Sgd(0.1), "clip_norm": 0.0}, "Training: clip_norm: 0.0 is not a positive number"),
     ],
@@ -127,15 +102,3 @@ def test_the_scales_at_hand_measure_as_the_study_says_but_for_the_tiny_one() -> 
 def test_out_of_range(rule: type, fields: dict[str, object], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         rule(**fields)
-
-
-def test_a_parameter_has_its_own_rule_or_the_common_one() -> None:
-    training = Training(AdamW(1e-3), {"bias": AdamW(1e-3, weight_decay=0)})
-    assert training.rule_of("weight") == training.rule
-    assert training.rule_of("bias").weight_decay == 0
-
-
-def test_plain_is_without_momentum_and_decay() -> None:
-    assert Sgd(0.1).is_plain
-    assert not Sgd(0.1, momentum=0.9).is_plain
-    assert not Sgd(0.1, weight_decay=0.1).is_plain

@@ -28,16 +28,6 @@ from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 from autotm.stages.exchange import import_results_stage
 
-COMMANDS = {
-    "links": "`autotm calibrate` or ",
-    "graph": "`autotm profile NETWORK` or ",
-    "plan": "`autotm solve NETWORK OPTIMIZER LIMIT` or ",
-    "program": "`autotm compile NETWORK OPTIMIZER LIMIT` or ",
-    "record": "`autotm run NETWORK OPTIMIZER LIMIT` or ",
-    "modelled_step": "",
-}
-"""Kinds of JSON files with the command that makes them, if there is one beside the pipeline."""
-
 
 def of_version(path: Path, version: object) -> None:
     """Give a JSON file another version."""
@@ -45,8 +35,15 @@ def of_version(path: Path, version: object) -> None:
     path.write_text(json.dumps(document | {"schema_version": version}))
 
 
-@pytest.mark.parametrize("kind", COMMANDS)
-def test_a_json_file_of_another_version_says_what_makes_it_again(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("links", "`autotm calibrate` or "),
+        ("plan", "`autotm solve NETWORK OPTIMIZER LIMIT` or "),
+        ("modelled_step", ""),
+    ],
+)
+def test_a_json_file_of_another_version_says_what_makes_it_again(kind: str, command: str, tmp_path: Path) -> None:
     path, reads = tmp_path / "file.json", schema_version(kind)
     write_json(path, kind, {})
     assert read_json(path, kind)["kind"] == kind
@@ -57,7 +54,7 @@ def test_a_json_file_of_another_version_says_what_makes_it_again(kind: str, tmp_
         assert str(caught.value) == (
             f"{path}: made by {told} autotm: schema {version}, this one reads {reads}; "
             f"{'update autotm, or ' if version > reads else ''}"
-            f"make it again with {COMMANDS[kind]}`snakemake --force {path}`"
+            f"make it again with {command}`snakemake --force {path}`"
         )
 
 
@@ -112,37 +109,21 @@ def of_format(path: Path, found: object) -> None:
 @pytest.mark.parametrize("archive", ["results", "kernels"])
 def test_so_does_an_export_of_another_format(archive: str, tmp_path: Path) -> None:
     file = tmp_path / "export.zip"
+    newer, damaged = r"made by a newer autotm: format 2, this one reads 1", r"damaged .* export: its format is '2'"
     with KernelStore(tmp_path / "kernels.sqlite") as store:
-        if archive == "results":
-            write_results(file, {}, {})
-        else:
-            export_store(store, file, {})
-        of_format(file, 2)
-        with pytest.raises(FileVersionError, match=r"made by a newer autotm: format 2, this one reads 1.*export\.zip"):
-            read_results(file) if archive == "results" else import_store(store, file)
-        of_format(file, "2")
-        with pytest.raises(DamagedFileError, match=r"damaged .* export: its format is '2'.*export\.zip"):
-            read_results(file) if archive == "results" else import_store(store, file)
+        write_results(file, {}, {}) if archive == "results" else export_store(store, file, {})
+        for version, error, message in ((2, FileVersionError, newer), ("2", DamagedFileError, damaged)):
+            of_format(file, version)
+            with pytest.raises(error, match=rf"{message}.*export\.zip"):
+                read_results(file) if archive == "results" else import_store(store, file)
 
 
-def whole_hash(value: object) -> str:
-    return content_hash(TypeAdapter(type(value)).dump_python(value, mode="json"))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_steps_and_plans(seed: int) -> None:
-    case = random_case(seed, kernels=6)
-    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(2, 1))
+def test_a_hash_is_that_of_the_whole_text() -> None:
+    case = random_case(0, kernels=6)
+    plan = solve(*case, "synchronous", Limit(2, 1))
     assert isinstance(plan, Plan)
-    assert hash_of(case.graph) == whole_hash(case.graph)
-    assert hash_of(plan) == whole_hash(plan)
-
-
-def test_empty_fields_and_no_long_ones() -> None:
-    empty = Graph("none", "tiny", 1, (), ())
-    assert hash_of(empty) == whole_hash(empty)
-    options = SolveOptions()
-    assert hash_of(options) == whole_hash(options)
+    for value in (case.graph, plan, Graph("without long fields", "tiny", 1, (), ()), SolveOptions()):
+        assert hash_of(value) == content_hash(TypeAdapter(type(value)).dump_python(value, mode="json"))
 
 
 def test_a_hash_is_worked_out_once_and_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotm.model import cores, slurm
-from autotm.model.cores import Topology, described, parse_cpu_list
+from autotm.model.cores import Topology, described
 from autotm.model.errors import BadInputError
 from autotm.model.machine import (
     SWITCHES,
@@ -31,25 +31,22 @@ from autotm.model.system import SystemMemory
 CPUS = range(16)
 """As servers count: the first thread of every core, socket 0 then 1, then the second threads likewise."""
 
-
 EMULATED_TIER = "{kind: emulated, device: optane-dcpmm}"
 
 
 @pytest.fixture
 def sysfs(tmp_path: Path) -> Path:
     root = tmp_path / "system"
+    texts = {f"node/node{node}/cpulist": cpus for node, cpus in enumerate(("0-3,8-11", "4-7,12-15", ""))}
     for cpu in CPUS:
-        folder = root / "cpu" / f"cpu{cpu}" / "topology"
-        folder.mkdir(parents=True)
-        core = cpu % 8
-        (folder / "thread_siblings_list").write_text(f"{core},{core + 8}\n", encoding="ascii")
-        (folder / "physical_package_id").write_text(f"{core // 4}\n", encoding="ascii")
-    for node, cpus in enumerate(("0-3,8-11", "4-7,12-15")):
-        folder = root / "node" / f"node{node}"
-        folder.mkdir(parents=True)
-        (folder / "cpulist").write_text(f"{cpus}\n", encoding="ascii")
-    (root / "node" / "node2").mkdir()
-    (root / "node" / "node2" / "cpulist").write_text("\n", encoding="ascii")
+        folder, core = f"cpu/cpu{cpu}/topology", cpu % 8
+        texts |= {
+            f"{folder}/thread_siblings_list": f"{core},{core + 8}",
+            f"{folder}/physical_package_id": f"{core // 4}",
+        }
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n", encoding="ascii")
     return root
 
 
@@ -68,46 +65,31 @@ def server(sysfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("lines", "threads", "cpus"),
+    ("lines", "threads", "cpus", "spare"),
     [
-        ("", None, range(8)),
-        ("", 3, [0, 1, 2]),
-        ("threads: 5", None, range(5)),
-        ("threads: 5", 6, range(6)),
-        ("socket: 1", None, [4, 5, 6, 7]),
-        ("numa_node: 1\nthreads: 2", None, [4, 5]),
-        ("threads_per_core: 2", None, [0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15]),
-        ("threads_per_core: 2\nsocket: 1\nthreads: 4", None, [4, 12, 5, 13]),
-        ("threads_per_core: 2\nsocket: 1", 3, [4, 12, 5]),
-        ("cpus: [6, 2, 9]", None, [6, 2, 9]),
-        ("cpus: [6, 2, 9]\nthreads: 2", None, [6, 2]),
-        ("cpus: [6, 2, 9]", 1, [6]),
+        ("", None, range(8), range(8, 16)),
+        ("", 3, [0, 1, 2], [3, 11]),
+        ("threads: 4", None, range(4), [8, 9, 10, 11]),
+        ("threads: 5", None, range(5), [5, 13, 6, 14, 7, 15]),
+        ("threads: 5", 6, range(6), [6, 14, 7, 15]),
+        ("threads: 7", None, range(7), [7, 15]),
+        ("socket: 1", None, [4, 5, 6, 7], [12, 13, 14, 15]),
+        ("numa_node: 1\nthreads: 2", None, [4, 5], [6, 14, 7, 15]),
+        ("threads_per_core: 2", None, [0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15], []),
+        ("threads_per_core: 2\nsocket: 1\nthreads: 4", None, [4, 12, 5, 13], [6, 14, 7, 15]),
+        ("threads_per_core: 2\nsocket: 1", 3, [4, 12, 5], [6, 14, 7, 15]),
+        ("threads_per_core: 2\nsocket: 1", 7, [4, 12, 5, 13, 6, 14, 7], [15]),
+        ("cpus: [6, 2, 9]", None, [6, 2, 9], []),
+        ("cpus: [6, 2, 9]\nthreads: 2", None, [6, 2], [9]),
+        ("cpus: [6, 2, 9]", 1, [6], [2, 9]),
     ],
 )
-def test_threads_have_places(server, lines: str, threads: int | None, cpus: list[int]) -> None:
+def test_threads_have_places_and_copies_beside_kernels_get_what_kernels_leave(
+    server, lines: str, threads: int | None, cpus: list[int], spare: list[int]
+) -> None:
     loaded = server(lines, threads)
     assert loaded.cpus == tuple(cpus)
     assert loaded.slug == f"server-{len(loaded.cpus)}t"
-
-
-@pytest.mark.parametrize(
-    ("lines", "threads", "spare"),
-    [
-        ("", None, range(8, 16)),
-        ("threads: 7", None, [7, 15]),
-        ("threads: 4", None, [8, 9, 10, 11]),
-        ("threads_per_core: 2", 8, [4, 12, 5, 13, 6, 14, 7, 15]),
-        ("socket: 1\nthreads: 2", None, [6, 14, 7, 15]),
-        ("threads_per_core: 2\nsocket: 1", 7, [15]),
-        ("threads_per_core: 2", None, []),
-        ("cpus: [6, 2, 9]", 1, [2, 9]),
-        ("cpus: [6, 2, 9]", None, []),
-    ],
-)
-def test_copies_beside_kernels_get_what_kernels_leave(
-    server, lines: str, threads: int | None, spare: list[int]
-) -> None:
-    loaded = server(lines, threads)
     assert loaded.spare_cpus == tuple(spare)
     assert loaded.copying_cpus == (tuple(spare) or loaded.cpus)
     assert provenance(loaded, 0)["copying_cpus"] == list(loaded.copying_cpus)
@@ -152,10 +134,7 @@ def test_a_wrong_machine_file_is_refused(server, lines: str, threads: int | None
         ("{kind: numa, fast_nodes: [0], slow_nodes: [0]}", r"both name \[0\].*stand_in: true"),
         ("{kind: numa, fast_nodes: [0], slow_nodes: []}", r"slow_tier.slow_nodes: \[\] is not allowed"),
         ("{kind: numa, fast_nodes: [0], slow_nodes: [-1]}", r"slow_tier.slow_nodes.0: -1 is not allowed"),
-        (
-            "{kind: numa, fast_nodes: [0], slow_nodes: [1], capacity: much}",
-            "capacity: 'much' is not allowed: it is",
-        ),
+        ("{kind: numa, fast_nodes: [0], slow_nodes: [1], capacity: much}", "capacity: 'much' is not allowed: it is"),
         ("{kind: numa, fast_nodes: [0], slow_nodes: [1], huge_pages: big}", r"slow_tier.huge_pages: 'big'"),
         ("{kind: dax, path: pmem}", r"slow_tier.path: 'pmem' is not allowed"),
         ("{kind: dax, path: /mnt, huge_pages: reserved}", r"slow_tier.huge_pages: 'reserved' is not allowed"),
@@ -165,6 +144,9 @@ def test_a_wrong_machine_file_is_refused(server, lines: str, threads: int | None
         ("{kind: emulated, device: cxl-x8, products: tf32}", r"unknown key 'slow_tier.products'"),
         ("{kind: modelled, device: h200}", r"server.yaml: a machine of kind modelled.*begins with modelled-"),
         ("{kind: numa, fast_nodes: [0], slow_nodes: [1]}\nmemory_mode: true", r"memory_mode: .* give slow_tier kind"),
+        ("{kind: numa, fast_nodes: [2], slow_nodes: [0]}", r"fast_nodes: \[2\] is not allowed: .* of numa_node 0, 1"),
+        ("{kind: numa, fast_nodes: [1], slow_nodes: [2]}\ncpus: [3, 5]", r"cpus: \[3\] are not next to .*_nodes \[1\]"),
+        ("{kind: numa, fast_nodes: [1], slow_nodes: [2]}\nnuma_node: 0", r"\[1\] is not allowed: .* numa_node 0"),
     ],
 )
 def test_slow_memory_that_makes_no_sense_is_named(server, tier: str, message: str) -> None:
@@ -179,26 +161,15 @@ def test_a_record_says_where_its_threads_ran(server) -> None:
     assert described([0, 4]) == {"threads_per_core": 1, "sockets": [0, 1], "numa_nodes": [0, 1]}
 
 
-def test_part_of_a_core_may_be_all_that_is_usable(sysfs: Path) -> None:
+def test_part_of_a_core_may_be_all_that_is_usable_and_each_thread_a_core_if_the_system_does_not_tell(
+    sysfs: Path, tmp_path: Path
+) -> None:
     topology = Topology.of([8, 9, 1], sysfs)
     assert topology.pinned("m", None, 1) == (8, 1)
     assert topology.pinned("m", None, 2) == (1, 9)
-
-
-def test_where_the_system_does_not_tell_each_thread_is_a_core(tmp_path: Path) -> None:
-    topology = Topology.of([3, 5], tmp_path)
-    assert topology.cores == {3: (3,), 5: (5,)}
-    assert {thread.numa_node for thread in topology.threads} == {0}
-
-
-def test_this_machine_has_cores() -> None:
-    topology = Topology.of(os.sched_getaffinity(0))
-    assert topology.pinned("here", 1, 1)[0] in os.sched_getaffinity(0)
-
-
-def test_lists_of_cpus() -> None:
-    assert parse_cpu_list("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
-    assert parse_cpu_list("\n") == []
+    unknown = Topology.of([3, 5], tmp_path)
+    assert unknown.cores == {3: (3,), 5: (5,)}
+    assert {thread.numa_node for thread in unknown.threads} == {0}
 
 
 def test_kernels_and_copies_run_next_to_fast_memory(server) -> None:
@@ -208,15 +179,6 @@ def test_kernels_and_copies_run_next_to_fast_memory(server) -> None:
     assert server(tier="{kind: dax, path: /mnt, fast_nodes: [1]}").cpus == (4, 5, 6, 7)
     assert server(tier="{kind: dax, path: /mnt}").cpus == tuple(range(8))
     assert server("cpus: [6, 5]", tier="{kind: numa, fast_nodes: [1], slow_nodes: [2]}").cpus == (6, 5)
-
-
-def test_cores_elsewhere_are_refused(server) -> None:
-    with pytest.raises(BadInputError, match=r"fast_nodes: \[2\] is not allowed: .* cores of numa_node 0, 1"):
-        server(tier="{kind: numa, fast_nodes: [2], slow_nodes: [0]}")
-    with pytest.raises(BadInputError, match=r"cpus: \[3\] are not next to slow_tier.fast_nodes \[1\]"):
-        server("cpus: [3, 5]", tier="{kind: numa, fast_nodes: [1], slow_nodes: [2]}")
-    with pytest.raises(BadInputError, match=r"fast_nodes: \[1\] is not allowed: .* cores of numa_node 0"):
-        server("numa_node: 0", tier="{kind: numa, fast_nodes: [1], slow_nodes: [2]}")
 
 
 def test_real_memory_is_said_to_be_real_and_a_stand_in_not(server) -> None:
@@ -230,9 +192,8 @@ def test_how_much_a_run_may_take_decides_no_measurement() -> None:
     tiers = [DaxTier(kind="dax", path="/mnt", capacity=capacity) for capacity in (None, "3GB")]
     assert deciding(tiers[0]) == deciding(tiers[1])
     assert tiers[1].capacity_bytes == 3_000_000_000
-    assert deciding(NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(1,))) != deciding(
-        NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(2,))
-    )
+    nodes = [NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(node,)) for node in (1, 2)]
+    assert deciding(nodes[0]) != deciding(nodes[1])
 
 
 def test_products_that_are_rounded_are_told(server) -> None:
@@ -241,10 +202,8 @@ def test_products_that_are_rounded_are_told(server) -> None:
     assert deciding(exact.slow_tier) != deciding(rounding.slow_tier)
     said = [provenance(machine, 0) for machine in (exact, rounding)]
     assert [found.get("products") for found in said] == [None, "bf16"]
-    assert [slow_memory_text(found) for found in said] == [
-        "",
-        "of the host of a GPU, whose contractions round their factors to bf16",
-    ]
+    rounded = "of the host of a GPU, whose contractions round their factors to bf16"
+    assert [slow_memory_text(found) for found in said] == ["", rounded]
 
 
 JOB = (
@@ -265,12 +224,6 @@ def saying(sharing: str, numbers: str, cpus: str) -> Callable[..., str]:
     return lambda *arguments: answers[arguments]
 
 
-def allocation(sharing: str, numbers: str = "4,6", cpus: str = "2") -> Allocation:
-    found = Allocation.read(ENVIRONMENT | {"SLURM_CPUS_ON_NODE": cpus}, saying(sharing, numbers, cpus))
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize(
     ("sharing", "cpus", "numbers", "is_shared"),
     [
@@ -282,13 +235,11 @@ def allocation(sharing: str, numbers: str = "4,6", cpus: str = "2") -> Allocatio
     ],
 )
 def test_a_node_is_shared_where_others_may_run(sharing: str, cpus: str, numbers: str, is_shared: bool) -> None:
-    found = allocation(sharing, numbers, cpus)
+    found = Allocation.read(ENVIRONMENT | {"SLURM_CPUS_ON_NODE": cpus}, saying(sharing, numbers, cpus))
+    assert found is not None
     assert (found.job, found.node, found.cpus, found.node_cpus) == ("7", "n1", int(cpus), 24)
+    assert found.numbers == ((4, 6) if numbers == "4,6" else tuple(range(24)))
     assert found.is_shared == is_shared
-
-
-def test_cpus_are_those_that_slurm_names() -> None:
-    assert allocation("OK", "0-2,9", "4").numbers == (0, 1, 2, 9)
 
 
 @pytest.mark.parametrize(("cpus", "is_shared"), [(os.cpu_count(), False), ((os.cpu_count() or 1) - 1, True)])
@@ -322,11 +273,11 @@ def job(monkeypatch: pytest.MonkeyPatch):
     slurm.allocation.cache_clear()
 
 
-def written(folder: Path, lines: str, threads: int | None = None) -> Machine:
+def written(folder: Path, lines: str) -> Machine:
     path = folder / "config" / "machines" / "cxl.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"description: a node\nslow_tier: {EMULATED_TIER}\n{lines}\n", encoding="utf-8")
-    return load_machine(path, threads)
+    return load_machine(path)
 
 
 def test_cores_of_a_node_are_chosen_in_its_job(tmp_path: Path, job) -> None:
@@ -346,14 +297,12 @@ def test_measuring_needs_a_job_on_such_a_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", ["threads: 2\nslurm: {}", "threads: 1"])
-def test_a_shared_node_is_refused(tmp_path: Path, job, lines: str) -> None:
+def test_a_shared_node_is_refused_unless_the_machine_file_takes_it_which_is_stated(
+    tmp_path: Path, job, lines: str
+) -> None:
     job("OK")
     with pytest.raises(BadInputError, match=r"job 7 has 2 of the 24 CPUs of node n1.*cxl.yaml: slurm: .shared: true"):
         written(tmp_path, lines).to_measure_on()
-
-
-def test_a_shared_node_is_taken_where_the_machine_file_says_so_and_stated(tmp_path: Path, job) -> None:
-    job("OK")
     there = written(tmp_path, "threads: 2\nslurm: {shared: true}").to_measure_on()
     assert provenance(there, 0)["slurm"]["is_shared"] is True
 
@@ -405,12 +354,9 @@ def system(tmp_path: Path) -> SystemMemory:
     return SystemMemory(tmp_path)
 
 
-def test_all_run_where_slow_memory_is_emulated() -> None:
-    assert not any(cannot_run(EMULATED, name) for name in (*POLICIES, "memory-mode", "static"))
-
-
 @pytest.mark.parametrize("machine", [NUMA, DAX])
-def test_real_slow_memory_has_no_cache(machine: Machine) -> None:
+def test_real_slow_memory_has_no_cache_and_emulated_all(machine: Machine) -> None:
+    assert not any(cannot_run(EMULATED, name) for name in (*POLICIES, "memory-mode", "static"))
     assert cannot_run(machine, "synchronous") is None
     with pytest.raises(BadInputError, match=r"memory-mode cannot run on config/machines/m\.yaml: .* no cache .* kind"):
         require_runnable(machine, "memory-mode")
@@ -426,11 +372,7 @@ def test_linux_places_pages_on_nodes_only(name: str, system: SystemMemory) -> No
     assert "huge_pages: transparent or none" in (cannot_run(replace(NUMA, slow_tier=reserved), name, system) or "")
 
 
-def test_a_kernel_without_weights(tmp_path: Path) -> None:
-    assert "Linux 6.9" in (cannot_run(NUMA, "linux-weighted-interleave", SystemMemory(tmp_path)) or "")
-
-
-def test_balancing_needs_both_switches_on_or_a_process_that_may_set_them(
+def test_policies_need_a_kernel_that_has_them_and_switches_on_or_a_process_that_may_set_them(
     system: SystemMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SystemMemory, "may_set", lambda *_: False)
@@ -438,5 +380,6 @@ def test_balancing_needs_both_switches_on_or_a_process_that_may_set_them(
         assert f"/{name} is 0, it needs {SWITCHES[name]}" in (cannot_run(NUMA, "linux-balancing", system) or "")
         (tmp_path / name).write_text(text)
     assert cannot_run(NUMA, "linux-balancing", system) is None, "both are on"
+    assert "Linux 6.9" in (cannot_run(NUMA, "linux-weighted-interleave", SystemMemory(tmp_path / "bare")) or "")
     (tmp_path / next(iter(SWITCHES))).unlink()
     assert "Linux 6.1 or later" in (cannot_run(NUMA, "linux-balancing", system) or "")

@@ -25,7 +25,7 @@ from autotm.model.graph import (
     slow_traffic,
 )
 from autotm.model.limit import Counts, counting
-from autotm.model.links import BesideKernels, Contention
+from autotm.model.links import Contention, OverlapCosts
 from autotm.model.plan import Move
 from autotm.model.profile import TIE_NS, Profile, SlowRates, Timing, read_profile, slow_rates, write_profile
 
@@ -56,21 +56,12 @@ def profile(**changed: Timing) -> Profile:
     return Profile(hash_of(GRAPH), timings, {"seed": 1})
 
 
-def test_what_slow_operands_add_was_measured_in_turn_with_fast_ones() -> None:
-    found = profile(beyond_ns=0)
-    assert found.extra_us(GRAPH, KERNEL, "a") == 0.3
-    assert found.time_us(GRAPH, KERNEL, frozenset({"a"})) == 1.3
-
-
-def test_what_did_not_take_turns_is_the_difference_of_medians() -> None:
-    """And noise below zero stays there, so that sums over a step are not too large."""
-    found = profile(beyond_ns=0)
-    assert found.extra_us(GRAPH, KERNEL, "b") == -0.02
-    assert found.time_us(GRAPH, KERNEL, frozenset({"b"})) == 0.98
-
-
-def test_what_was_not_measured_is_a_sum() -> None:
-    assert profile(beyond_ns=0).time_us(GRAPH, KERNEL, frozenset({"a", "b"})) == pytest.approx(1.28)
+def test_slow_operands_add_what_they_took_in_turn_with_fast_ones_or_the_difference_of_medians() -> None:
+    """Noise below zero stays there, so that sums over a step are not too large. What was not measured is a sum."""
+    read = profile(beyond_ns=0)
+    assert [read.extra_us(GRAPH, KERNEL, name) for name in "ab"] == [0.3, -0.02]
+    times_us = [read.time_us(GRAPH, KERNEL, frozenset(slow)) for slow in ("a", "b", "ab")]
+    assert times_us == pytest.approx([1.3, 0.98, 1.28])
 
 
 @pytest.mark.parametrize(
@@ -96,26 +87,13 @@ def test_what_is_lacking_is_said() -> None:
         found.extra_us(GRAPH, KERNEL, "a")
 
 
-def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
-    whole = profile(beyond_ns=-7, beyond_error_ns=3)
-    write_profile(tmp_path / "profile.parquet", whole)
-    assert read_profile(tmp_path / "profile.parquet") == whole
-
-
-def test_a_file_from_before_configurations_were_paired_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "profile.parquet"
-    write_profile(path, profile(beyond_ns=-7, beyond_error_ns=3))
+def test_a_file_holds_all_of_it_but_for_what_older_ones_lack(tmp_path: Path) -> None:
+    path, whole = tmp_path / "profile.parquet", profile(beyond_ns=-7, beyond_error_ns=3)
+    write_profile(path, whole)
+    assert read_profile(path) == whole
     pq.write_table(pq.read_table(path).drop_columns(["beyond_ns", "beyond_error_ns", "default_identity"]), path)
-    assert set(read_profile(path).timings.values()) == {
-        BASE,
-        replace(BASE, median_ns=1700),
-        replace(BASE, median_ns=980),
-    }
-
-
-def test_a_file_without_times_is_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "profile.parquet"
-    write_profile(path, profile(beyond_ns=0))
+    unpaired = {BASE, replace(BASE, median_ns=1700), replace(BASE, median_ns=980)}
+    assert set(read_profile(path).timings.values()) == unpaired
     pq.write_table(pq.read_table(path).drop_columns(["median_ns"]), path)
     with pytest.raises(DamagedFileError, match="median_ns"):
         read_profile(path)
@@ -124,44 +102,39 @@ def test_a_file_without_times_is_damaged(tmp_path: Path) -> None:
 BASE_NS, READ_NS_PER_BYTE, WRITE_NS_PER_BYTE = 1000, 2, 5
 
 
-def graph_of() -> Graph:
+def timing(ns: int) -> Timing:
+    return Timing(ns, ns, ns, ns, 1)
+
+
+def profile_with_rates(graph: Graph) -> Profile:
+    timings = {}
+    for kernel in graph.kernels:
+        timings[kernel.identity, kernel.implementation, all_fast(kernel)] = timing(BASE_NS)
+        read = {operand.tensor for operand in kernel.inputs}
+        for tensor in graph.slots_of(kernel):
+            rate = {"space": 100}.get(tensor, READ_NS_PER_BYTE if tensor in read else WRITE_NS_PER_BYTE)
+            extra_ns = graph.by_name[tensor].size_bytes * rate * (2 if kernel.op_class is OpClass.MATMUL else 1)
+            key = (kernel.identity, kernel.implementation, configuration(graph, kernel, {tensor}))
+            timings[key] = timing(BASE_NS + extra_ns)
+    return Profile(hash_of(graph), timings, {})
+
+
+def test_rates_are_those_of_the_class_or_of_all_or_zero() -> None:
     builder = StepBuilder()
     builder.argument("data", 100)
     builder.kernel(["data"], {"a": 1000}, {})
     builder.kernel(["a"], {"b": 500}, {"space": 70})
     graph = builder.graph()
-    kernels = (graph.kernels[0], replace(graph.kernels[1], op_class=OpClass.MATMUL))
-    return replace(graph, kernels=kernels)
-
-
-def profile_of(graph: Graph) -> Profile:
-    timings = {}
-    for kernel in graph.kernels:
-        timings[kernel.identity, kernel.implementation, all_fast(kernel)] = timing(BASE_NS)
-        for tensor in graph.slots_of(kernel):
-            size = graph.by_name[tensor].size_bytes
-            rate = {"space": 100}.get(tensor, READ_NS_PER_BYTE if tensor in names(kernel.inputs) else WRITE_NS_PER_BYTE)
-            key = (kernel.identity, kernel.implementation, configuration(graph, kernel, {tensor}))
-            timings[key] = timing(BASE_NS + size * rate * (2 if kernel.op_class is OpClass.MATMUL else 1))
-    return Profile(hash_of(graph), timings, {})
-
-
-def names(operands: tuple[object, ...]) -> set[str]:
-    return {operand.tensor for operand in operands}  # type: ignore[attr-defined]
-
-
-def timing(ns: int) -> Timing:
-    return Timing(ns, ns, ns, ns, 1)
-
-
-def test_rates_are_those_of_the_class_or_of_all() -> None:
-    graph = graph_of()
-    rates = slow_rates(graph, profile_of(graph))
+    graph = replace(graph, kernels=(graph.kernels[0], replace(graph.kernels[1], op_class=OpClass.MATMUL)))
+    measured = profile_with_rates(graph)
+    rates = slow_rates(graph, measured)
     assert rates[OpClass.MATMUL] == SlowRates(pytest.approx(0.004), pytest.approx(0.010)), "not the workspace's rate"
     assert rates[OpClass.ELEMENTWISE].write_us_per_byte == pytest.approx(0.005)
     assert rates[OpClass.ELEMENTWISE].read_us_per_byte == pytest.approx(0.004), "it reads nothing movable: all classes'"
     assert rates[OpClass.WINDOW].write_us_per_byte == pytest.approx(0.005), "two thirds of all written bytes cost that"
     assert rates[OpClass.MATMUL].extra_us(1000, 100) == pytest.approx(5.0)
+    fast = {key: value for key, value in measured.timings.items() if "P" not in key[2]}
+    assert set(slow_rates(graph, replace(measured, timings=fast)).values()) == {SlowRates(0.0, 0.0)}
 
 
 def test_noise_makes_no_rate() -> None:
@@ -179,103 +152,71 @@ def test_noise_makes_no_rate() -> None:
     assert slow_rates(graph, Profile(hash_of(graph), timings, {}))[OpClass.ELEMENTWISE] == SlowRates(0.0, 0.0)
 
 
-def test_a_profile_without_slow_tensors_charges_nothing() -> None:
-    graph = graph_of()
-    fast = {key: value for key, value in profile_of(graph).timings.items() if "P" not in key[2]}
-    assert set(slow_rates(graph, Profile(hash_of(graph), fast, {})).values()) == {SlowRates(0.0, 0.0)}
-
-
 ROWS, WIDTH, LOOKED_UP = 1000, 16, 8
 
 
 def lookup_graph() -> Graph:
-    """Eight rows of a table are looked up, then updated in place."""
-    shapes = {
-        "table": ((ROWS, WIDTH), "float32"),
-        "indices": ((LOOKED_UP,), "int64"),
-        "rows": ((LOOKED_UP, WIDTH), "float32"),
-        "table_new": ((ROWS, WIDTH), "float32"),
-    }
-
-    def operands(*names: str) -> tuple[Operand, ...]:
-        return tuple(Operand(name, *shapes[name]) for name in names)
-
-    def tensor(
-        name: str, role: Role, producer: int | None, readers: tuple[int, ...], alias: str | None = None
-    ) -> Tensor:
-        size = Operand(name, *shapes[name]).size_bytes
-        return Tensor(name, role, *shapes[name], size, producer, readers, alias)
-
-    kinds = (
-        ("embedding", operands("table", "indices"), operands("rows")),
-        (
-            "embedding_update",
-            operands("table", "indices", "rows"),
-            operands("table_new"),
-        ),
+    """Rows of a table are looked up, then updated in place."""
+    table, table_new = (Operand(name, (ROWS, WIDTH), "float32") for name in ("table", "table_new"))
+    indices, rows = Operand("indices", (LOOKED_UP,), "int64"), Operand("rows", (LOOKED_UP, WIDTH), "float32")
+    kernels = tuple(
+        Kernel(op, op, op, op, OpClass.DATA_MOVEMENT, 0, inputs, outputs)
+        for op, inputs, outputs in (
+            ("embedding", (table, indices), (rows,)),
+            ("embedding_update", (table, indices, rows), (table_new,)),
+        )
     )
-    kernels = tuple(Kernel(op, op, op, op, OpClass.DATA_MOVEMENT, 0, inputs, outputs) for op, inputs, outputs in kinds)
-    tensors = (
-        tensor("table", Role.PARAMETER, None, (0, 1)),
-        tensor("indices", Role.INPUT, None, (0, 1)),
-        tensor("rows", Role.INTERMEDIATE, 0, (1,)),
-        tensor("table_new", Role.RESULT, 1, (), "table"),
+    tensors = tuple(
+        Tensor(one.tensor, role, one.shape, one.dtype, one.size_bytes, producer, readers, alias)
+        for one, role, producer, readers, alias in (
+            (table, Role.PARAMETER, None, (0, 1), None),
+            (indices, Role.INPUT, None, (0, 1), None),
+            (rows, Role.INTERMEDIATE, 0, (1,), None),
+            (table_new, Role.RESULT, 1, (), "table"),
+        )
     )
     return Graph("lookups", "test", LOOKED_UP, kernels, tensors)
 
 
-def test_of_a_slow_table_only_the_rows_that_are_looked_up_count() -> None:
+def test_of_a_slow_table_only_the_rows_that_are_looked_up_count_of_other_operands_all() -> None:
     graph = counting(lookup_graph(), Counts.ALL)
     touched = LOOKED_UP * WIDTH * 4
     assert slow_traffic(graph, graph.kernels[0], "PDD") == ((touched,), ())
     assert slow_traffic(graph, graph.kernels[1], "PDDP") == ((touched,), (touched,))
-
-
-def test_other_operands_count_whole() -> None:
-    graph = counting(lookup_graph(), Counts.ALL)
-    assert slow_traffic(graph, graph.kernels[0], "DPP") == ((LOOKED_UP * 8,), (LOOKED_UP * WIDTH * 4,))
+    assert slow_traffic(graph, graph.kernels[0], "DPP") == ((LOOKED_UP * 8,), (touched,))
 
 
 def case_of(to_kernels: float, to_copy: float, **other: Contention) -> Case:
     """Contention to and from all op classes, but for some."""
     case = with_engines(random_case(3, kernels=8))
-    beside = dict.fromkeys(OpClass, Contention(to_kernels, to_copy))
-    beside |= {OpClass(name): each for name, each in other.items()}
-    links = case.links
-    assert links.asynchronous is not None
-    measured = replace(links.asynchronous, beside_to_fast=beside, beside_to_slow=beside)
-    return replace(case, links=replace(links, asynchronous=measured))
+    contention = dict.fromkeys(OpClass, Contention(to_kernels, to_copy))
+    contention |= {OpClass(name): one for name, one in other.items()}
+    assert case.links.asynchronous is not None
+    measured = replace(case.links.asynchronous, beside_to_fast=contention, beside_to_slow=contention)
+    return replace(case, links=replace(case.links, asynchronous=measured))
 
 
 def test_equal_classes_give_their_share_in_every_window() -> None:
     case = case_of(0.25, 0.5)
-    beside, alone_us = BesideKernels(case.graph, case.profile, case.links), case.links.transfer_us(Tier.SLOW, 10**6)
+    overlap, alone_us = OverlapCosts(*case), case.links.transfer_us(Tier.SLOW, 10**6)
     for span in ((0, 1), (2, 5), (0, 8)):
-        assert beside.added_us(Tier.SLOW, 10**6, *span) == pytest.approx(0.25 * alone_us + case.links.call_us)
-        assert beside.work_ns(Tier.SLOW, 10**6, *span) == pytest.approx(1.5e3 * alone_us, rel=1e-2)
+        assert overlap.added_us(Tier.SLOW, 10**6, *span) == pytest.approx(0.25 * alone_us + case.links.call_us)
+        assert overlap.work_ns(Tier.SLOW, 10**6, *span) == pytest.approx(1.5e3 * alone_us, rel=1e-2)
+    assert overlap.move_us(Move("any", Tier.FAST, 3), 4096) == case.links.copy_us(Tier.FAST, 4096), "it blocks"
+    assert overlap.move_us(Move("any", Tier.FAST, 3, 1), 4096) == overlap.added_us(Tier.FAST, 4096, 1, 3)
 
 
 def test_a_window_costs_what_its_own_kernels_lose() -> None:
     case = case_of(0.0, 0.0, conv_forward=Contention(1.0, 2.0))
-    assert [case.graph.kernels[place].op_class for place in (0, 1)] == [
-        OpClass.CONV_FORWARD,
-        OpClass.CONV_DATA_GRADIENT,
-    ]
-    beside, alone_us = BesideKernels(case.graph, case.profile, case.links), case.links.transfer_us(Tier.FAST, 10**6)
-    one, other = beside.kernel_ns[:2]
+    classes = [kernel.op_class for kernel in case.graph.kernels]
+    assert (classes[0], classes[1]) == (OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT)
+    overlap, alone_us = OverlapCosts(*case), case.links.transfer_us(Tier.FAST, 10**6)
+    one, other = overlap.kernel_ns[:2]
     share = one / (one + other)
-    assert beside.added_us(Tier.FAST, 10**6, 0, 1) == pytest.approx(alone_us + case.links.call_us)
-    assert beside.added_us(Tier.FAST, 10**6, 1, 2) == pytest.approx(case.links.call_us)
-    assert beside.added_us(Tier.FAST, 10**6, 0, 2) == pytest.approx(share * alone_us + case.links.call_us)
-    assert beside.work_ns(Tier.FAST, 10**6, 0, 2) == pytest.approx((1 + 2 * share) * 1e3 * alone_us, rel=1e-3)
-    assert beside.least_added_us(Tier.FAST, 10**6) == pytest.approx(case.links.call_us)
-
-
-def test_a_blocking_move_costs_its_copy() -> None:
-    case = case_of(0.25, 0.5)
-    beside = BesideKernels(case.graph, case.profile, case.links)
-    assert beside.move_us(Move("any", Tier.FAST, 3), 4096) == case.links.copy_us(Tier.FAST, 4096)
-    assert beside.move_us(Move("any", Tier.FAST, 3, 1), 4096) == beside.added_us(Tier.FAST, 4096, 1, 3)
+    for span, costly in (((0, 1), 1.0), ((1, 2), 0.0), ((0, 2), share)):
+        assert overlap.added_us(Tier.FAST, 10**6, *span) == pytest.approx(costly * alone_us + case.links.call_us)
+    assert overlap.work_ns(Tier.FAST, 10**6, 0, 2) == pytest.approx((1 + 2 * share) * 1e3 * alone_us, rel=1e-3)
+    assert overlap.least_added_us(Tier.FAST, 10**6) == pytest.approx(case.links.call_us)
 
 
 def test_contention_is_never_negative_and_of_every_class() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from autotm.model import cores
 from autotm.model.cores import DISTURBED, Watch, lost_ns
-from autotm.model.system import MemoryLimit, SystemMemory, cpu_quota, memory_limit
+from autotm.model.system import MemoryLimit, SystemMemory
 
 GROUPS = "sys/fs/cgroup"
 VERSION_2 = {"proc/mounts": f"none /{GROUPS} cgroup2 rw 0 0\n", "proc/self/cgroup": "0::/user.slice/job.scope\n"}
@@ -22,11 +22,11 @@ VERSION_1 = {
 }
 
 
-def root(folder: Path, files: dict[str, str]) -> Path:
+def system(folder: Path, files: dict[str, str]) -> SystemMemory:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="ascii")
-    return folder
+    return SystemMemory(folder)
 
 
 def test_the_tightest_limit_around_a_process_holds(tmp_path: Path) -> None:
@@ -37,9 +37,9 @@ def test_the_tightest_limit_around_a_process_holds(tmp_path: Path) -> None:
         f"{outer}/memory.stat": "anon 2000\ninactive_file 600\n",
         f"{GROUPS}/memory.max": "90000\n", f"{GROUPS}/memory.current": "89000\n",
     }  # fmt: skip
-    here = root(tmp_path, files)
-    assert memory_limit(here) == MemoryLimit(8000, 1000), "the outermost has least left"
-    assert cpu_quota(here) == 1.5
+    here = system(tmp_path, files)
+    assert here.memory_limit == MemoryLimit(8000, 1000), "the outermost has least left"
+    assert here.cpu_quota == 1.5
 
 
 def test_version_one_is_read_too(tmp_path: Path) -> None:
@@ -52,34 +52,28 @@ def test_version_one_is_read_too(tmp_path: Path) -> None:
         f"{GROUPS}/cpu,cpuacct/slurm/job_7/cpu.cfs_period_us": "100000\n",
         f"{GROUPS}/cpu,cpuacct/cpu.cfs_quota_us": "-1\n", f"{GROUPS}/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
     }  # fmt: skip
-    here = root(tmp_path, files)
-    assert memory_limit(here) == MemoryLimit(5000, 3500)
-    assert cpu_quota(here) == 0.5
+    here = system(tmp_path, files)
+    assert (here.memory_limit, here.cpu_quota) == (MemoryLimit(5000, 3500), 0.5)
 
 
 def test_a_container_that_is_told_the_name_of_its_group_outside_it(tmp_path: Path) -> None:
-    here = root(tmp_path, VERSION_1 | {f"{GROUPS}/memory/memory.limit_in_bytes": "700\n"})
-    assert memory_limit(here) == MemoryLimit(700, 700)
+    here = system(tmp_path, VERSION_1 | {f"{GROUPS}/memory/memory.limit_in_bytes": "700\n"})
+    assert here.memory_limit == MemoryLimit(700, 700)
 
 
 @pytest.mark.parametrize("files", [{}, VERSION_2, VERSION_2 | {f"{GROUPS}/memory.max": "max\n"}])
 def test_nothing_limits_where_nothing_says_so(tmp_path: Path, files: dict[str, str]) -> None:
-    assert memory_limit(root(tmp_path, files)) is None
-    assert cpu_quota(tmp_path) is None
+    here = system(tmp_path, files)
+    assert (here.memory_limit, here.cpu_quota) == (None, None)
 
 
 ZONES = """\
 Node 0, zone    DMA32
-  pages free     489
         high     60
   pagesets
     cpu: 0
-              count: 3
-              high:  14
-    cpu: 1
               high:  14
 Node 0, zone   Normal
-  pages free     5000
         high     400
   pagesets
     cpu: 0
@@ -88,7 +82,6 @@ Node 0, zone   Normal
     cpu: 1
               high:  200
 Node 1, zone   Normal
-  pages free     5000
   pagesets
     cpu: 0
               high:  0
@@ -98,8 +91,8 @@ Node 1, zone   Normal
 
 def test_what_lists_of_free_pages_hold_is_told_by_node(tmp_path: Path) -> None:
     assert SystemMemory(tmp_path).listed_bytes(0) == 0
-    system = SystemMemory(root(tmp_path, {"proc/zoneinfo": ZONES}))
-    assert [system.listed_bytes(node) // 4096 for node in (0, 1, 2)] == [392, 48300, 0]
+    told = system(tmp_path, {"proc/zoneinfo": ZONES})
+    assert [told.listed_bytes(node) // 4096 for node in (0, 1, 2)] == [392, 48300, 0]
 
 
 SECOND = 10**9
@@ -121,16 +114,12 @@ class SharedCores:
         return self.rounds
 
 
-def test_rounds_go_on_until_enough_are_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_go_on_until_enough_are_good_or_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, watch = SharedCores(monkeypatch, [True, True, False]), Watch((0, 1), 30.0)
     assert watch.rounds(machine.round, 3, "copies") == [3, 6, 9]
     assert watch.disturbed == []
-
-
-def test_patience_ends_and_what_stayed_disturbed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, watch = SharedCores(monkeypatch, [True]), Watch((0, 1), 4.5)
     assert watch.rounds(machine.round, 3, "copies") == [1, 2, 3, 4, 5]
-    assert watch.disturbed == ["copies"]
     assert watch.rounds(machine.round, 3, "kernels") == [6, 7, 8], "none is left for what comes after"
     assert watch.disturbed == ["copies", "kernels"]
 
@@ -150,15 +139,11 @@ def test_a_share_of_the_cores_may_be_lost() -> None:
 def test_what_is_lost_is_what_threads_waited_and_what_the_hypervisor_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for task, schedstat in {"7": "900 40 3\n", "8": "800 2 1\n"}.items():
-        (tmp_path / "proc/self/task" / task).mkdir(parents=True)
-        (tmp_path / "proc/self/task" / task / "schedstat").write_text(schedstat, encoding="ascii")
+    stolen = {"cpu": 99, "cpu0": 5, "cpu1": 7, "cpu10": 11}
+    rows = "".join(f"{name} 1 1 1 1 1 1 1 {ticks} 0 0\n" for name, ticks in stolen.items())
+    tasks = {"proc/self/task/7/schedstat": "900 40 3\n", "proc/self/task/8/schedstat": "800 2 1\n"}
+    system(tmp_path, tasks | {"proc/stat": rows})
     (tmp_path / "proc/self/task/9").mkdir()  # a thread that has ended meanwhile
-    rows = [
-        f"{name} 1 1 1 1 1 1 1 {stolen} 0 0\n"
-        for name, stolen in (("cpu", 99), ("cpu0", 5), ("cpu1", 7), ("cpu10", 11))
-    ]
-    (tmp_path / "proc/stat").write_text("".join(rows), encoding="ascii")
     monkeypatch.setattr(cores, "Path", lambda path: tmp_path / path.removeprefix("/"))
     tick_ns = SECOND // os.sysconf("SC_CLK_TCK")
     assert lost_ns((0, 1)) == 42 + 12 * tick_ns
@@ -174,16 +159,11 @@ def test_a_neighbour_on_the_same_core_is_seen() -> None:
     neighbour = subprocess.Popen(["taskset", "-c", str(cpu), sys.executable, "-c", "while True: pass"])
     os.sched_setaffinity(0, {cpu})
     try:
-        lost, times = lost_ns((cpu,)), displaced()
-        while displaced() < times + 3:
+        lost, times = lost_ns((cpu,)), resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        while resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw < times + 3:  # This thread had to leave its core.
             pass
         assert lost_ns((cpu,)) > lost
     finally:
         os.sched_setaffinity(0, before)
         neighbour.kill()
         neighbour.wait()
-
-
-def displaced() -> int:
-    """How often this thread had to leave its core to others."""
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw

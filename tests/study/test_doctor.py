@@ -103,7 +103,7 @@ def test_of_at_most_one_node_the_whole_system_is_believed_where_it_has_more(
 ) -> None:
     system = SystemMemory(written(tmp_path, {"proc/meminfo": "MemTotal: 16000 kB\nMemAvailable: 9000 kB\n"} | nodes))
     assert (system.nodes[0].total_bytes, system.nodes[0].free_bytes) == expected
-    assert (system.limit_bytes, system.balances, system.demotes) == (None, False, False)
+    assert (system.memory_limit, system.numa_balancing, system.demotes) == (None, "", False)
 
 
 def test_this_machine_can_run_a_study(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

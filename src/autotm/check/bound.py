@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.check.certificate import Floats, HoldingCosts, Spans
-from autotm.check.fault import Fault, called_kernels, check_calls, require
+from autotm.check.fault import RULES, Fault, called_kernels, check_calls, require
 from autotm.model.graph import ChosenGraph, CountedGraph, Tensor, Tier
-from autotm.model.links import BesideKernels, Links
+from autotm.model.links import Links, OverlapCosts
 from autotm.model.plan import WINDOW_HALVES, Move, Plan, SlowPrices
 from autotm.model.profile import Profile
 
@@ -155,13 +155,6 @@ def computed(graph: CountedGraph, plan: Plan) -> ChosenGraph:
     return plan.step_of(graph)
 
 
-def check_tabled(graph: CountedGraph, plan: Plan) -> None:
-    """The kernels that the plan says are tabled exist, once each and ascending."""
-    ascending = list(plan.tabled) == sorted(set(plan.tabled))
-    inside = not plan.tabled or 0 <= min(plan.tabled) <= max(plan.tabled) < len(graph.kernels)
-    require(ascending and inside, Fault.ORDER, "tabled kernels are not distinct, ascending indices of kernels")
-
-
 def kernel_us(
     graph: CountedGraph, chosen: ChosenGraph, profile: Profile, plan: Plan, index: int, slow: frozenset[str]
 ) -> float:
@@ -172,15 +165,9 @@ def kernel_us(
         return profile.time_us(chosen, kernel, slow)
     own = slow & {operand.tensor for operand in kernel.workspaces}
     extra_us = sum(profile.extra_us(chosen, kernel, name) for name in own)
-    return profile.base_us(kernel) + extra_us + sum(shared_us(graph, profile, number, name) for name in slow - own)
-
-
-def shared_us(graph: CountedGraph, profile: Profile, index: int, tensor: str) -> float:
-    """Return the microseconds that a slow input or output adds to a kernel that is not tabled.
-
-    They are the same for all implementations of the kernel.
-    """
-    return profile.extra_us(graph, graph.kernels[index], tensor)
+    # What slow inputs and outputs add is the same for all implementations of the kernel.
+    shared_us = sum(profile.extra_us(graph, graph.kernels[number], name) for name in slow - own)
+    return profile.base_us(kernel) + extra_us + shared_us
 
 
 def own_workspaces(graph: CountedGraph, index: int) -> tuple[str, ...]:
@@ -237,7 +224,9 @@ class Menus:
         tabled = index in self._plan.tabled
         operands = self.operands(index) if tabled else []
         kernel = variant.kernels[index]
-        tiers = tuple(self._tiers(name) for name in own)
+        # False is fast, True is slow.
+        free = (False,) if self._fast_only else (False, True)
+        tiers = tuple((self._fixed[name] is Tier.SLOW,) if name in self._fixed else free for name in own)
         key = (tabled, kernel.identity, kernel.implementation, tiers, tuple(variant.slots_of(kernel).values()))
         if key not in self._read:
             sizes = {name: variant.by_name[name].allocated_bytes for name in own}
@@ -251,12 +240,6 @@ class Menus:
             columns[1] = columns[1].reshape(len(rows), len(operands))
             self._read[key] = tuple(columns)
         return self._read[key]
-
-    def _tiers(self, name: str) -> tuple[bool, ...]:
-        """Return the tiers that a workspace may be in: False is fast, True is slow."""
-        if name in self._fixed:
-            return (self._fixed[name] is Tier.SLOW,)
-        return (False,) if self._fast_only else (False, True)
 
 
 # The lower bound that a certificate proves, computed without a solver.
@@ -276,25 +259,26 @@ SlowPriceTable = Mapping[tuple[int, str], float]
 """By tabled kernel and operand, the microseconds that the operand's tensor pays for being slow."""
 
 
-def certified_bound_us(
+def proven_bound_us(
     graph: CountedGraph,
     profile: Profile,
     links: Links,
     plan: Plan,
-    moves: bool,
-    engines: Engines | None,
-    fixed: Mapping[str, Tier],
-    fast_operands_only: bool,
+    *,
+    fixed: Mapping[str, Tier] | None = None,
+    fast_operands_only: bool = False,
 ) -> float:
-    """The bound of the plan's certificate.
+    """Return the lower bound, in microseconds, that a plan's certificate proves if `fixed` tensors never move.
 
-    `moves` says whether the optimizer may move tensors; `engines` those whose copies overlap kernels if it has any.
+    The prices of a certificate are valid for any restriction of the choices: with a tensor fixed, they prove a bound
+    that no plan of that kind can undercut, however well the others are placed.
 
     Raises:
-        FaultError: the certificate is malformed.
+        FaultError: the certificate is malformed, or `fixed` leaves no plan at all.
     """
     assert plan.certificate is not None
-    stated, count = plan.certificate, len(graph.kernels)
+    stated, count, fixed, rules = plan.certificate, len(graph.kernels), fixed or {}, RULES[plan.optimizer]
+    engines = Engines.of(graph, profile, links) if rules.async_moves else None
     idle = not (stated.out.starts or stated.back.starts)
     require(engines is not None or idle, Fault.CERTIFICATE, "prices of engines that are not used")
     menus = Menus(graph, profile, plan, fixed, fast_operands_only)
@@ -312,7 +296,7 @@ def certified_bound_us(
     for tensor in graph.movable:
         if tensor.name in chosen_with_kernel:
             continue
-        if not moves or tensor.held or tensor.name in fixed:
+        if not rules.moves or tensor.held or tensor.name in fixed:
             total += _cheapest_for_life(charged, tensor, fixed.get(tensor.name))
         else:
             total += _cheapest_path(charged, tensor)
@@ -335,9 +319,9 @@ class _Charged:
     spans: Mapping[Tier, Spans]
 
     @cached_property
-    def overlap(self) -> BesideKernels:
+    def overlap(self) -> OverlapCosts:
         """The model of the time that asynchronous moves add to the step."""
-        return BesideKernels(self.graph, self.profile, self.links)
+        return OverlapCosts(self.graph, self.profile, self.links)
 
     @cached_property
     def tabled(self) -> frozenset[int]:
@@ -350,7 +334,7 @@ class _Charged:
             return math.inf
         if user in self.tabled:
             return self.tabled_us[user, tensor.name]
-        return shared_us(self.graph, self.profile, user, tensor.name)
+        return self.profile.extra_us(self.graph, self.graph.kernels[user], tensor.name)
 
     def fast_us(self, tensor: Tensor, start: int, end: int) -> float:
         """Holding cost of fast memory during kernels [start, end), a kernel that uses it or all between two."""

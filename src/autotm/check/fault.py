@@ -12,8 +12,6 @@ from autotm.model.graph import Graph, Tier
 from autotm.model.limit import storage_of
 from autotm.model.plan import Plan
 
-# The ways a plan or program can be wrong.
-
 
 class Fault(StrEnum):
     """The rule that a plan or program breaks."""
@@ -72,9 +70,6 @@ def require(condition: bool, fault: Fault, where: str) -> None:
         raise FaultError(fault, where)
 
 
-# Whether a step may be called as a plan says: what runs again finds its arguments as they were, and writes none.
-
-
 def called_kernels(graph: Graph, plan: Plan) -> Sequence[int]:
     """The kernel of each call of a plan."""
     return plan.calls or range(len(graph.kernels))
@@ -106,26 +101,19 @@ def check_calls(graph: Graph, plan: Plan) -> None:
 
 
 def _touched(graph: Graph, index: int, versions: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Versions that a kernel finds of what it reads, and leaves of what it writes; `versions` are then those after."""
-    read = {name: versions[name] for name in _arguments(graph, index, written=False)}
-    written = _arguments(graph, index, written=True)
-    versions.update(written)
-    return read, {name: versions[name] for name in written}
-
-
-def _arguments(graph: Graph, index: int, *, written: bool) -> set[str]:
-    """Names of the arguments' memory that a kernel reads or writes."""
+    """Versions of arguments that a kernel finds and leaves, by name; `versions` are then those after it."""
     kernel = graph.kernels[index]
-    operands = kernel.outputs if written else kernel.inputs
-    names = (operand.tensor for operand in operands)
-    return {storage_of(graph, name) for name in names if not graph.by_name[name].role.is_movable}
-
-
-# The abilities of each optimizer, written down a second time.
+    read, written = (
+        {storage_of(graph, one.tensor) for one in operands if not graph.by_name[one.tensor].role.is_movable}
+        for operands in (kernel.inputs, kernel.outputs)
+    )
+    before = {name: versions[name] for name in read}
+    versions.update(written)
+    return before, {name: versions[name] for name in written}
 
 
 class Rules(NamedTuple):
-    """The abilities of an optimizer.
+    """The abilities of an optimizer, written down a second time: nothing here is shared with `solve`.
 
     Attributes:
         tiers: that it may use.

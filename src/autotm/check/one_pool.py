@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,10 +14,10 @@ from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, Kernel, configurati
 from autotm.model.plan import Plan
 from autotm.model.program import KernelStep, Program
 
-# Addresses of a plan all of whose tensors lie in one pool: behind a cache, or in pages that Linux places.
+_SMALLEST_UNIT_BYTES = 4096
 
 
-def check_one_pool(graph: ChosenGraph, plan: Plan, pool: CachedPool | PagedPool, fault: Fault) -> dict[str, int]:
+def _offsets(graph: ChosenGraph, plan: Plan, pool: CachedPool | PagedPool, fault: Fault) -> dict[str, int]:
     """The offset of each tensor, aligned and inside the pool.
 
     Raises:
@@ -33,15 +32,28 @@ def check_one_pool(graph: ChosenGraph, plan: Plan, pool: CachedPool | PagedPool,
     return offsets
 
 
-def check_one_pool_program(
-    graph: ChosenGraph, plan: Plan, program: Program, pool: CachedPool | PagedPool, fault: Fault, what: str
-) -> None:
-    """The program has the plan's pool, and uses the addresses that `what` belongs to.
+def _check_units(plan: Plan, pool_bytes: int, unit_bytes: int, count: int, fault: Fault, what: str) -> None:
+    """Blocks of a cache, or pages, are powers of two of at least 4096 bytes; as many are fast as the limit allows."""
+    whole = unit_bytes >= _SMALLEST_UNIT_BYTES and unit_bytes & (unit_bytes - 1) == 0
+    require(whole, fault, f"{what} of {unit_bytes} bytes are no power of two of at least {_SMALLEST_UNIT_BYTES}")
+    wanted = -(-pool_bytes // unit_bytes) if plan.limit.is_unlimited else plan.dram_limit_bytes // unit_bytes
+    require(count == wanted, Fault.LIMIT, f"{count} {what} are allowed, not {wanted}")
+
+
+def check_one_pool_program(graph: ChosenGraph, plan: Plan, program: Program) -> None:
+    """The program is charged for what the plan's only pool costs, if it has one, and uses the addresses of that pool.
 
     Raises:
         FaultError: the first broken rule.
     """
+    cached = plan.cached.traffic_bytes if plan.cached else ()
+    require(program.cache_traffic_bytes == cached, Fault.CACHE, "the program's traffic is not the plan's")
+    paged = tuple(plan.paged.traffic(graph)) if plan.paged else ()
+    require(program.paged_traffic == paged, Fault.PAGES, "the program's traffic is not the plan's")
+    if (pool := plan.one_pool) is None:
+        return
     same = (program.fast_bytes, program.slow_bytes) == (0, pool.size_bytes)
+    fault = Fault.CACHE if plan.cached else Fault.PAGES
     require(same, fault, f"pools of {program.fast_bytes} and {program.slow_bytes} bytes, not one of the plan's")
     offsets = {stay.tensor: offset for stay, offset in zip(plan.stays, pool.offsets, strict=True)}
     for step in program.steps:
@@ -49,12 +61,11 @@ def check_one_pool_program(
         operands = graph.kernels[step.kernel].operands
         for operand, address in zip(operands, step.addresses, strict=False):
             there = address.offset == offsets.get(operand.tensor)
-            require(there, Fault.ADDRESS, f"kernel {step.kernel}: '{operand.tensor}' is not where its {what}")
+            require(there, Fault.ADDRESS, f"kernel {step.kernel}: '{operand.tensor}' is not where the plan has it")
 
 
 # What a step misses in the cache before slow memory, re-derived by stretches of the cache instead of blocks.
 
-_SMALLEST_BLOCK_BYTES = 4096
 _MOST_BLOCKS = 1 << 24
 
 
@@ -66,101 +77,59 @@ def check_cached(graph: ChosenGraph, plan: Plan, pool: CachedPool) -> None:
     Raises:
         FaultError: the first broken rule.
     """
-    offsets = check_one_pool(graph, plan, pool, Fault.CACHE)
-    _check_block_sizes(plan, pool)
+    offsets = _offsets(graph, plan, pool, Fault.CACHE)
+    needless = pool.block_bytes > _SMALLEST_UNIT_BYTES and pool.size_bytes <= pool.block_bytes // 2 * _MOST_BLOCKS
+    require(not needless, Fault.CACHE, f"blocks of {pool.block_bytes} bytes for a pool of {pool.size_bytes}")
+    _check_units(plan, pool.size_bytes, pool.block_bytes, pool.cache_blocks, Fault.CACHE, "blocks")
     derived = list(_counts(graph, offsets, pool))
     stated = list(zip(pool.hits, pool.clean_misses, pool.dirty_misses, strict=False))
     require(len(stated) == len(derived), Fault.CACHE, f"{len(stated)} counts for {len(derived)} kernels")
-    for index, (wanted, counts) in enumerate(zip(derived, stated, strict=True)):
-        require(wanted == counts, Fault.CACHE, f"kernel {index}: hits, clean, dirty are {wanted}, plan says {counts}")
+    for index, (right, counts) in enumerate(zip(derived, stated, strict=True)):
+        require(right == counts, Fault.CACHE, f"kernel {index}: hits, clean, dirty are {right}, plan says {counts}")
 
 
-def check_cached_program(graph: ChosenGraph, plan: Plan, program: Program) -> None:
-    """The program uses the addresses that the counts belong to, and is charged for them.
-
-    Raises:
-        FaultError: the first broken rule.
-    """
-    traffic = plan.cached.traffic_bytes if plan.cached else ()
-    require(program.cache_traffic_bytes == traffic, Fault.CACHE, "the program's traffic is not the plan's")
-    if plan.cached is None:
-        return
-    check_one_pool_program(graph, plan, program, plan.cached, Fault.CACHE, "misses were counted")
-
-
-def _check_block_sizes(plan: Plan, pool: CachedPool) -> None:
-    blocks = pool.block_bytes // _SMALLEST_BLOCK_BYTES
-    whole = pool.block_bytes % _SMALLEST_BLOCK_BYTES == 0 and blocks > 0 and blocks & (blocks - 1) == 0
-    require(whole, Fault.CACHE, f"blocks of {pool.block_bytes} bytes are no power of two of at least 4096")
-    needless = blocks > 1 and pool.size_bytes <= pool.block_bytes // 2 * _MOST_BLOCKS
-    require(not needless, Fault.CACHE, f"blocks of {pool.block_bytes} bytes for a pool of {pool.size_bytes}")
-    if plan.limit.is_unlimited:
-        wanted = math.ceil(pool.size_bytes / pool.block_bytes)
-    else:
-        wanted = plan.dram_limit_bytes // pool.block_bytes
-    require(pool.cache_blocks == wanted, Fault.LIMIT, f"a cache of {pool.cache_blocks} blocks, not {wanted}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Sets [start, end) of the cache, all with blocks of one round of the pool."""
-
-    start: int
-    end: int
-    turn: int
-    is_dirty: bool
-
-
-class _Stretches:
-    """The whole cache, as stretches in order; it begins empty, which is a round that no block is of."""
-
-    def __init__(self, sets: int) -> None:
-        self._stretches = [_Stretch(0, sets, -1, is_dirty=False)]
-
-    def touch(self, start: int, end: int, turn: int, *, is_write: bool) -> tuple[int, int, int]:
-        """Fill sets [start, end); returns hits, clean and dirty misses."""
-        first = bisect_right(self._stretches, start, key=lambda stretch: stretch.start) - 1
-        last, counts, filled = first, [0, 0, 0], []
-        while last < len(self._stretches) and self._stretches[last].start < end:
-            old = self._stretches[last]
-            low, high = max(old.start, start), min(old.end, end)
-            hit = old.turn == turn
-            counts[0 if hit else 2 if old.is_dirty else 1] += high - low
-            if old.start < low:
-                filled.append(_Stretch(old.start, low, old.turn, old.is_dirty))
-            is_dirty = is_write or (hit and old.is_dirty)
-            if filled and (filled[-1].turn, filled[-1].is_dirty) == (turn, is_dirty):  # joined with the one before
-                low = filled.pop().start
-            filled.append(_Stretch(low, high, turn, is_dirty))
-            if high < old.end:
-                filled.append(_Stretch(high, old.end, old.turn, old.is_dirty))
-            last += 1
-        self._stretches[first:last] = filled
-        return counts[0], counts[1], counts[2]
+_Stretch = tuple[int, int, int, bool]
+"""Sets [start, end) of the cache, all with blocks of one round of the pool, its number, and whether they are dirty."""
 
 
 def _counts(graph: ChosenGraph, offsets: Mapping[str, int], pool: CachedPool) -> Iterator[tuple[int, int, int]]:
     """Hits, clean and dirty misses of each kernel in the second of two steps."""
-    cache = _Stretches(pool.cache_blocks)
+    sets = pool.cache_blocks
+    cache = [(0, sets, -1, False)]  # It begins empty, which is a round that no block is of.
     for number in range(2):
         for kernel in graph.kernels:
             total = np.zeros(3, np.int64)
             for start, end, is_write in _runs(graph, kernel, offsets, pool.block_bytes):
-                for counts in _touched(cache, start, end, pool.cache_blocks, is_write=is_write):
-                    total += counts
+                if not sets:
+                    total[2 if is_write else 1] += end - start
+                for turn in range(start // sets, (end - 1) // sets + 1) if sets else ():
+                    low, high = max(start - turn * sets, 0), min(end - turn * sets, sets)
+                    total += _touch(cache, low, high, turn, is_write=is_write)
             if number:
                 hits, clean, dirty = total.tolist()
                 yield hits, clean, dirty
 
 
-def _touched(cache: _Stretches, start: int, end: int, sets: int, *, is_write: bool) -> Iterator[tuple[int, int, int]]:
-    """Touch blocks [start, end), one round of the cache after the other."""
-    if not sets:
-        yield (0, 0, end - start) if is_write else (0, end - start, 0)
-        return
-    for turn in range(start // sets, (end - 1) // sets + 1):
-        low, high = max(start, turn * sets), min(end, (turn + 1) * sets)
-        yield cache.touch(low - turn * sets, high - turn * sets, turn, is_write=is_write)
+def _touch(cache: list[_Stretch], start: int, end: int, turn: int, *, is_write: bool) -> list[int]:
+    """Fill sets [start, end) of the cache, which is all its stretches in order; return hits, clean and dirty misses."""
+    first = bisect_right(cache, start, key=lambda stretch: stretch[0]) - 1
+    last, counts, filled = first, [0, 0, 0], []
+    while last < len(cache) and cache[last][0] < end:
+        old_start, old_end, old_turn, was_dirty = cache[last]
+        low, high = max(old_start, start), min(old_end, end)
+        is_hit = old_turn == turn
+        counts[0 if is_hit else 2 if was_dirty else 1] += high - low
+        if old_start < low:
+            filled.append((old_start, low, old_turn, was_dirty))
+        is_dirty = is_write or (is_hit and was_dirty)
+        if filled and filled[-1][2:] == (turn, is_dirty):  # joined with the one before
+            low = filled.pop()[0]
+        filled.append((low, high, turn, is_dirty))
+        if high < old_end:
+            filled.append((high, old_end, old_turn, was_dirty))
+        last += 1
+    cache[first:last] = filled
+    return counts
 
 
 def _runs(
@@ -187,7 +156,6 @@ def _runs(
 # Pages that move are a simulation over many steps, which is not repeated here: its numbers must keep the limit, and no
 # kernel may find more of its operands in fast memory than that holds.
 
-_SMALLEST_PAGE_BYTES = 4096
 _MOVING = frozenset({"linux-balancing"})
 
 
@@ -199,8 +167,10 @@ def check_paged(graph: ChosenGraph, plan: Plan, pool: PagedPool) -> None:
     Raises:
         FaultError: the first broken rule.
     """
-    offsets = check_one_pool(graph, plan, pool, Fault.PAGES)
-    _check_page_sizes(plan, pool)
+    offsets = _offsets(graph, plan, pool, Fault.PAGES)
+    _check_units(plan, pool.size_bytes, pool.page_bytes, pool.fast_pages, Fault.PAGES, "pages")
+    fits = pool.most_fast_pages <= pool.fast_pages
+    require(fits, Fault.LIMIT, f"{pool.most_fast_pages} pages were fast, {pool.fast_pages} are allowed")
     lengths = {len(each) for each in (pool.slow_bytes, pool.promoted_bytes, pool.demoted_bytes)}
     require(lengths == {len(graph.kernels)}, Fault.PAGES, f"{lengths} numbers for {len(graph.kernels)} kernels")
     for index, (kernel, slow_bytes) in enumerate(zip(graph.kernels, pool.slow_bytes, strict=True)):
@@ -215,31 +185,6 @@ def check_paged(graph: ChosenGraph, plan: Plan, pool: PagedPool) -> None:
         require(holds, Fault.LIMIT, f"kernel {index}: {fast_bytes} fast bytes in {pool.fast_bytes}")
     if plan.optimizer not in _MOVING:
         _check_still(graph, plan, pool, offsets)
-
-
-def check_paged_program(graph: ChosenGraph, plan: Plan, program: Program) -> None:
-    """The program uses the addresses that the pages belong to, and is charged for them.
-
-    Raises:
-        FaultError: the first broken rule.
-    """
-    if plan.paged is None:
-        require(not program.paged_traffic, Fault.PAGES, "the program is charged for pages, the plan has none")
-        return
-    wanted = tuple(plan.paged.traffic(graph))
-    require(program.paged_traffic == wanted, Fault.PAGES, "the program's traffic is not the plan's")
-    check_one_pool_program(graph, plan, program, plan.paged, Fault.PAGES, "pages were")
-
-
-def _check_page_sizes(plan: Plan, pool: PagedPool) -> None:
-    times = pool.page_bytes // _SMALLEST_PAGE_BYTES
-    whole = pool.page_bytes % _SMALLEST_PAGE_BYTES == 0 and times > 0 and times & (times - 1) == 0
-    require(whole, Fault.PAGES, f"pages of {pool.page_bytes} bytes are no power of two of at least 4096")
-    count = -(-pool.size_bytes // pool.page_bytes)
-    wanted = count if plan.limit.is_unlimited else plan.dram_limit_bytes // pool.page_bytes
-    require(pool.fast_pages == wanted, Fault.LIMIT, f"{pool.fast_pages} pages are allowed, not {wanted}")
-    fits = pool.most_fast_pages <= pool.fast_pages
-    require(fits, Fault.LIMIT, f"{pool.most_fast_pages} pages were fast, {pool.fast_pages} are allowed")
 
 
 def _check_still(graph: ChosenGraph, plan: Plan, pool: PagedPool, offsets: Mapping[str, int]) -> None:

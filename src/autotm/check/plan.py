@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 
-from autotm.check.bound import Engines, certified_bound_us, check_tabled, computed, kernel_us
+from autotm.check.bound import Engines, computed, kernel_us, proven_bound_us
 from autotm.check.fault import RULES, UNLIMITED, Fault, require
 from autotm.check.one_pool import check_cached, check_paged
 from autotm.model.cache import amplified_bytes
@@ -16,11 +16,9 @@ from autotm.model.errors import unknown_name
 from autotm.model.files import hash_of
 from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, CountedGraph, Tensor, Tier
 from autotm.model.limit import counted_by, fixed_bytes
-from autotm.model.links import BesideKernels, Links
+from autotm.model.links import Links, OverlapCosts
 from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.model.profile import Profile, slow_rates
-
-# Where every tensor is, re-derived from stays and moves alone.
 
 
 class Residence:
@@ -60,11 +58,7 @@ class Residence:
 
     def usable(self, tensor: str, tier: Tier, kernel: int) -> bool:
         """Whether a stay in `tier` covers `kernel`, and no asynchronous move is still filling it."""
-        filling = any(
-            move.destination is tier and move.start <= kernel < move.before
-            for move in self._moves[tensor]
-            if move.is_asynchronous
-        )
+        filling = any(move.destination is tier and move.start <= kernel < move.before for move in self._moves[tensor])
         held = any(stay.start <= kernel < stay.end for stay in self._stays[tensor, tier])
         return held and not filling
 
@@ -104,12 +98,8 @@ class Residence:
             stay.start == move.start and stay.end > move.before for stay in self._stays[move.tensor, move.destination]
         )
         require(begins, Fault.NO_DESTINATION, where)
-        same = [
-            other
-            for other in self._moves[move.tensor]
-            if (other.destination, other.start) == (move.destination, move.start)
-        ]
-        require(len(same) == 1, Fault.ORDER, f"{where}, twice")
+        starts = [(other.destination, other.start) for other in self._moves[move.tensor]]
+        require(starts.count((move.destination, move.start)) == 1, Fault.ORDER, f"{where}, twice")
 
     def _check_origin(self, stay: Stay) -> None:
         other = Tier.FAST if stay.tier is Tier.SLOW else Tier.SLOW
@@ -120,9 +110,6 @@ class Residence:
             return
         arrives = any(move.destination is stay.tier and move.start == stay.start for move in self._moves[stay.tensor])
         require(arrives, Fault.NO_ORIGIN, f"'{stay.tensor}' in {stay.tier} memory from kernel {stay.start}")
-
-
-# Whether the offsets that a plan states give every stay bytes of its own.
 
 
 def check_addresses(graph: ChosenGraph, plan: Plan) -> None:
@@ -172,16 +159,16 @@ _TIME = 1e-9
 
 
 def check_plan(
-    graph: CountedGraph, profile: Profile, links: Links, plan: Plan, *, fast_operands_only: bool = False
+    graph: CountedGraph,
+    profile: Profile,
+    links: Links,
+    plan: Plan,
+    *,
+    fast_operands_only: bool = False,
 ) -> None:
     """Vouch for a plan: residence, moves, configurations, limit, addresses, engines in integers; objective and bound.
 
-    Args:
-        graph: the step.
-        profile: times of its kernels.
-        links: copy times.
-        plan: what is checked.
-        fast_operands_only: whether kernels could not use slow operands.
+    `fast_operands_only` says that kernels could not use slow operands.
 
     Raises:
         FaultError: the first broken rule.
@@ -193,7 +180,9 @@ def check_plan(
     counts = counted_by(graph)
     require(plan.counts == counts, Fault.OTHER_GRAPH, f"the plan counts {plan.counts}, the graph given {counts}")
     chosen = computed(graph, plan)
-    check_tabled(graph, plan)
+    tabled = list(plan.tabled)
+    known = tabled == sorted(set(tabled) & set(range(len(graph.kernels))))
+    require(known, Fault.ORDER, "tabled kernels are not distinct, ascending indices of kernels")
     rules = RULES[plan.optimizer]
     once = rules.repeats or not plan.calls
     require(once, Fault.CALLS, f"'{plan.optimizer}' runs each kernel once, the plan has {len(plan.calls)} calls")
@@ -222,9 +211,8 @@ def check_plan(
 
 def _check_restrictions(graph: ChosenGraph, plan: Plan, residence: Residence, fast_operands_only: bool) -> None:
     rules = RULES[plan.optimizer]
-    require(
-        rules.moves or not plan.moves, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' plan has {len(plan.moves)} moves"
-    )
+    may_move = rules.moves or not plan.moves
+    require(may_move, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' plan has {len(plan.moves)} moves")
     flying = [move for move in plan.moves if move.is_asynchronous]
     allowed = rules.async_moves or not flying
     require(allowed, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' has {len(flying)} asynchronous moves")
@@ -255,21 +243,19 @@ def _check_limit(graph: CountedGraph, chosen: ChosenGraph, plan: Plan) -> None:
     require(same, Fault.LIMIT_BYTES, f"limit {plan.limit} is {asked} bytes, plan says {plan.dram_limit_bytes}")
     if plan.optimizer in UNLIMITED:
         return
-    change = dict.fromkeys(range(len(chosen.kernels) + 1), 0)
+    change = [0] * (len(chosen.kernels) + 1)
     for stay in plan.stays:
         if stay.tier is Tier.FAST:
             change[stay.start] += chosen.by_name[stay.tensor].allocated_bytes
             change[stay.end] -= chosen.by_name[stay.tensor].allocated_bytes
-    used = 0
-    for index in range(len(chosen.kernels)):
-        used += change[index]
+    for index, used in enumerate(accumulate(change[:-1])):
         fits = used <= plan.dram_limit_bytes
         require(fits, Fault.LIMIT, f"kernel {index}: {used} fast bytes, {used - plan.dram_limit_bytes} over the limit")
 
 
 def _check_objective(graph: CountedGraph, chosen: ChosenGraph, profile: Profile, links: Links, plan: Plan) -> None:
     kernels_us = math.fsum(kernel_times_us(graph, profile, plan, links))
-    overlap = BesideKernels(graph, profile, links)
+    overlap = OverlapCosts(graph, profile, links)
     moves_us = math.fsum(overlap.move_us(move, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
     waited_us = _waits_us(chosen, profile, links, plan.moves) if RULES[plan.optimizer].waits else 0.0
     # Pages move at the rate of the largest blocking copy of their direction.
@@ -305,11 +291,7 @@ def _waits_us(graph: ChosenGraph, profile: Profile, links: Links, moves: Sequenc
 def kernel_times_us(graph: CountedGraph, profile: Profile, plan: Plan, links: Links | None = None) -> Iterator[float]:
     """Predicted time of each call of a plan: with slow operands, slow pages, or what it misses in a cache.
 
-    Args:
-        graph: the step with all implementations.
-        profile: times of its kernels.
-        plan: of that step.
-        links: tell what a cache's own accesses to fast memory cost; without, they are left out.
+    `graph` is the step with all implementations. Without `links`, a cache's own accesses to fast memory cost nothing.
 
     Raises:
         FaultError: the plan names implementations that kernels have not.
@@ -332,28 +314,6 @@ def kernel_times_us(graph: CountedGraph, profile: Profile, plan: Plan, links: Li
     for kernel, (fetched, written) in zip(chosen.kernels, plan.cached.traffic_bytes, strict=True):
         own_us = links.fast_us(amplified_bytes(chosen, kernel, fetched)) if links else 0.0
         yield profile.base_us(kernel) + rates[kernel.op_class].extra_us(fetched, written) + own_us
-
-
-def proven_bound_us(
-    graph: CountedGraph,
-    profile: Profile,
-    links: Links,
-    plan: Plan,
-    *,
-    fixed: Mapping[str, Tier] | None = None,
-    fast_operands_only: bool = False,
-) -> float:
-    """Return the lower bound, in microseconds, that a plan's certificate proves if `fixed` tensors never move.
-
-    The prices of a certificate are valid for any restriction of the choices (weak duality, `check/bound.py`): with a
-    tensor fixed, they prove a bound that no plan of that kind can undercut, however well the others are placed.
-
-    Raises:
-        FaultError: the certificate is malformed, or `fixed` leaves no plan at all.
-    """
-    rules = RULES[plan.optimizer]
-    engines = Engines.of(graph, profile, links) if rules.async_moves else None
-    return certified_bound_us(graph, profile, links, plan, rules.moves, engines, fixed or {}, fast_operands_only)
 
 
 def _check_bound(graph: CountedGraph, profile: Profile, links: Links, plan: Plan, fast_operands_only: bool) -> None:

@@ -2,61 +2,43 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass
 from itertools import combinations
 
 from autotm.check.fault import UNLIMITED, Fault, called_kernels, check_calls, require
-from autotm.check.one_pool import check_cached_program, check_paged_program
+from autotm.check.one_pool import check_one_pool_program
 from autotm.model.files import hash_of
 from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, CountedGraph, Tier
 from autotm.model.plan import Move, Plan
 from autotm.model.program import Address, Instruction, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 
-# The data in the bytes of a pool, interval by interval.
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """A tensor's data in bytes [start, end)."""
-
-    start: int
-    end: int
-    tensor: str
-
 
 class Memory:
-    """Intervals of valid data, disjoint and ascending; writing over a part destroys the whole."""
+    """Valid data in a pool; writing over a part of a tensor's data destroys the whole.
+
+    Attributes:
+        killers: by tensor that was overwritten, the one whose data did it last.
+    """
 
     def __init__(self) -> None:
-        self._contents: list[Content] = []
-        self._starts: list[int] = []
-        self._killers: dict[str, str] = {}
+        self.killers: dict[str, str] = {}
+        self._contents: list[tuple[int, int, str]] = []
+        """Disjoint and ascending: bytes [start, end) hold the data of a tensor."""
 
     def write(self, tensor: str, start: int, size_bytes: int) -> None:
         """Put a tensor's data at [start, start + size); what overlaps is gone, an older copy of the tensor too."""
         end = start + size_bytes
-        first = max(0, bisect_right(self._starts, start) - 1)
-        last = bisect_left(self._starts, end)
-        kept = []
-        for content in self._contents[first:last]:
-            if content.end <= start:
-                kept.append(content)
-            else:
-                self._killers[content.tensor] = tensor
-        kept.append(Content(start, end, tensor))
-        self._contents[first:last] = kept
-        self._starts[first:last] = [content.start for content in kept]
+        first = max(0, bisect_left(self._contents, (start + 1, 0, "")) - 1)
+        last = bisect_left(self._contents, (end, 0, ""))
+        near = self._contents[first:last]
+        self.killers |= {name: tensor for _, reach, name in near if reach > start}
+        self._contents[first:last] = [*(content for content in near if content[1] <= start), (start, end, tensor)]
 
     def holds(self, tensor: str, start: int, size_bytes: int) -> bool:
         """Whether exactly these bytes hold the tensor's data, whole."""
-        at = bisect_left(self._starts, start)
-        return at < len(self._starts) and self._contents[at] == Content(start, start + size_bytes, tensor)
-
-    def killer(self, tensor: str) -> str | None:
-        """Return the tensor whose data last overwrote `tensor`; None if nothing did."""
-        return self._killers.get(tensor)
+        at = bisect_left(self._contents, (start, 0, ""))
+        return self._contents[at : at + 1] == [(start, start + size_bytes, tensor)]
 
 
 def check_program(graph: CountedGraph, plan: Plan, program: Program) -> None:
@@ -72,8 +54,7 @@ def check_program(graph: CountedGraph, plan: Plan, program: Program) -> None:
     chosen = graph.computed_by(program.implementations)
     check_calls(graph, plan)
     _check_steps(chosen, plan, program)
-    check_cached_program(chosen, plan, program)
-    check_paged_program(chosen, plan, program)
+    check_one_pool_program(chosen, plan, program)
     simulation = _Simulation(chosen, plan, program)
     for step in program.steps:
         simulation.run(step)
@@ -221,10 +202,10 @@ class _Simulation:
         assert address.offset is not None
         for number, async_move in self._async_moves.items():
             apart = not self._meet(tensor, address, async_move.tensor, async_move.destination)
-            what = f"{where}: reads what move {number} of '{async_move.tensor}' is writing"
-            require(apart, Fault.IN_FLIGHT, what)
+            reads = f"{where}: reads what move {number} of '{async_move.tensor}' is writing"
+            require(apart, Fault.IN_FLIGHT, reads)
         memory = self._memory[address.tier]
-        reason = f"overwritten by '{killer}'" if (killer := memory.killer(tensor)) else "never written there"
+        reason = f"overwritten by '{killer}'" if (killer := memory.killers.get(tensor)) else "never written there"
         valid = memory.holds(tensor, address.offset, self._sizes[tensor])
         require(valid, Fault.STALE, f"{where}: '{tensor}' at {address.tier} offset {address.offset}: {reason}")
 

@@ -19,9 +19,6 @@ from autotm.model.program import (
     WaitMoveStep,
 )
 
-ARGUMENT = Address(Tier.FAST, None)
-"""Parameters, inputs, constants and results have buffers of their own in fast memory."""
-
 
 def compile_program(graph: CountedGraph, plan: Plan, layout: Layout) -> Program:
     """The plan as steps over addresses: before each kernel its moves, in the order that `Move` states.
@@ -110,7 +107,7 @@ def _ends(move: Move, addresses: _Addresses) -> tuple[Address, Address]:
 
 
 def _operand(graph: ChosenGraph, tensor: str, kernel: int, addresses: _Addresses, arriving: set[str]) -> Address:
-    if not graph.by_name[tensor].is_movable:
-        return ARGUMENT
+    if not graph.by_name[tensor].is_movable:  # Arguments have buffers of their own in fast memory.
+        return Address(Tier.FAST, None)
     fast = None if tensor in arriving else addresses.find(tensor, Tier.FAST, kernel)
     return fast or addresses.require(tensor, Tier.SLOW, kernel)

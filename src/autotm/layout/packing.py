@@ -30,8 +30,6 @@ else:
 from omnimalloc._cpp import Partition, try_solve_many
 from omnimalloc.allocators.greedy import GreedyBySizeAllocator
 
-# The blocks to be packed: byte intervals that live over half-open kernel spans.
-
 Ints = npt.NDArray[np.int64]
 
 
@@ -57,12 +55,6 @@ class Blocks:
         """Some of the blocks, in that order."""
         chosen = np.asarray(members, np.int64)
         return Blocks(self.sizes[chosen], self.starts[chosen], self.ends[chosen])
-
-    @property
-    def by_events(self) -> Blocks:
-        """The blocks with times renumbered so that only moments at which a block begins or ends count."""
-        _, places = np.unique(np.concatenate([self.starts, self.ends]), return_inverse=True)
-        return Blocks(self.sizes, places[: len(self)], places[len(self) :])
 
     def digest(self, limit_bytes: int | None) -> bytes:
         """Return a hash of the blocks, in their order, and of a limit."""
@@ -107,105 +99,49 @@ class Blocks:
 # neighbour.
 
 _PLACED = np.iinfo(np.int64).max
+"""Rank of a block that has its offset."""
 
 
 def skyline(blocks: Blocks, priority: npt.NDArray[np.float64]) -> Ints:
     """Offsets when the lowest stretch always takes the fitting block of highest `priority`."""
-    offsets = np.zeros(len(blocks), np.int64)
-    line = _Skyline(int(blocks.starts.min(initial=0)), int(blocks.ends.max(initial=0)))
-    waiting, left = _Waiting.of(blocks, priority), len(blocks)
+    ranks = np.empty(len(blocks), np.int64)
+    ranks[np.argsort(-priority, kind="stable")] = np.arange(len(blocks))
+    # Blocks by their start, so that those within a stretch are looked for among its own only.
+    waiting = np.argsort(blocks.starts, kind="stable")
+    starts, ends, ranks = blocks.starts[waiting], blocks.ends[waiting], ranks[waiting]
+    # Stretches (start, end, height), ascending and gapless; neighbours differ in height.
+    line = [(int(blocks.starts.min(initial=0)), int(blocks.ends.max(initial=0)), 0)]
+    offsets, left = np.zeros(len(blocks), np.int64), len(blocks)
     while left:
-        index = line.lowest()
-        start, end, floor = line.stretches[index]
-        block = waiting.take(start, end)
-        if block is None:
-            line.raise_to_neighbour(index)
-            continue
-        offsets[block] = floor
-        left -= 1
-        line.put(index, int(blocks.starts[block]), int(blocks.ends[block]), floor + int(blocks.sizes[block]))
-        if 2 * left < len(waiting):
-            waiting = waiting.rest()
-    return offsets
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """Unplaced blocks by their start, so that those within a stretch are looked for among its own only.
-
-    Attributes:
-        blocks: their indices.
-        starts, ends: of these.
-        ranks: 0 for the highest priority; `_PLACED` once a block is taken.
-    """
-
-    blocks: Ints
-    starts: Ints
-    ends: Ints
-    ranks: Ints
-
-    @classmethod
-    def of(cls, blocks: Blocks, priority: npt.NDArray[np.float64]) -> _Waiting:
-        ranks = np.empty(len(blocks), np.int64)
-        ranks[np.argsort(-priority, kind="stable")] = np.arange(len(blocks))
-        by_start = np.argsort(blocks.starts, kind="stable")
-        return cls(by_start, blocks.starts[by_start], blocks.ends[by_start], ranks[by_start])
-
-    def __len__(self) -> int:
-        return len(self.blocks)
-
-    def take(self, start: int, end: int) -> int | None:
-        """The block of highest priority whose span lies in [start, end); None where there is none."""
-        first, last = self.starts.searchsorted((start, end)).tolist()
-        if first == last:
-            return None
-        ranks = np.where(self.ends[first:last] <= end, self.ranks[first:last], _PLACED)
-        best = first + int(ranks.argmin())
-        if ranks[best - first] == _PLACED:
-            return None
-        self.ranks[best] = _PLACED
-        return int(self.blocks[best])
-
-    def rest(self) -> _Waiting:
-        """Return the blocks that are not placed yet."""
-        left = self.ranks != _PLACED
-        return _Waiting(self.blocks[left], self.starts[left], self.ends[left], self.ranks[left])
-
-
-class _Skyline:
-    """Stretches (start, end, height) of kernel time, ascending and gapless; neighbours differ in height."""
-
-    def __init__(self, start: int, end: int) -> None:
-        self.stretches = [(start, end, 0)]
-
-    def lowest(self) -> int:
-        """Index of the lowest stretch, the earliest of several."""
-        heights = [height for _, _, height in self.stretches]
-        return heights.index(min(heights))
-
-    def put(self, index: int, start: int, end: int, height: int) -> None:
-        """Raise [start, end) inside a stretch."""
-        first, last, floor = self.stretches[index]
-        pieces = [(first, start, floor), (start, end, height), (end, last, floor)]
-        self._replace(index, index + 1, [piece for piece in pieces if piece[0] < piece[1]])
-
-    def raise_to_neighbour(self, index: int) -> None:
-        """Lift a stretch to its lower neighbour."""
-        neighbours = [self.stretches[at][2] for at in (index - 1, index + 1) if 0 <= at < len(self.stretches)]
-        start, end, _ = self.stretches[index]
-        self._replace(index, index + 1, [(start, end, min(neighbours))])
-
-    def _replace(self, first: int, last: int, pieces: list[tuple[int, int, int]]) -> None:
-        """Put pieces in place of stretches [first, last) and join neighbours of equal height."""
-        first, last = max(first - 1, 0), min(last + 1, len(self.stretches))
-        around = self.stretches[first:last]
-        before = [around[0]] if first < last and around[0][1] <= pieces[0][0] else []
-        after = [around[-1]] if around and around[-1][0] >= pieces[-1][1] else []
+        # 1. The lowest stretch, the earliest of several, and the block of highest priority within it.
+        heights = [height for _, _, height in line]
+        floor = min(heights)
+        index = heights.index(floor)
+        start, end, _ = line[index]
+        first, last = starts.searchsorted((start, end)).tolist()
+        fitting = np.where(ends[first:last] <= end, ranks[first:last], _PLACED)
+        # 2. What takes the place of the stretch: it is raised to its lower neighbour, or part of it by the block.
+        before, after = line[max(index - 1, 0) : index], line[index + 1 : index + 2]
+        best = int(fitting.argmin()) if first < last else 0
+        if first == last or fitting[best] == _PLACED:
+            pieces = [(start, end, min(height for _, _, height in before + after))]
+        else:
+            ranks[first + best], block = _PLACED, int(waiting[first + best])
+            offsets[block] = floor
+            left -= 1
+            low, high = int(blocks.starts[block]), int(blocks.ends[block])
+            pieces = [(start, low, floor), (low, high, floor + int(blocks.sizes[block])), (high, end, floor)]
+        # 3. Neighbours of equal height become one stretch.
         joined: list[tuple[int, int, int]] = []
-        for stretch in before + pieces + after:
-            start = joined.pop()[0] if joined and joined[-1][2] == stretch[2] else stretch[0]
-            joined.append((start, *stretch[1:]))
-        self.stretches[first:last] = joined
+        for low, high, height in before + pieces + after:
+            if low < high:
+                joined.append((joined.pop()[0] if joined and joined[-1][2] == height else low, high, height))
+        line[max(index - 1, 0) : index + 2] = joined
+        # 4. Blocks that have their offsets are forgotten once they are the majority.
+        if 2 * left < len(waiting):
+            unplaced = ranks != _PLACED
+            waiting, starts, ends, ranks = (column[unplaced] for column in (waiting, starts, ends, ranks))
+    return offsets
 
 
 # Packing by omnimalloc: branch and bound (supermalloc) for the large blocks, first fit for the others.
@@ -229,7 +165,7 @@ _MOST_LARGE = 4000
 """The search keeps a state for each block that it has placed: so many take some 200 MB."""
 
 
-def packings(blocks: Blocks, bound_bytes: int, end_s: float = math.inf) -> Iterator[Ints]:
+def searched_packings(blocks: Blocks, bound_bytes: int, end_s: float = math.inf) -> Iterator[Ints]:
     """Offsets with at least the large blocks within `bound_bytes`; others may end above it.
 
     Nothing is searched once `time.perf_counter` has reached `end_s`.
@@ -260,7 +196,10 @@ def _search(blocks: Blocks, bound_bytes: int, order: str, end_s: float) -> Ints 
     if left_s <= 0:
         return None
     bound = bound_bytes // ALIGNMENT_BYTES
-    partition = Partition.from_allocations(_allocations(blocks.by_events))
+    # Only moments at which a block begins or ends count as times.
+    _, moments = np.unique(np.concatenate([blocks.starts, blocks.ends]), return_inverse=True)
+    by_moments = Blocks(blocks.sizes, moments[: len(blocks)], moments[len(blocks) :])
+    partition = Partition.from_allocations(_allocations(by_moments))
     if partition.lower_bound > bound:
         return None
     solution = try_solve_many(
@@ -328,8 +267,7 @@ def pack(graph: CountedGraph, plan: Plan, place: Place | None = None) -> Layout:
     if (pool := plan.one_pool) is not None:
         return Layout(plan.stays, pool.offsets, 0, pool.size_bytes)
     chosen = plan.step_of(graph)
-    is_unlimited = plan.limit.is_unlimited
-    limits = {Tier.FAST: None if is_unlimited else plan.dram_limit_bytes, Tier.SLOW: None}
+    limits = {Tier.FAST: None if plan.limit.is_unlimited else plan.dram_limit_bytes, Tier.SLOW: None}
     offsets = np.array(plan.offsets or [0] * len(plan.stays), np.int64)
     heights = {}
     for tier in Tier:
@@ -344,31 +282,31 @@ def pack(graph: CountedGraph, plan: Plan, place: Place | None = None) -> Layout:
 def pack_blocks(blocks: Blocks, limit_bytes: int | None = None, end_s: float = math.inf) -> Ints:
     """Offsets within 0.05 % of the live peak; else within the limit; else the lowest found.
 
-    Once `time.perf_counter` has reached `end_s`, the quick packings are all that is tried.
+    Once `time.perf_counter` has reached `end_s`, the packings on a skyline are all that is tried.
     """
-    close = int(blocks.peak_bytes * _CLOSE)
-    wider = [int(blocks.peak_bytes * _WIDER)] if limit_bytes is None else [limit_bytes]
-    targets = [close, *(target for target in wider if target > close)]
-    if limit_bytes is not None:
-        targets = [min(target, max(limit_bytes, blocks.peak_bytes)) for target in targets]
+    peak_bytes = blocks.peak_bytes
+    close = int(peak_bytes * _CLOSE)
+    wider = int(peak_bytes * _WIDER) if limit_bytes is None else limit_bytes
+    targets = [close if limit_bytes is None else min(close, max(limit_bytes, peak_bytes))]
+    targets += [wider] if wider > close else []
     offsets = np.zeros(len(blocks), np.int64)
     for members in blocks.groups():
-        offsets[members] = _pack_group(blocks[members], targets, end_s)
+        offsets[members] = _first_within(blocks[members], targets, end_s)
     return offsets
 
 
-def can_pack(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> bool:
+def fits_within(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> bool:
     """Whether offsets within the limit are found; quicker than to look for the lowest ones."""
     groups = (blocks[members] for members in blocks.groups())
-    return all(group.height(_pack_group(group, [limit_bytes], end_s)) <= limit_bytes for group in groups)
+    return all(group.height(_first_within(group, [limit_bytes], end_s)) <= limit_bytes for group in groups)
 
 
-def _pack_group(blocks: Blocks, targets: list[int], end_s: float) -> Ints:
+def _first_within(blocks: Blocks, targets: list[int], end_s: float) -> Ints:
     """The first packing within the first target that can be met; else the lowest."""
     best, lowest = np.zeros(0, np.int64), None
     for target in targets:
-        quick = quick_packings(blocks) if target == targets[0] else ()
-        for offsets in chain(quick, packings(blocks, target, end_s)):
+        quick = skyline_packings(blocks) if target == targets[0] else ()
+        for offsets in chain(quick, searched_packings(blocks, target, end_s)):
             height = blocks.height(offsets)
             if lowest is None or height < lowest:
                 best, lowest = offsets, height
@@ -377,13 +315,11 @@ def _pack_group(blocks: Blocks, targets: list[int], end_s: float) -> Ints:
     return best
 
 
-def quick_packings(blocks: Blocks) -> Iterator[Ints]:
+def skyline_packings(blocks: Blocks) -> Iterator[Ints]:
     """Offsets on a skyline whose lowest stretch prefers long lives, or large areas."""
     sizes, spans = blocks.sizes.astype(np.float64), (blocks.ends - blocks.starts).astype(np.float64)
     return (skyline(blocks, priority) for priority in (spans + sizes / (sizes.max(initial=0) + 1), sizes * spans))
 
-
-# Addresses of stays while a few of them are exchanged for others.
 
 _NEVER = np.iinfo(np.int64).max
 """Start of what holds no memory."""
@@ -464,8 +400,6 @@ class Addresses:
         return self._extents[[self._rows[stay] for stay in stays], 0]
 
 
-# The smallest set of blocks that is found not to fit into a limit together.
-
 _LARGE = 0.005
 """Blocks of at least this share of the limit make a conflict. Small ones fit somewhere as soon as a little room is
 left: a smaller limit is what helps there, and not a row about a few bytes."""
@@ -479,7 +413,7 @@ class StepPacking:
     """Says whether the stays of plans for one step have addresses, and remembers the offsets that it computed.
 
     Attributes:
-        end_s: reading of `time.perf_counter` from which on only the quick packings are tried.
+        end_s: reading of `time.perf_counter` from which on only the packings on a skyline are tried.
     """
 
     def __init__(self, graph: CountedGraph) -> None:
@@ -500,9 +434,9 @@ class StepPacking:
     def addresses(
         self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int
     ) -> Iterator[Addresses]:
-        """Yield the addresses of the fast stays, as far as they fit: by `place`, then by each quick packing."""
+        """Yield the addresses of the fast stays, as far as they fit: by `place`, then by each packing on a skyline."""
         fast, blocks = self._blocks(stays, implementations)
-        for offsets in (self.place(blocks, limit_bytes), *quick_packings(blocks)):
+        for offsets in (self.place(blocks, limit_bytes), *skyline_packings(blocks)):
             yield Addresses.of(fast, blocks, offsets, limit_bytes)
 
     def keep(
@@ -545,7 +479,7 @@ def conflict(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> list[
     trials = takewhile(lambda _: time.perf_counter() < end_s, range(_TRIALS))
 
     def resists(members: Ints) -> bool:
-        return not can_pack(blocks[members], limit_bytes, end_s)
+        return not fits_within(blocks[members], limit_bytes, end_s)
 
     if not len(large) or not resists(large):
         return []

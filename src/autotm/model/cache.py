@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Literal
 
 import numpy as np
@@ -118,7 +119,7 @@ def cached_pool(
     cache = _Cache(blocks, size)
     passes = [tuple(_passes(graph, kernel, offsets)) for kernel in graph.kernels]
     for _ in range(2):
-        counts = [sum(map(cache.touch, each), np.zeros(3, np.int64)).tolist() for each in passes]
+        counts = [sum(starmap(cache.touch, each), np.zeros(3, np.int64)).tolist() for each in passes]
     hits, clean, dirty = (tuple(column) for column in zip(*counts, strict=True)) if counts else ((), (), ())
     return CachedPool(tuple(offsets[name] for name in order), pool_bytes, size, blocks, hits, clean, dirty)
 
@@ -135,24 +136,14 @@ def amplified_bytes(graph: Graph, kernel: Kernel, fetched_bytes: int) -> int:
     return fetched_bytes + sum(written)
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """A kernel's pass over one tensor at bytes [start, start + size_bytes) of the pool.
+def _passes(graph: Graph, kernel: Kernel, offsets: Mapping[str, int]) -> Iterator[tuple[int, int, int, bool]]:
+    """Yield offset, bytes, touched bytes and whether it is written of each movable tensor of a kernel, by first slot.
 
-    Of a table that is looked up in, `touched_bytes` are touched, evenly spread; of other tensors all.
+    Of a table that is looked up in, a part is touched, evenly spread; of other tensors all.
     """
-
-    start: int
-    size_bytes: int
-    touched_bytes: int
-    is_write: bool
-
-
-def _passes(graph: Graph, kernel: Kernel, offsets: Mapping[str, int]) -> Iterator[Pass]:
-    """One pass for each movable tensor of a kernel, by first slot; one that is read and written is a write."""
     for tensor in graph.slots_of(kernel):
         reads, writes = slow_traffic(graph, kernel, configuration(graph, kernel, {tensor}))
-        yield Pass(offsets[tensor], graph.by_name[tensor].size_bytes, max(*reads, *writes, 0, 0), any(writes))
+        yield offsets[tensor], graph.by_name[tensor].size_bytes, max(*reads, *writes, 0, 0), any(writes)
 
 
 class _Cache:
@@ -164,22 +155,21 @@ class _Cache:
         self._held = np.full(blocks, -1, np.int32)
         self._dirty = np.zeros(blocks, np.bool_)
 
-    def touch(self, each: Pass) -> npt.NDArray[np.int64]:
-        """Hits, clean and dirty misses of a pass."""
-        first = each.start // self._block_bytes
-        count = -(-(each.start + each.size_bytes) // self._block_bytes) - first
-        is_spread = each.touched_bytes < each.size_bytes
-        touched = min(count, -(-each.touched_bytes // self._block_bytes)) if is_spread else count
+    def touch(self, offset: int, size_bytes: int, touched_bytes: int, is_write: bool) -> npt.NDArray[np.int64]:
+        """Hits, clean and dirty misses of a pass over one tensor."""
+        first = offset // self._block_bytes
+        count = -(-(offset + size_bytes) // self._block_bytes) - first
+        touched = min(count, -(-touched_bytes // self._block_bytes)) if touched_bytes < size_bytes else count
         if self._sets == 0:
-            return np.array([0, 0, touched] if each.is_write else [0, touched, 0], np.int64)
+            return np.array([0, 0, touched] if is_write else [0, touched, 0], np.int64)
         spread = first + np.arange(touched) * count // touched if touched < count else None
-        found = np.zeros(3, np.int64)
+        counts = np.zeros(3, np.int64)
         for turn in range(first // self._sets, -(-(first + count) // self._sets)):
             start = turn * self._sets
             begin, end = max(first, start), min(first + count, start + self._sets)
             inside = None if spread is None else spread[(begin <= spread) & (spread < end)] - start
-            found += self._touch(slice(begin - start, end - start) if inside is None else inside, turn, each.is_write)
-        return found
+            counts += self._touch(slice(begin - start, end - start) if inside is None else inside, turn, is_write)
+        return counts
 
     def _touch(self, places: slice | npt.NDArray[np.int64], turn: int, is_write: bool) -> npt.NDArray[np.int64]:
         """Touch distinct sets, all with blocks of one round."""

@@ -25,8 +25,6 @@ from autotm.model.errors import validated
 from autotm.model.files import read_yaml
 from autotm.model.limit import ALL_FAST, Limit
 
-# Values that several parts of the study's config take, and how strictly all of it is read.
-
 Value = TypeVar("Value")
 
 
@@ -52,9 +50,6 @@ class Strict(BaseModel):
     """Unknown keys and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-# What is compared, what each figure shows, and how figures look: the parts of the study that measure nothing new.
 
 
 class CaseStudyConfig(Strict):
@@ -374,8 +369,6 @@ class StudyConfig(Strict):
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()
 
-
-# How large each network is: `config/scales/*.yaml`, checked, and the scales that are made from them.
 
 MODELLED = "-modelled"
 _BATCH = re.compile(r"^(.+)-batch-([1-9]\d*)$")

@@ -16,8 +16,6 @@ from typing import Any, Generic, TypeVar
 
 from autotm.model.errors import BadInputError
 
-# Which hardware threads share a core, a socket, a memory node; and which of them kernels are pinned to.
-
 _SYSFS = Path("/sys/devices/system")
 
 
@@ -52,22 +50,22 @@ class Topology:
             for folder in sysfs.glob("node/node[0-9]*")
             for cpu in parse_cpu_list(read_text(folder / "cpulist"))
         }
-        found = []
+        threads = []
         for cpu in sorted(cpus):
             folder = sysfs / "cpu" / f"cpu{cpu}" / "topology"
             siblings = parse_cpu_list(read_text(folder / "thread_siblings_list", str(cpu))) or [cpu]
             # Some virtual machines and boards say -1.
             socket = max(0, int(read_text(folder / "physical_package_id", "0")))
-            found.append(HardwareThread(socket, min(siblings), cpu, nodes.get(cpu, 0)))
-        return cls(tuple(found))
+            threads.append(HardwareThread(socket, min(siblings), cpu, nodes.get(cpu, 0)))
+        return cls(tuple(threads))
 
     @property
     def cores(self) -> dict[int, tuple[int, ...]]:
         """Hardware threads by physical core, socket after socket."""
-        found: dict[int, list[int]] = {}
+        by_core: dict[int, list[int]] = {}
         for thread in sorted(self.threads):
-            found.setdefault(thread.core, []).append(thread.cpu)
-        return {core: tuple(cpus) for core, cpus in found.items()}
+            by_core.setdefault(thread.core, []).append(thread.cpu)
+        return {core: tuple(cpus) for core, cpus in by_core.items()}
 
     def within(
         self,
@@ -82,7 +80,7 @@ class Topology:
         Raises:
             BadInputError: this process may use nothing there; says what it may use.
         """
-        kept = self.threads
+        threads = self.threads
         for key, unit, why, wanted in (
             ("socket", "socket", "", socket),
             ("numa_node", "numa_node", "", numa_node),
@@ -90,14 +88,14 @@ class Topology:
         ):
             if wanted is not None:
                 allowed = [wanted] if isinstance(wanted, int) else [*wanted]
-                known = ", ".join(map(str, sorted({getattr(thread, unit) for thread in kept})))
-                kept = tuple(thread for thread in kept if getattr(thread, unit) in allowed)
-                if not kept:
-                    what = wanted if isinstance(wanted, int) else allowed
+                known = ", ".join(map(str, sorted({getattr(thread, unit) for thread in threads})))
+                threads = tuple(thread for thread in threads if getattr(thread, unit) in allowed)
+                if not threads:
+                    shown = wanted if isinstance(wanted, int) else allowed
                     raise BadInputError(
-                        f"{where}: {key}: {what} is not allowed: {why}this process may use cores of {unit} {known}"
+                        f"{where}: {key}: {shown} is not allowed: {why}this process may use cores of {unit} {known}"
                     )
-        return Topology(kept)
+        return Topology(threads)
 
     def pinned(self, where: str, threads: int | None, threads_per_core: int) -> tuple[int, ...]:
         """Hardware threads for `threads` kernel threads, core after core, `threads_per_core` on each; None fills all.
@@ -147,7 +145,7 @@ def described(cpus: Sequence[int]) -> dict[str, Any]:
     """Where threads pinned to `cpus` sit, for provenance: most on one core, sockets, memory nodes."""
     topology = Topology.of(cpus)
     return {
-        "threads_per_core": max(len(found) for found in topology.cores.values()),
+        "threads_per_core": max(len(cpus) for cpus in topology.cores.values()),
         "sockets": sorted({thread.socket for thread in topology.threads}),
         "numa_nodes": sorted({thread.numa_node for thread in topology.threads}),
     }
@@ -155,11 +153,11 @@ def described(cpus: Sequence[int]) -> dict[str, Any]:
 
 def parse_cpu_list(text: str) -> list[int]:
     """Linux's lists, e.g. `0-3,8,10-11`."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found.extend(range(int(first), int(last or first) + 1))
-    return found
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def read_text(file: Path, otherwise: str = "") -> str:
@@ -169,8 +167,6 @@ def read_text(file: Path, otherwise: str = "") -> str:
     except (OSError, UnicodeDecodeError):
         return otherwise
 
-
-# Which cores a machine file gives its kernels, and what that is on this computer.
 
 Pinned = tuple[tuple[int, ...], tuple[int, ...]]
 """Hardware threads for kernels, and those that are left."""
@@ -231,8 +227,6 @@ class CoreChoice:
         count = threads or len(self.cpus)
         return self.cpus[:count], self.cpus[count:]
 
-
-# Whether this process had its cores to itself while it measured, and how long it tries again where it had not.
 
 T = TypeVar("T")
 
@@ -309,7 +303,7 @@ class Watch:
 
         If patience ends first, return the results of all rounds, and add `what` to `disturbed`.
         """
-        return self.until(run, lambda found: len(found) >= count, what)
+        return self.until(run, lambda results: len(results) >= count, what)
 
     def until(self, run: Callable[[], T], is_enough: Callable[[Sequence[T]], bool], what: str) -> list[T]:
         """Call `run` until `is_enough` accepts the results of the good rounds, and return these results.
@@ -323,10 +317,10 @@ class Watch:
             if self.is_over and is_enough(every):
                 self.disturbed.append(what)
                 return every
-            found = self.timed(run)
-            every.append(found.result)
-            if self.judge(found.lost_ns, found.wall_ns):
-                good.append(found.result)
+            timed = self.timed(run)
+            every.append(timed.result)
+            if self.judge(timed.lost_ns, timed.wall_ns):
+                good.append(timed.result)
         return good
 
     @property

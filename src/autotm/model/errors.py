@@ -12,8 +12,6 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-# The one error family a user sees: what is wrong, where, the limit, and the remedy.
-
 
 class AutotmError(Exception):
     """A fault of input, file or machine that the user can mend; commands print it and exit with 1."""
@@ -65,9 +63,10 @@ def no_such_file(kind: str, path: Path) -> BadInputError:
     )
 
 
-def made_by_another(file: Path, found: int, reads: int, remedy: str, counted: str = "schema") -> FileVersionError:
+def made_by_another(file: Path, version: int, reads: int, remedy: str, counted: str = "schema") -> FileVersionError:
     """An error that names both versions, that of the file and the one that is read, and how to make the file again."""
-    origin = f"made by {'an older' if found < reads else 'a newer'} autotm: {counted} {found}, this one reads {reads}"
+    age = "an older" if version < reads else "a newer"
+    origin = f"made by {age} autotm: {counted} {version}, this one reads {reads}"
     return FileVersionError(f"{file}: {origin}; {remedy}", origin)
 
 
@@ -77,8 +76,6 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     hint = f"; did you mean '{near[0]}'?" if near else ""
     return f"{hint} (known: {', '.join(choices) or 'none'})"
 
-
-# What is wrong in a file that a person wrote, in one line: file, key, value, what is allowed.
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -43,8 +43,8 @@ T = TypeVar("T")
 
 def cache_folder() -> Path:
     """Return the folder where what this user has compiled and measured is kept, whatever the project."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "autotm"
+    cache_home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache_home) if cache_home.startswith("/") else Path.home() / ".cache") / "autotm"
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -73,13 +73,9 @@ def require_writable(*paths: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
-                file.write(bytes(_BLOCK))
+                file.write(bytes(4096))  # What a file system gives at least.
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(folder)) from None
-
-
-_BLOCK = 4096
-"""Bytes; what a file system gives at least."""
 
 
 def write_json(path: Path, kind: str, payload: dict[str, Any]) -> None:
@@ -111,20 +107,20 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
     return document
 
 
-def require_version(path: Path, kind: str, found: object) -> None:
+def require_version(path: Path, kind: str, version: object) -> None:
     """Refuse a file of another schema version.
 
     Raises:
-        DamagedFileError: `found`, what the file says of its version, is no whole number.
+        DamagedFileError: `version`, what the file says of its version, is no whole number.
         FileVersionError: it is another one than that of `schema_version`.
     """
-    if type(found) is not int:
-        raise damaged(path, kind, f"its schema_version is {found!r}")
-    if found != schema_version(kind):
+    if type(version) is not int:
+        raise damaged(path, kind, f"its schema_version is {version!r}")
+    if version != schema_version(kind):
         command = f"`autotm {_COMMANDS[kind]}` or " if kind in _COMMANDS else ""
-        update = "update autotm, or " if found > schema_version(kind) else ""
+        update = "update autotm, or " if version > schema_version(kind) else ""
         remedy = f"{update}make it again with {command}`snakemake --force {path}`"
-        raise made_by_another(path, found, schema_version(kind), remedy)
+        raise made_by_another(path, version, schema_version(kind), remedy)
 
 
 def schema_version(kind: str) -> int:
@@ -159,14 +155,13 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 def hash_of(value: Any) -> str:
     """The content hash of a frozen dataclass, equal for equal values; kept with it, since a step's takes seconds."""
-    kept: dict[str, Any] = value.__dict__
-    if _HASH not in kept:
+    members: dict[str, Any] = value.__dict__
+    if _HASH not in members:
         digest = hashlib.sha256()
         for piece in _pieces(value):
             digest.update(piece.encode())
-        kept[_HASH] = digest.hexdigest()[:_DIGITS]
-    found: str = kept[_HASH]
-    return found
+        members[_HASH] = digest.hexdigest()[:_DIGITS]
+    return str(members[_HASH])
 
 
 def _pieces(value: Any) -> Iterator[str]:
@@ -283,10 +278,10 @@ def read_results(file: Path) -> dict[str, bytes]:
         raise damaged_results(file, f"it cannot be read ({error})") from None
     if wanted is None:
         raise damaged_results(file, f"it is not a {RESULTS_EXPORT}")
-    if type(found := manifest.get("format")) is not int:
-        raise damaged_results(file, f"its format is {found!r}")
-    if found != _ARCHIVE_FORMAT:
-        raise made_by_another(file, found, _ARCHIVE_FORMAT, _again(file), "format")
+    if type(version := manifest.get("format")) is not int:
+        raise damaged_results(file, f"its format is {version!r}")
+    if version != _ARCHIVE_FORMAT:
+        raise made_by_another(file, version, _ARCHIVE_FORMAT, _again(file), "format")
     for name, content in contents.items():
         if hashlib.sha256(content).hexdigest() != wanted[name]:
             raise damaged_results(file, f"{name} is not what was exported")

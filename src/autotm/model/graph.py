@@ -22,8 +22,6 @@ import numpy.typing as npt
 from autotm.model.errors import DamagedFileError, unknown_name
 from autotm.model.files import write_atomically
 
-# The role of a tensor in the step, and the content of an argument before the first step.
-
 
 class Role(StrEnum):
     """The role of a tensor in the step.
@@ -61,8 +59,6 @@ class Initial:
     kind: Literal["zeros", "ones", "normal", "uniform", "one_hot", "integers", "sinusoids", "future"]
     scale: float = 1.0
 
-
-# Values that a person gave for a tensor: weights, data.
 
 Array = npt.NDArray[Any]
 _DIGITS = 16
@@ -383,10 +379,10 @@ class Graph:
         computed = self._computed.get(names)
         if computed is None:
             kernels = tuple(kernel.computed_by(name) for kernel, name in zip(self.kernels, names, strict=True))
-            kept = tuple(tensor for tensor in self.tensors if tensor.role is not Role.WORKSPACE)
+            others = tuple(tensor for tensor in self.tensors if tensor.role is not Role.WORKSPACE)
             spaces = [workspace(operand, index) for index, one in enumerate(kernels) for operand in one.workspaces]
             same = kernels == self.kernels
-            computed = ChosenGraph(self if same else replace(self, kernels=kernels, tensors=(*kept, *spaces)))
+            computed = ChosenGraph(self if same else replace(self, kernels=kernels, tensors=(*others, *spaces)))
             if len(self._computed) >= _COMPUTED:
                 self._computed.clear()
             self._computed[names] = computed
@@ -427,14 +423,12 @@ def workspace(operand: Operand, kernel: int) -> Tensor:
     return Tensor(operand.tensor, Role.WORKSPACE, operand.shape, operand.dtype, operand.size_bytes, kernel, ())
 
 
-# Where the schedule of a kernel comes from: it shows which kernels fell back to unscheduled code.
-
 SCHEDULES_KEY = "schedules"
 """Under which key a graph file's provenance holds the kind of every symbol; it is no part of the step itself."""
 
 
 class ScheduleKind(StrEnum):
-    """Where a schedule comes from."""
+    """Where a schedule comes from; it shows which kernels fell back to unscheduled code."""
 
     GENERATED = "generated"
     """Code written for its operator."""
@@ -449,9 +443,6 @@ class ScheduleKind(StrEnum):
 def schedules_in(provenance: Mapping[str, Any]) -> dict[str, ScheduleKind]:
     """Schedule kind by kernel symbol, from the provenance of a graph file; empty where older files lack it."""
     return {symbol: ScheduleKind(kind) for symbol, kind in provenance.get(SCHEDULES_KEY, {}).items()}
-
-
-# The two kinds of memory, and which of them each slot of a kernel uses.
 
 
 class Tier(StrEnum):
@@ -484,8 +475,6 @@ def configuration(graph: Graph, kernel: Kernel, slow: Collection[str]) -> Config
                 letters[slot] = "P"
     return intern("".join(letters))
 
-
-# How many bytes of slow memory a kernel reads and writes in a configuration.
 
 _LOOKUPS = ("embedding", "embedding_concat", "embedding_update")
 """Operations that touch no more rows of a table than they have indices."""

@@ -11,8 +11,6 @@ from enum import StrEnum
 from autotm.model.graph import Configuration
 from autotm.model.limit import Limit
 
-# Times of the kernels of one step, measured in several ways, and the cost of each way.
-
 
 class TimingMethod(StrEnum):
     """How a kernel's time in a configuration was found.
@@ -95,9 +93,6 @@ class TimingStudy:
     repeats: int
     costs: tuple[TimingMethodCost, ...]
     times: tuple[ConfigurationTime, ...]
-
-
-# The effect of resampled kernel times on the plans for one limit (`sensitivity/LIMIT.json`).
 
 
 @dataclass(frozen=True, slots=True)

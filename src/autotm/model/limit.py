@@ -142,9 +142,6 @@ def _bytes(text: str) -> int | None:
     return round(Fraction(match[1]) * _UNIT[match[2]]) if match else None
 
 
-# What a limit counts: intermediates and workspaces only, as the paper does, or everything that the step touches.
-
-
 class Counts(StrEnum):
     """Which tensors a plan places and a limit counts."""
 

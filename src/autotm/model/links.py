@@ -116,8 +116,8 @@ class AsynchronousLinks:
     call_us: float
 
     def __post_init__(self) -> None:
-        for beside in (self.beside_to_fast, self.beside_to_slow):
-            if missing := [op_class.value for op_class in OpClass if op_class not in beside]:
+        for contention in (self.beside_to_fast, self.beside_to_slow):
+            if missing := [op_class.value for op_class in OpClass if op_class not in contention]:
                 raise ValueError(f"asynchronous links: contention with {', '.join(missing)} is missing")
         if self.call_us < 0:
             raise ValueError(f"asynchronous links: call_us must not be negative, got {self.call_us}")
@@ -186,8 +186,8 @@ class Links:
 # window.
 
 
-class BesideKernels:
-    """The links of a machine beside the kernels of one step.
+class OverlapCosts:
+    """What moves cost one step if its kernels run at the same time.
 
     Methods raise BadInputError if copies beside kernels were not measured.
 

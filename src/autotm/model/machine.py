@@ -256,8 +256,6 @@ def load_gpu(devices_dir: Path, name: str) -> GpuFile:
     return validated(GpuFile, read_yaml(path, "GPU"), path)
 
 
-# A machine file: which memory is fast, which is slow and how real it is, which cores run the kernels.
-
 MODELLED_MACHINE = "modelled-"
 """How names of machines begin on which nothing runs."""
 
@@ -378,22 +376,22 @@ class Machine:
                 f"config/machines/{self.name}.yaml: this machine is modelled: its times are computed, and nothing runs "
                 "or is measured on it; ask for a machine with a GPU (kind: cuda), or for modelled.json"
             )
-        given, file = allocation(), f"config/machines/{self.name}.yaml"
-        if given is not None and given.is_shared and not (self.slurm and self.slurm.shared):
+        job, file = allocation(), f"config/machines/{self.name}.yaml"
+        if job is not None and job.is_shared and not (self.slurm and self.slurm.shared):
             raise BadInputError(
-                f"Slurm job {given.job} has {given.cpus} of the {given.node_cpus} CPUs of node {given.node}, and other "
+                f"Slurm job {job.job} has {job.cpus} of the {job.node_cpus} CPUs of node {job.node}, and other "
                 "jobs may run beside it: their work would be timed as ours. Ask for a node of its own (slurm_extra: "
                 "--exclusive, as profiles/slurm does for all that measures; sbatch --exclusive without Snakemake), or "
                 f"allow it in {file}: slurm: {{shared: true}}"
             )
         if self.cores is None:
             return self
-        if given is None:
+        if job is None:
             raise BadInputError(
                 f"{file}: this machine is a kind of Slurm node, and this process no job on one: measure with "
                 "snakemake --workflow-profile profiles/slurm, or within srun --exclusive; docs/cluster.md tells how"
             )
-        cpus, spare = self.cores.here(self.threads, f"Slurm job {given.job} ({given.cpus} CPUs of {given.node})")
+        cpus, spare = self.cores.here(self.threads, f"Slurm job {job.job} ({job.cpus} CPUs of {job.node})")
         return replace(self, cpus=cpus, spare_cpus=spare, cores=None)
 
     @property
@@ -459,9 +457,8 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
 SWITCHES = {"proc/sys/kernel/numa_balancing": "2", "sys/kernel/mm/numa/demotion_enabled": "1"}
 """Settings that NUMA balancing of tiered memory requires: files below the root, and the value of each."""
 
-_CACHED, _LINUX = "memory-mode", "linux-"
 _ON_GPUS = frozenset({"managed-memory", "lru-paging", "swap-all", "recompute", "save-on-cpu"})
-_WEIGHTED, _BALANCING = "linux-weighted-interleave", "linux-balancing"
+_ELSEWHERE = "take another optimizer, or a machine whose slow memory is emulated"
 
 
 def cannot_run(machine: Machine, optimizer: str, system: SystemMemory | None = None) -> str | None:
@@ -478,9 +475,9 @@ def cannot_run(machine: Machine, optimizer: str, system: SystemMemory | None = N
         return None if on_gpu else f"{why}; take another optimizer, or a machine of kind cuda"
     if isinstance(tier, EmulatedTier):
         return None
-    if optimizer == _CACHED:
+    if optimizer == "memory-mode":
         return f"fast memory is no cache of slow memory of kind {tier.kind}; {_ELSEWHERE}"
-    return _of_linux(machine, tier, optimizer, system) if optimizer.startswith(_LINUX) else None
+    return _of_linux(machine, tier, optimizer, system) if optimizer.startswith("linux-") else None
 
 
 def _of_linux(machine: Machine, tier: AnyTier, optimizer: str, system: SystemMemory | None) -> str | None:
@@ -496,12 +493,12 @@ def _of_linux(machine: Machine, tier: AnyTier, optimizer: str, system: SystemMem
 
 def kernel_lacks(optimizer: str, system: SystemMemory) -> str | None:
     """Why the kernel of this computer cannot follow a policy, and what helps; None where it can."""
-    if optimizer == _WEIGHTED and not system.knows_weights:
+    if optimizer == "linux-weighted-interleave" and not system.knows_weights:
         return (
             "this kernel has no /sys/kernel/mm/mempolicy/weighted_interleave, Linux 6.9 is the first that has; "
             f"{_ELSEWHERE}"
         )
-    if optimizer != _BALANCING:
+    if optimizer != "linux-balancing":
         return None
     for name, wanted in SWITCHES.items():
         text = system.setting(name)
@@ -530,6 +527,3 @@ def require_runnable(machine: Machine, optimizer: str) -> None:
     """
     if reason := cannot_run(machine, optimizer):
         raise BadInputError(f"{optimizer} cannot run on config/machines/{machine.name}.yaml: {reason}")
-
-
-_ELSEWHERE = "take another optimizer, or a machine whose slow memory is emulated"

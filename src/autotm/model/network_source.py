@@ -46,11 +46,11 @@ class NetworkSource:
     @property
     def provenance(self) -> dict[str, Any]:
         """Description of the source for files made from it: sizes; path, function and hash of the user's own file."""
-        found: dict[str, Any] = {"sizes": dict(self.sizes)}
+        source: dict[str, Any] = {"sizes": dict(self.sizes)}
         if self.file is not None:
             digest = hashlib.sha256(Path(self.file).read_bytes()).hexdigest()[:16]
-            found |= {"network_file": self.file, "network_function": self.function, "network_file_hash": digest}
-        return found
+            source |= {"network_file": self.file, "network_function": self.function, "network_file_hash": digest}
+        return source
 
     def require(self) -> None:
         """Raise where one's own file shows, without being run, that it cannot give the network.
@@ -75,13 +75,13 @@ class NetworkSource:
 def _file_of(name: str, module: str, root: Path) -> Path:
     """The file of a module, found without importing the packages that it is in."""
     top, *parts = module.split(".")
-    found = importlib.util.find_spec(top) if not (root / top).exists() and not (root / f"{top}.py").exists() else None
-    installed = Path(found.origin).parent if found is not None and found.origin else None
-    if installed is not None and found is not None and found.submodule_search_locations is not None:
-        installed = installed.parent
-    for folder in (root, installed):
+    spec = importlib.util.find_spec(top) if not (root / top).exists() and not (root / f"{top}.py").exists() else None
+    folders = [root]
+    if spec is not None and spec.origin:
+        folders.append(Path(spec.origin).parents[0 if spec.submodule_search_locations is None else 1])
+    for folder in folders:
         for path in (f"{'/'.join([top, *parts])}.py", f"{'/'.join([top, *parts])}/__init__.py"):
-            if folder is not None and (folder / path).is_file():
+            if (folder / path).is_file():
                 return folder / path
     raise BadInputError(f"network {name}: torch: no module {module} in {root}, nor installed")
 

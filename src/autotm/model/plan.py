@@ -6,7 +6,7 @@ And which kernels run again, and the proven bound; or why a limit has no plan.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -47,32 +47,22 @@ def called(graph: ChosenGraph, calls: Sequence[int]) -> ChosenGraph:
             for operand in operands:
                 known = users.setdefault(operand.tensor, {})
                 known[index] = known.get(index, False) or writes
-    first = {tensor.name for tensor in graph.tensors}
+    again = [(index, kernels[index], calls[index]) for index in repeats(calls)]
     anew = [
-        _made_again(graph, operand, index)
-        for index, kernel in enumerate(kernels)
-        for operand in kernel.outputs
-        if operand.tensor not in first
+        replace(graph.by_name[first.tensor], name=operand.tensor, producer=index, readers=())
+        for index, kernel, number in again
+        for first, operand in zip(graph.kernels[number].outputs, kernel.outputs, strict=True)
+        if operand.tensor not in graph.by_name
     ]
-    spaces = [
-        workspace(operand, index)
-        for index, kernel in enumerate(kernels)
-        for operand in kernel.workspaces
-        if operand.tensor not in first
-    ]
+    spaces = [workspace(operand, index) for index, kernel, _ in again for operand in kernel.workspaces]
     tensors = (_used(tensor, users.get(tensor.name, {}), len(calls)) for tensor in (*graph.tensors, *anew, *spaces))
     return replace(graph, kernels=kernels, tensors=tuple(tensors))
 
 
-def repeats(calls: Iterable[int]) -> list[int]:
+def repeats(calls: Sequence[int]) -> list[int]:
     """Return the positions of the calls whose kernel an earlier call already ran."""
-    known: set[int] = set()
-    found = []
-    for number, kernel in enumerate(calls):
-        if kernel in known:
-            found.append(number)
-        known.add(kernel)
-    return found
+    first = {calls[number]: number for number in reversed(range(len(calls)))}
+    return [number for number, kernel in enumerate(calls) if first[kernel] < number]
 
 
 def _kernels(graph: Graph, calls: Sequence[int]) -> Iterator[Kernel]:
@@ -82,13 +72,10 @@ def _kernels(graph: Graph, calls: Sequence[int]) -> Iterator[Kernel]:
 
     def named(operands: tuple[Operand, ...], again: str | None) -> tuple[Operand, ...]:
         """Operands that are read; or, with `again`, that are written, which makes them the newest."""
-        found = []
-        for operand in operands:
-            if again is not None and graph.by_name[operand.tensor].role.is_movable:
-                newest[operand.tensor] = operand.tensor + again
-            name = newest.get(operand.tensor, operand.tensor)
-            found.append(operand if name == operand.tensor else replace(operand, tensor=name))
-        return tuple(found)
+        if again is not None:
+            movable = (operand.tensor for operand in operands if graph.by_name[operand.tensor].role.is_movable)
+            newest.update((name, name + again) for name in movable)
+        return tuple(replace(operand, tensor=newest.get(operand.tensor, operand.tensor)) for operand in operands)
 
     for index in calls:
         kernel, again = graph.kernels[index], _AGAIN * times[index]
@@ -96,13 +83,6 @@ def _kernels(graph: Graph, calls: Sequence[int]) -> Iterator[Kernel]:
         inputs = named(kernel.inputs, None)
         outputs, workspaces = (named(operands, again) for operands in (kernel.outputs, kernel.workspaces))
         yield replace(kernel, name=kernel.name + again, inputs=inputs, outputs=outputs, workspaces=workspaces)
-
-
-def _made_again(graph: Graph, operand: Operand, index: int) -> Tensor:
-    name = operand.tensor
-    while name not in graph.by_name:
-        name = name.removesuffix(_AGAIN)
-    return replace(graph.by_name[name], name=operand.tensor, producer=index, readers=())
 
 
 def _used(tensor: Tensor, users: dict[int, bool], calls: int) -> Tensor:
@@ -140,9 +120,6 @@ SAVE_ON_CPU = "save-on-cpu"
 """Tensors that PyTorch's autograd saves wait in host memory. It is a step of PyTorch's own and has no plan."""
 GPU_RIVALS = (*RUN_RIVALS, SAVE_ON_CPU)
 """All rivals on GPUs; `solve.gpu_rivals` simulates each."""
-
-
-# Certificate of a plan's lower bound: prices, from which the bound is computed again without a solver.
 
 
 @dataclass(frozen=True)
@@ -229,9 +206,6 @@ class Certificate:
     slow: SlowPrices = SlowPrices()
     out: SpanPrices = SpanPrices()
     back: SpanPrices = SpanPrices()
-
-
-# The plan.
 
 
 class Status(StrEnum):
@@ -391,9 +365,6 @@ class Plan:
 
     def _gap_to(self, bound_us: float) -> float:
         return 0.0 if self.objective_us <= 0 else max(0.0, (self.objective_us - bound_us) / self.objective_us)
-
-
-# A limit that no placement can keep.
 
 
 @dataclass(frozen=True)

@@ -130,12 +130,12 @@ class Profile:
         return (self._base_ns(kernel) + beyond_ns) / 1e3
 
     def _base_ns(self, kernel: Kernel) -> int:
-        found = self._all_fast_ns.get((kernel.identity, kernel.implementation))
-        if found is None:
+        time_ns = self._all_fast_ns.get((kernel.identity, kernel.implementation))
+        if time_ns is None:
             raise AutotmError(
                 f"profile has no time for kernel '{kernel.name}' ({kernel.identity}); rerun kernel_profile"
             )
-        return found
+        return time_ns
 
     @cached_property
     def _all_fast_ns(self) -> Mapping[tuple[str, str], int]:
@@ -161,8 +161,6 @@ def _read_ns(timing: Timing, fast: Mapping[tuple[str, str], Timing]) -> int:
     is_sure = abs(timing.beyond_ns) > SURE_ERRORS * timing.beyond_error_ns
     return default.median_ns + (timing.beyond_ns if is_sure else TIE_NS)
 
-
-# `profile.parquet`: one row per (kernel identity, implementation, configuration); `.json` where pyarrow is missing.
 
 KEY_COLUMNS = {
     "identity": "of the kernel",
@@ -264,13 +262,15 @@ def slow_rates(graph: Graph, profile: Profile) -> Mapping[OpClass, SlowRates]:
     that a kernel reads and does not write, or the reverse, tell. A class without such a one takes the rate of all
     classes together; 0 where the profile has no slow tensor at all.
     """
-    found: dict[tuple[OpClass | None, bool], list[tuple[float, int]]] = defaultdict(list)
+    rates: dict[tuple[OpClass | None, bool], list[tuple[float, int]]] = defaultdict(list)
     for op_class, is_write, extra_us, size_bytes in _extras(graph, profile):
         for which in (op_class, None):
-            found[which, is_write].append((extra_us / size_bytes, size_bytes))
+            rates[which, is_write].append((extra_us / size_bytes, size_bytes))
 
     def rate(op_class: OpClass, *, is_write: bool) -> float:
-        return max(0.0, _median(found.get((op_class, is_write)) or found.get((None, is_write)) or [(0.0, 1)]))
+        ascending = sorted(rates.get((op_class, is_write)) or rates.get((None, is_write)) or [(0.0, 1)])
+        bytes_so_far = np.cumsum([size_bytes for _, size_bytes in ascending])
+        return max(0.0, ascending[int(np.searchsorted(bytes_so_far, bytes_so_far[-1] / 2))][0])
 
     return {each: SlowRates(rate(each, is_write=False), rate(each, is_write=True)) for each in OpClass}
 
@@ -289,10 +289,3 @@ def _extras(graph: Graph, profile: Profile) -> Iterator[tuple[OpClass, bool, flo
             if profile.timing(kernel, config) is not None and (read_bytes > 0) != (written_bytes > 0):
                 extra_us = profile.extra_us(graph, kernel, tensor)
                 yield kernel.op_class, written_bytes > 0, extra_us, read_bytes + written_bytes
-
-
-def _median(rates: list[tuple[float, int]]) -> float:
-    """The rate of the median byte of (rate, bytes)."""
-    ascending = sorted(rates)
-    bytes_so_far = np.cumsum([size_bytes for _, size_bytes in ascending])
-    return ascending[int(np.searchsorted(bytes_so_far, bytes_so_far[-1] / 2))][0]

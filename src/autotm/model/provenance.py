@@ -20,8 +20,6 @@ from autotm.model.machine import AnyTier, DaxTier, Machine, ModelledTier, NumaTi
 from autotm.model.slurm import allocation
 from autotm.model.system import SystemMemory
 
-# What results say of slow memory that is not emulated: which nodes or file system, how far, what the firmware says.
-
 
 def slow_memory_facts(tier: AnyTier, system: SystemMemory | None = None) -> dict[str, Any]:
     """For provenance, as JSON; empty where slow memory is emulated. What the system does not tell is null.
@@ -34,8 +32,8 @@ def slow_memory_facts(tier: AnyTier, system: SystemMemory | None = None) -> dict
     match tier:
         case NumaTier():
             pairs = [(fast, slow) for fast in tier.fast_nodes for slow in tier.slow_nodes]
-            distances = [found for found in (here.distance(*pair) for pair in pairs) if found is not None]
-            found: dict[str, Any] = {
+            distances = [distance for distance in (here.distance(*pair) for pair in pairs) if distance is not None]
+            facts: dict[str, Any] = {
                 "fast_nodes": list(tier.fast_nodes),
                 "slow_nodes": list(tier.slow_nodes),
                 "distance": max(distances, default=None),
@@ -45,7 +43,7 @@ def slow_memory_facts(tier: AnyTier, system: SystemMemory | None = None) -> dict
             path = Path(tier.path)
             device = path.name if path.is_char_device() else ""
             mount = None if device else here.mount_of(path)
-            found = {
+            facts = {
                 "fast_nodes": None if tier.fast_nodes is None else list(tier.fast_nodes),
                 "path": tier.path,
                 "device": device or (mount.device if mount else None),
@@ -60,7 +58,7 @@ def slow_memory_facts(tier: AnyTier, system: SystemMemory | None = None) -> dict
     return {
         "kind": tier.kind,
         "stand_in": tier.stand_in,
-        **found,
+        **facts,
         "huge_pages": tier.huge_pages,
         "transparent_huge_pages": here.huge_pages or None,
         "numa_balancing": here.numa_balancing or None,
@@ -209,8 +207,8 @@ def _cpu_fields() -> dict[str, str]:
 @cache
 def versions() -> dict[str, str]:
     """Installed versions of what shapes a result; absent packages are left out."""
-    found = {package: installed_version(package) for package in _PACKAGES}
-    return {"python": platform.python_version(), **{name: text for name, text in found.items() if text is not None}}
+    installed = {package: installed_version(package) for package in _PACKAGES}
+    return {"python": platform.python_version(), **{name: text for name, text in installed.items() if text is not None}}
 
 
 def installed_version(package: str) -> str | None:

@@ -184,22 +184,19 @@ class Record:
 
     def __str__(self) -> str:
         """One line: what ran, what it took, what was predicted. All fields, thousands of samples among them: repr."""
-        what = f"{self.network}, {self.optimizer}, limit {self.limit}"
-        what += f": {self.predicted_runtime_s:.6g} s a step predicted"
+        text = f"{self.network}, {self.optimizer}, limit {self.limit}"
+        text += f": {self.predicted_runtime_s:.6g} s a step predicted"
         memory = f"{self.tier_reality} slow memory, machine {self.machine}, threads {self.threads}, seed {self.seed}"
         if self.actual_runtime_median_s is None:
-            return f"{what}; it exceeds its limit, nothing ran ({memory})"
-        found = f"{what}, {self.actual_runtime_median_s:.6g} s measured (median of {len(self.samples_s)})"
+            return f"{text}; it exceeds its limit, nothing ran ({memory})"
+        text += f", {self.actual_runtime_median_s:.6g} s measured (median of {len(self.samples_s)})"
         if all_fast_s := self.all_fast_runtime_median_s:
-            found += f", {self.actual_runtime_median_s / all_fast_s:.4g} times the all-fast step in turn"
+            text += f", {self.actual_runtime_median_s / all_fast_s:.4g} times the all-fast step in turn"
         if self.disturbed_steps_count:
-            found += ", while others held the cores"
+            text += ", while others held the cores"
         if self.verified_steps:
-            found += f"; {self.verified_steps} steps equal the {self.verified_against or PLAIN_STEP} bit for bit"
-        return f"{found} ({memory})"
-
-
-# A training step of a framework's own, on the network of a step of ours: a rival of figure 12 (`torch.json`).
+            text += f"; {self.verified_steps} steps equal the {self.verified_against or PLAIN_STEP} bit for bit"
+        return f"{text} ({memory})"
 
 
 @dataclass(frozen=True)

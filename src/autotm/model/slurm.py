@@ -95,8 +95,8 @@ def keep_to_allocation() -> None:
     compile in 24 processes.
     """
     allowed = sorted(os.sched_getaffinity(0))
-    given = os.environ.get("SLURM_CPUS_ON_NODE", "")
-    if not given.isdigit() or len(allowed) <= int(given):
+    count = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    if not count.isdigit() or len(allowed) <= int(count):
         return
     ours = allocation()
     if ours is None or len(allowed) <= ours.cpus:
@@ -118,5 +118,5 @@ def _scontrol(*arguments: str) -> str:
 
 
 def _value(key: str, text: str) -> str | None:
-    found = re.search(rf"\b{key}=(\S+)", text)
-    return found[1] if found else None
+    match = re.search(rf"\b{key}=(\S+)", text)
+    return match[1] if match else None

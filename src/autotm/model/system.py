@@ -17,94 +17,15 @@ from pathlib import Path
 from autotm.model.cores import parse_cpu_list, read_text
 from autotm.model.errors import AutotmError
 
-# Limits on memory and processor time of a container, a service or a job: those of this process's control group and of
-# the groups around it.
-#
-# Sources: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, scheduler/sched-bwc.rst; cgroups(7).
-
 _CGROUP_V1, _CGROUP_V2 = 1, 2
 """Versions of control groups; a system may have both."""
-_NO_LIMIT_BYTES = 1 << 60
-"""Version 1 says the greatest number that it can write where nothing limits."""
-
-
-@dataclass(frozen=True)
-class MemoryLimit:
-    """The tightest memory limit of all control groups around a process, and the least that any of them has left."""
-
-    limit_bytes: int
-    left_bytes: int
-
-
-def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
-    """Return how much memory this process may use, and how much of that is left; None if no control group limits it.
-
-    Caches of files count as free.
-
-    Args:
-        root: where /proc and /sys are.
-    """
-    limits, left = [], []
-    for folder, version in _groups(root, "memory"):
-        limit_file, taken_file, cached = _MEMORY_FILES[version]
-        limit = _number(read_text(folder / limit_file))
-        if limit is None or limit >= _NO_LIMIT_BYTES:
-            continue
-        told = dict(line.split(maxsplit=1) for line in read_text(folder / "memory.stat").splitlines())
-        taken = (_number(read_text(folder / taken_file)) or 0) - (_number(told.get(cached, "")) or 0)
-        limits.append(limit)
-        left.append(max(0, limit - taken))
-    return MemoryLimit(min(limits), min(limits + left)) if limits else None
-
-
-def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Cores whose time the process may take; None where nothing limits it."""
-    found = []
-    for folder, version in _groups(root, "cpu"):
-        if version == _CGROUP_V1:
-            words = [read_text(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
-        else:
-            words = read_text(folder / "cpu.max").split()
-        if len(words) == len(("quota", "period")) and all(word.isdigit() for word in words):
-            found.append(int(words[0]) / int(words[1]))
-    return min(found, default=None)
-
-
 _MEMORY_FILES = {
     _CGROUP_V1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     _CGROUP_V2: ("memory.max", "memory.current", "inactive_file"),
 }
 """Limit, what is taken, and which line of `memory.stat` tells how much of that are caches of files."""
-
-
-def _groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
-    """The folders of the process's group and of all around it, with the version of each."""
-    for group in read_text(root / "proc/self/cgroup").splitlines():
-        number, controllers, name = group.split(":", 2)
-        version = _CGROUP_V2 if number == "0" and not controllers else _CGROUP_V1
-        if version == _CGROUP_V1 and controller not in controllers.split(","):
-            continue
-        for line in read_text(root / "proc/mounts").splitlines():
-            _, mount, kind, options, *_ = line.split()
-            is_other = version == _CGROUP_V1 and controller not in options.split(",")
-            if is_other or kind != ("cgroup" if version == _CGROUP_V1 else "cgroup2"):
-                continue
-            mounted = root / mount.strip("/")
-            # A container may be told its name as others see it, and shown its own group as the whole.
-            inner = mounted / name.strip("/")
-            folder = inner if inner.is_dir() else mounted
-            yield folder, version
-            while folder != mounted:
-                folder = folder.parent
-                yield folder, version
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
-
-
-# The memories of a machine, and what the system does to their pages, as Linux tells.
-
+_NO_LIMIT_BYTES = 1 << 60
+"""Version 1 says the greatest number that it can write where nothing limits."""
 _KIB = 1024
 _SECTOR_BYTES = 512
 _PAGE_BYTES = mmap.PAGESIZE
@@ -160,6 +81,14 @@ class Mount:
         return bool(re.search(r"(^|,)dax(=always)?(,|$)", self.options))
 
 
+@dataclass(frozen=True)
+class MemoryLimit:
+    """The tightest memory limit of all control groups around a process, and the least that any of them has left."""
+
+    limit_bytes: int
+    left_bytes: int
+
+
 class SystemMemory:
     """Reads /sys and /proc below `root`, tests others than this machine's; what is not there is none."""
 
@@ -182,11 +111,11 @@ class SystemMemory:
         total, free = (_KIB * _count(info, name) for name in ("MemTotal", "MemAvailable"))
         if not self.numbers:
             return [MemoryNode(0, total, free, "all", (10,), {}, _count(info, "HugePages_Free"))]
-        found = [node for node in map(self._node, self.numbers) if node.total_bytes]
+        nodes = [node for node in map(self._node, self.numbers) if node.total_bytes]
         # Linux tells of one node twice. In a virtual machine whose memory grew, what it tells by node may lag behind.
-        if len(found) == 1 and total > found[0].total_bytes:
-            return [replace(found[0], total_bytes=total, free_bytes=free)]
-        return found
+        if len(nodes) == 1 and total > nodes[0].total_bytes:
+            return [replace(nodes[0], total_bytes=total, free_bytes=free)]
+        return nodes
 
     def nodes_named(self, numbers: Iterable[int]) -> list[MemoryNode]:
         """Return the memory nodes with these numbers."""
@@ -197,14 +126,14 @@ class SystemMemory:
         folder = f"sys/devices/system/node/node{number}"
         info = self._text(f"{folder}/meminfo")
         free = sum(_count(info, name) for name in ("MemFree", "Active\\(file\\)", "Inactive\\(file\\)"))
-        told = {ours: self._text(f"{folder}/access0/initiators/{theirs}") for theirs, ours in _SAID.items()}
+        firmware = {ours: self._text(f"{folder}/access0/initiators/{theirs}") for theirs, ours in _SAID.items()}
         return MemoryNode(
             number,
             _KIB * _count(info, "MemTotal"),
             _KIB * free,
             self._text(f"{folder}/cpulist"),
             tuple(map(int, self._text(f"{folder}/distance").split())),
-            {name: value for name, text in told.items() if (value := _number(text))},
+            {name: value for name, text in firmware.items() if (value := _number(text))},
             _count(info, "HugePages_Free"),
         )
 
@@ -217,20 +146,60 @@ class SystemMemory:
     @property
     def allowed_nodes(self) -> tuple[int, ...] | None:
         """Numbers of the nodes whose memory this process may use (cpuset); None if the system does not tell."""
-        found = re.search(r"Mems_allowed_list:\s*(\S+)", self._text("proc/self/status"))
-        return tuple(parse_cpu_list(found[1])) if found else None
+        match = re.search(r"Mems_allowed_list:\s*(\S+)", self._text("proc/self/status"))
+        return tuple(parse_cpu_list(match[1])) if match else None
+
+    # Limits of a container, a service or a job: those of this process's control group and of the groups around it.
+    # Sources: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, scheduler/sched-bwc.rst; cgroups(7).
 
     @property
-    def limit_bytes(self) -> int | None:
-        """Bytes of memory that this process's container, service or job may use; None if nothing limits it."""
-        found = memory_limit(self._root)
-        return found.limit_bytes if found else None
+    def memory_limit(self) -> MemoryLimit | None:
+        """How much memory this process may use and how much of that is left; None if no control group limits it.
+
+        Caches of files count as free.
+        """
+        limits, left = [], []
+        for folder, version in self._control_groups("memory"):
+            limit_file, taken_file, cached = _MEMORY_FILES[version]
+            limit = _number(read_text(folder / limit_file))
+            if limit is None or limit >= _NO_LIMIT_BYTES:
+                continue
+            statistics = dict(line.split(maxsplit=1) for line in read_text(folder / "memory.stat").splitlines())
+            taken = (_number(read_text(folder / taken_file)) or 0) - (_number(statistics.get(cached, "")) or 0)
+            limits.append(limit)
+            left.append(max(0, limit - taken))
+        return MemoryLimit(min(limits), min(limits + left)) if limits else None
 
     @property
-    def limit_left_bytes(self) -> int | None:
-        """Bytes that this process's container, service or job may still take; None if nothing limits it."""
-        found = memory_limit(self._root)
-        return found.left_bytes if found else None
+    def cpu_quota(self) -> float | None:
+        """Cores whose time the process may take; None where nothing limits it."""
+        quotas = []
+        for folder, version in self._control_groups("cpu"):
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if version == _CGROUP_V1 else ("cpu.max",)
+            words = " ".join(read_text(folder / name) for name in names).split()
+            if len(words) == len(("quota", "period")) and all(word.isdigit() for word in words):
+                quotas.append(int(words[0]) / int(words[1]))
+        return min(quotas, default=None)
+
+    def _control_groups(self, controller: str) -> Iterator[tuple[Path, int]]:
+        """The folders of the process's group and of all around it, with the version of each."""
+        for group in self._text("proc/self/cgroup").splitlines():
+            number, controllers, name = group.split(":", 2)
+            version = _CGROUP_V2 if number == "0" and not controllers else _CGROUP_V1
+            if version == _CGROUP_V1 and controller not in controllers.split(","):
+                continue
+            for mount in self.mounts:
+                is_other = version == _CGROUP_V1 and controller not in mount.options.split(",")
+                if is_other or mount.file_system != ("cgroup" if version == _CGROUP_V1 else "cgroup2"):
+                    continue
+                mounted = self._root / mount.folder.strip("/")
+                # A container may be told its name as others see it, and shown its own group as the whole.
+                inner = mounted / name.strip("/")
+                folder = inner if inner.is_dir() else mounted
+                yield folder, version
+                while folder != mounted:
+                    folder = folder.parent
+                    yield folder, version
 
     @property
     def mounts(self) -> list[Mount]:
@@ -238,7 +207,7 @@ class SystemMemory:
         fields = (line.split() for line in self._text("proc/mounts").splitlines())
         # Blanks and the like are written as octal numbers.
         return [
-            Mount(re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), folder), device, kind, options)
+            Mount(re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), folder), device, kind, options)
             for device, folder, kind, options, *_ in fields
         ]
 
@@ -252,14 +221,14 @@ class SystemMemory:
     @property
     def dax_devices(self) -> list[str]:
         """Devices that give memory without a file system, and are not in use as a memory node."""
-        found = sorted((self._root / "sys/bus/dax/devices").glob("*"))
-        return [path.name for path in found if (path / "driver").resolve().name != "kmem"]
+        devices = sorted((self._root / "sys/bus/dax/devices").glob("*"))
+        return [path.name for path in devices if (path / "driver").resolve().name != "kmem"]
 
     @property
     def memory_disks(self) -> dict[str, int]:
         """Bytes of each block device that is persistent memory, by name, such as `pmem0` or a part of it."""
-        found = sorted((self._root / "sys/class/block").glob("pmem*"))
-        sectors = {path.name: _number(read_text(path / "size")) for path in found}
+        disks = sorted((self._root / "sys/class/block").glob("pmem*"))
+        sectors = {path.name: _number(read_text(path / "size")) for path in disks}
         return {name: number * _SECTOR_BYTES for name, number in sectors.items() if number is not None}
 
     def holds_mounts(self, disk: str) -> bool:
@@ -277,13 +246,13 @@ class SystemMemory:
     def device_node(self, name: str) -> int | None:
         """The node next to a DAX device or a block device of persistent memory; None where the system does not tell."""
         places = (f"sys/bus/dax/devices/{name}/numa_node", f"sys/class/block/{name}/device/numa_node")
-        return next((found for place in places if (found := _number(self._text(place))) is not None), None)
+        return next((node for place in places if (node := _number(self._text(place))) is not None), None)
 
     @property
     def huge_pages(self) -> str:
         """Whether the system gives huge pages by itself: `always`, `madvise` or `never`."""
-        found = re.search(r"\[(\w+)\]", self._text("sys/kernel/mm/transparent_hugepage/enabled"))
-        return found[1] if found else ""
+        match = re.search(r"\[(\w+)\]", self._text("sys/kernel/mm/transparent_hugepage/enabled"))
+        return match[1] if match else ""
 
     @property
     def huge_page_bytes(self) -> int:
@@ -299,11 +268,6 @@ class SystemMemory:
     def numa_balancing(self) -> str:
         """The setting under which the system moves pages between nodes by itself: `0` is off; empty where it cannot."""
         return self._text("proc/sys/kernel/numa_balancing")
-
-    @property
-    def balances(self) -> bool:
-        """Whether the system moves pages between nodes by itself."""
-        return self.numa_balancing not in {"", "0"}
 
     @property
     def demotes(self) -> bool:
@@ -335,24 +299,20 @@ class SystemMemory:
     @property
     def moved_bytes(self) -> tuple[int, int]:
         """Bytes promoted to faster and demoted to slower nodes since the system started, of all processes together."""
-        told = dict(line.split() for line in self._text("proc/vmstat").splitlines())
-        promoted = int(told.get("pgpromote_success", 0))
-        demoted = sum(int(count) for name, count in told.items() if name.startswith("pgdemote_"))
+        counters = dict(line.split() for line in self._text("proc/vmstat").splitlines())
+        promoted = int(counters.get("pgpromote_success", 0))
+        demoted = sum(int(count) for name, count in counters.items() if name.startswith("pgdemote_"))
         return promoted * _PAGE_BYTES, demoted * _PAGE_BYTES
 
-    @property
-    def governor(self) -> str:
-        """The frequency governor of the first core; empty if Linux names none."""
-        return self._text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
 
 
 def _count(info: str, name: str) -> int:
     """The number in a line of a meminfo file: KiB, or of `HugePages_...` pages; 0 where there is no such line."""
-    found = re.search(rf"\b{name}:\s*(\d+)", info)
-    return int(found[1]) if found else 0
-
-
-# The C compiler of this computer.
+    match = re.search(rf"\b{name}:\s*(\d+)", info)
+    return int(match[1]) if match else 0
 
 
 def find_compiler() -> str:
@@ -362,8 +322,8 @@ def find_compiler() -> str:
         AutotmError: there is none.
     """
     for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
-        if found := shutil.which(name):
-            return found
+        if compiler := shutil.which(name):
+            return compiler
     raise AutotmError(
         "no C compiler found to link kernels with (looked for $CC, cc, gcc, clang); install one: "
         "apt-get install gcc, or conda install c-compiler"

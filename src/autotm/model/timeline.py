@@ -13,8 +13,6 @@ from typing import Literal
 
 from autotm.model.limit import Limit
 
-# One measured step, call by call.
-
 
 @dataclass(frozen=True, slots=True)
 class CopyTimes:
@@ -50,9 +48,6 @@ class StepTrace:
         return median(self.traced_s) / median(self.plain_s) - 1
 
 
-# One step on a device, as its streams ran it: kernels, copies in and copies out, each from event to event.
-
-
 class Lane(StrEnum):
     """The streams of a device, by what they do."""
 
@@ -81,7 +76,7 @@ class TimedOperation:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A measured step.
+    """One step on a device as its streams ran it, measured from event to event.
 
     Attributes:
         device: the model of the GPU.
@@ -96,9 +91,6 @@ class Timeline:
     def of(self, lane: Lane) -> tuple[TimedOperation, ...]:
         """Return the operations of one stream, in order."""
         return tuple(operation for operation in self.operations if operation.lane is lane)
-
-
-# One step on a GPU as a simulation of its three engines has it (`modelled.json`): computed, never run.
 
 
 class Engine(StrEnum):

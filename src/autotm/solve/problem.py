@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from autotm.model.graph import ChosenGraph, CountedGraph, Kernel, Role, Tensor, configuration
 from autotm.model.limit import Limit, fixed_bytes
-from autotm.model.links import BesideKernels, Links
+from autotm.model.links import Links, OverlapCosts
 from autotm.model.profile import Profile
 from autotm.solve.options import SolveOptions
 
@@ -339,9 +339,9 @@ class Problem:
         return self.limit.fast_bytes(self.graph.peak_live_bytes, fixed_bytes(self.graph))
 
     @cached_property
-    def beside(self) -> BesideKernels:
+    def beside(self) -> OverlapCosts:
         """The time that asynchronous moves and kernels cost each other."""
-        return BesideKernels(self.graph, self.profile, self.links)
+        return OverlapCosts(self.graph, self.profile, self.links)
 
     @cached_property
     def tabulation(self) -> Tabulation:

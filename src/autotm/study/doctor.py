@@ -22,7 +22,7 @@ from autotm.model.files import write_atomically
 from autotm.model.graph import Tier
 from autotm.model.machine import DaxTier, MachineFile, NumaTier, kernel_lacks
 from autotm.model.provenance import cpu_model, hmat_text, installed_version
-from autotm.model.system import SystemMemory, cpu_quota
+from autotm.model.system import SystemMemory
 from autotm.study.columns import columns
 from autotm.study.setup import compiler_path
 
@@ -269,7 +269,7 @@ def _cores(root: Path) -> Iterator[Finding]:
     sockets = len({thread.socket for thread in topology.threads})
     found = f"{cores} physical, {threads} hardware threads, {sockets} socket{'s' if sockets > 1 else ''}"
     yield Finding("cores", found, Use.USED, "a kernel thread each, unless the machine file says otherwise")
-    quota = cpu_quota(root)
+    quota = SystemMemory(root).cpu_quota
     if quota is not None and quota < threads:
         why = f"a container allows less than the {threads} threads it shows"
         yield Finding("CPU quota", f"{quota:.3g} cores", Use.CARE, why)
@@ -299,9 +299,10 @@ def _memory(memories: SystemMemory, fast_nodes: Sequence[int], slow: Sequence[Sl
     if not slow:
         why = "one memory node, no DAX folder, no DAX device: slow memory is emulated"
         yield Finding("second memory", "none", Use.UNUSED, f"{why} (slow_tier: {{kind: emulated, ...}})")
-    if memories.limit_bytes is not None:
-        limit = f"{memories.limit_bytes / 1e9:.4g} GB"
-        yield Finding("memory limit", limit, Use.CARE, "of this container, service or job")
+    if (limit := memories.memory_limit) is not None:
+        yield Finding(
+            "memory limit", f"{limit.limit_bytes / 1e9:.4g} GB", Use.CARE, "of this container, service or job"
+        )
 
 
 def _policies(memories: SystemMemory) -> Iterator[Finding]:
@@ -318,12 +319,12 @@ def _settings(memories: SystemMemory) -> Iterator[Finding]:
     yield Finding("transparent huge pages", memories.huge_pages or "none", Use.USED, "as the system gives them")
     if reserved := memories.reserved_huge_pages:
         yield Finding("reserved huge pages", str(reserved), Use.USABLE, "huge_pages: reserved of kind numa")
-    if memories.balances:
+    if memories.numa_balancing not in {"", "0"}:
         yield Finding("NUMA balancing", "on", Use.CARE, "pages move by themselves: sudo sysctl kernel.numa_balancing=0")
     if memories.demotes:
         why = "pages leave their node: echo false | sudo tee /sys/kernel/mm/numa/demotion_enabled"
         yield Finding("page demotion", "on", Use.CARE, why)
-    governor = memories.governor
+    governor = memories.setting("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or ""
     if governor not in {"", "performance"}:
         why = "clocks follow the load, and times with them: sudo cpupower frequency-set -g performance"
         yield Finding("clock governor", governor, Use.CARE, why)

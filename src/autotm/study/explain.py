@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from autotm.check.plan import proven_bound_us
+from autotm.check.bound import proven_bound_us
 from autotm.model.errors import BadInputError
 from autotm.model.files import load_with_provenance
 from autotm.model.graph import Tensor, Tier

@@ -16,7 +16,7 @@ from autotm.check.plan import kernel_times_us
 from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tier
-from autotm.model.links import BesideKernels, Links
+from autotm.model.links import Links, OverlapCosts
 from autotm.model.plan import KernelPrices, Plan
 from autotm.model.profile import Profile
 from autotm.model.program import Program
@@ -109,7 +109,7 @@ class Placed:
     def moves_us(self) -> list[float]:
         """Predicted microseconds that each move adds to the step."""
         sizes = self.step.by_name
-        overlapped = BesideKernels(self.graph, self.profile, self.links)
+        overlapped = OverlapCosts(self.graph, self.profile, self.links)
         return [overlapped.move_us(move, sizes[move.tensor].size_bytes) for move in self.plan.moves]
 
     @cached_property

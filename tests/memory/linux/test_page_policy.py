@@ -21,7 +21,7 @@ from autotm.memory.linux.policy_tiers import Filler, Room
 from autotm.memory.linux.system_calls import NOWHERE, give_back, lock, pages_by_node
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import SWITCHES
-from autotm.model.system import SystemMemory
+from autotm.model.system import MemoryLimit, SystemMemory
 from autotm.solve.options import optimizer_names
 
 PAGES = 64
@@ -157,7 +157,7 @@ def test_pages_on_another_node_are_seen_and_what_is_given_back_is_no_longer_held
 def test_a_limit_of_memory_ends_it_before_the_system_ends_the_process(
     filler: Filler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SystemMemory, "limit_left_bytes", property(lambda _: 3 * MIB))
+    monkeypatch.setattr(SystemMemory, "memory_limit", property(lambda _: MemoryLimit(8 * MIB, 3 * MIB)))
     with pytest.raises(AutotmError, match=r"must be filled .* this container may take 0\.003 GB more"):
         filler.fill()
 

@@ -115,11 +115,11 @@ class Filler:
     def _next_bytes(self) -> int:
         free = sum(node.free_bytes for node in self._system.nodes_named([self._node]))
         size = min(_MOST_BYTES, max(_LEAST_BYTES, free // _SHARE)) // _LEAST_BYTES * _LEAST_BYTES
-        left = self._system.limit_left_bytes
-        if left is not None and left < 2 * size:
+        limit = self._system.memory_limit
+        if limit is not None and limit.left_bytes < 2 * size:
             raise AutotmError(
                 f"memory node {self._node}: {free / 1e9:.3f} GB of it must be filled so that fast memory is limited, "
-                f"but this container may take {left / 1e9:.3f} GB more; raise its limit of memory"
+                f"but this container may take {limit.left_bytes / 1e9:.3f} GB more; raise its limit of memory"
             )
         return size
 

@@ -100,9 +100,9 @@ class NodePool(Pool):
                 )
             return
         room = sum(node.room_bytes for node in nodes)
-        left = self._system.limit_left_bytes
-        if left is not None and left < room:
-            room, where = left, "this container's limit"
+        limit = self._system.memory_limit
+        if limit is not None and limit.left_bytes < room:
+            room, where = limit.left_bytes, "this container's limit"
         if size_bytes > room:
             raise self._too_large(size_bytes, f"{where} has room for {room / 1e9:.3f} GB")
 
