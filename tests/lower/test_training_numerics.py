@@ -1,31 +1,22 @@
 """Three steps of every network are as close to a float64 reference as PyTorch's own float32 is."""
 
 import dataclasses
-import sys
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the float64 reference is PyTorch: make test-torch installs it")
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+import plain_steps  # noqa: E402
+from plain_steps import Arrays, distance  # noqa: E402
 
 from autotm import zoo  # noqa: E402
-from autotm.kernels.library import KernelLibrary  # noqa: E402
-from autotm.kernels.target import host_target  # noqa: E402
-from autotm.lower.lowering import lower_network  # noqa: E402
-from autotm.memory.tiers import open_tiers  # noqa: E402
 from autotm.memory.torch_device import device_of  # noqa: E402
-from autotm.model.machine import load_machine  # noqa: E402
 from autotm.model.training import Sgd, Training  # noqa: E402
-from autotm.runtime.arguments import Arguments  # noqa: E402
-from autotm.runtime.executor import prepare  # noqa: E402
 from autotm.runtime.streams.framework import expected_loss  # noqa: E402
-from autotm.runtime.verify import plain_program  # noqa: E402
 from autotm.zoo import Network  # noqa: E402
 from autotm.zoo.paper import densenet  # noqa: E402
 from autotm.zoo.torch_reference import TorchNetwork  # noqa: E402
@@ -40,8 +31,6 @@ SCORE = 20.0
 SHALLOW_BRANCH = 0.1
 TELLING = 1e-2
 """A margin below this share of the loss tells one network from another."""
-
-Arrays = dict[str, np.ndarray]
 
 
 def high_scores(network: Network, arrays: Arrays) -> None:
@@ -85,7 +74,7 @@ class Case:
 
     build: Callable[[], Network]
     rate: float | None = None
-    prepare: Callable[[Network, Arrays], None] | None = None
+    prepare: Callable[[Network, Arrays], None] = lambda _network, _arrays: None
     starts: int = 3
 
 
@@ -107,7 +96,7 @@ QUICK = {"mlp", "mnist", "dlrm", "dense_blocks"}
 """Products, convolutions, pools, batch norm, concatenations, tables; attention is quick in test_torch_steps."""
 
 
-def torch_step(network, arrays, dtype):
+def torch_step(network: Network, arrays: Arrays, dtype: torch.dtype) -> tuple[float, Arrays]:
     """Loss of a step from these arrays, and the weights after it."""
     model = TorchNetwork(network, arrays, dtype)
     loss = model()
@@ -116,37 +105,30 @@ def torch_step(network, arrays, dtype):
     return loss.item(), {name: model.array(name).astype(np.float64) for name in network.parameters}
 
 
-def errors_of(found, exact, start):
+def errors_of(step: tuple[float, Arrays], exact: tuple[float, Arrays], start: Arrays) -> tuple[float, float]:
     """Relative error of the loss, and root-mean-square error of all weights, relative to how far they went."""
-    (loss, weights), (exact_loss, exact_weights) = found, exact
-    moved = sum(np.sum((exact_weights[name] - start[name]) ** 2) for name in start)
-    off = sum(np.sum((weights[name] - exact_weights[name]) ** 2) for name in start)
-    return abs(loss - exact_loss) / abs(exact_loss), np.sqrt(off / moved)
+    (loss, weights), (exact_loss, exact_weights) = step, exact
+    return abs(loss - exact_loss) / abs(exact_loss), distance(weights, exact_weights) / distance(start, exact_weights)
 
 
-def errors(case, network, graph, library, machine, seed):
+def errors(
+    case: Case, network: Network, compiled: plain_steps.Compiled, seed: int
+) -> list[tuple[tuple[float, float], tuple[float, float]]]:
     """Errors of autotm and of PyTorch in float32 against PyTorch in float64, in STEPS steps from one start.
 
     PyTorch takes each step from the weights that autotm's last one left: after several steps of its own, two float32
     programs differ by chance alone.
     """
-    arguments = Arguments.allocate(graph)
-    arguments.fill(seed)
-    if case.prepare:
-        case.prepare(network, {name: arguments.value(name) for name in (*network.inputs, *network.parameters)})
-    program, found = plain_program(graph), []
-    with open_tiers(machine, None, program.fast_bytes, 0, ROOT / "config" / "devices", stretch=1.0) as tiers:
-        executor = prepare(graph, library, program, arguments, tiers)
-        for _ in range(STEPS):
-            arrays = {tensor: arguments.value(tensor).copy() for tensor in (*network.inputs, *network.parameters)}
-            start = {name: arrays[name].astype(np.float64) for name in network.parameters}
-            exact, single = (torch_step(network, arrays, dtype) for dtype in (torch.float64, torch.float32))
-            executor.step()
-            after = {name: arguments.value(name).astype(np.float64) for name in network.parameters}
-            ours = float(arguments.value("loss")), after
-            found.append([errors_of(ours, exact, start), errors_of(single, exact, start)])
-            if seed == 0 and len(found) == 1:
-                assert_within_margin(network, arrays, ours[0], single[0])
+    steps = compiled.run(STEPS, seed, lambda arrays: case.prepare(network, arrays))
+    found = []
+    for before, after in itertools.pairwise([steps.start, *steps.after]):
+        exact, single = (torch_step(network, before, dtype) for dtype in (torch.float64, torch.float32))
+        start, weights = ({name: arrays[name].astype(np.float64) for name in network.parameters}
+                          for arrays in (before, after))  # fmt: skip
+        ours = float(after["loss"]), weights
+        found.append((errors_of(ours, exact, start), errors_of(single, exact, start)))
+        if seed == 0 and len(found) == 1:
+            assert_within_margin(network, before, ours[0], single[0])
     return found
 
 
@@ -162,15 +144,13 @@ def assert_within_margin(network: Network, arrays: Arrays, ours: float, theirs: 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in sorted(CASES)]
 )
-def test_as_close_to_float64_as_pytorch(name, tmp_path, objects):
-    case, machine = CASES[name], load_machine(ROOT / "config" / "machines" / "laptop.yaml")
+def test_as_close_to_float64_as_pytorch(name, tmp_path, objects) -> None:
+    case = CASES[name]
     network = case.build()
     if case.rate is not None:
         network = dataclasses.replace(network, training=Training(Sgd(case.rate)))
-    path = tmp_path / "kernels.so"
-    graph = lower_network(network, "test", host_target(), machine.threads, tmp_path / "graph.json", path, {}, objects)
-    library = KernelLibrary.load(path)
-    found = np.array([errors(case, network, graph, library, machine, seed) for seed in range(case.starts)])
+    compiled = plain_steps.compiled(network, tmp_path, objects)
+    found = np.array([errors(case, network, compiled, seed) for seed in range(case.starts)])
     assert np.median(found[:, :, 1, 1]) <= LEFT_TO_COMPARE, f"nothing to compare with: {found[:, :, 1].tolist()}"
     theirs = np.maximum(found[:, :, 1], [SPACING, 0.0])
     # The median: where rounding decides a ReLU, a maximum or a floor the other way, which is chance, a gradient jumps,

@@ -9,19 +9,15 @@ from pathlib import Path
 import numpy as np
 import plain_steps
 import pytest
-import tvm
-from compiled_kernels import call
-from plain_steps import Arrays
+from plain_steps import Arrays, distance
 from tvm import relax
 
-from autotm.kernels.schedules.dispatch import schedule
 from autotm.kernels.target import host_target
 from autotm.lower.calls import Call, extract_calls, fused_kernels
 from autotm.lower.lowering import scheduled_step
 from autotm.lower.results import early_updates
 from autotm.lower.step import whole_step
 from autotm.lower.update_formulas import TOGETHER
-from autotm.lower.updates import append_updates
 from autotm.model.errors import AutotmError
 from autotm.model.graph import OpClass, Operand, Role
 from autotm.model.limit import Counts, counting
@@ -131,10 +127,6 @@ def in_numpy(start: Arrays, training: Training, dtype: type) -> tuple[Arrays, di
     return values, kept
 
 
-def distance(found: Arrays, exact: Arrays) -> float:
-    return float(np.sqrt(sum(np.sum((found[name] - value) ** 2) for name, value in exact.items())))
-
-
 def spread(arrays: Arrays) -> None:
     arrays["at"][...] = [3, 0, 10, 3, 7, 7, 3, 1]
 
@@ -219,21 +211,6 @@ def test_results_keep_the_order_of_the_parameters():
     assert len({item.tensor for item in returned}) == 1 + len(network.parameters)
     parameters = {var.name: tuple(int(extent) for extent in var.ty.shape) for var in network.module["main"].params}
     assert [item.shape for item in returned[1:]] == [parameters[name] for name in network.parameters]
-
-
-def test_every_vector_moves_against_its_gradient():
-    sizes = [5, 64, 1000]
-    vectors = [relax.Var(f"v{size}", relax.TensorType((size,), "float32")) for size in sizes]
-    slopes = [relax.Var(f"d{size}", relax.TensorType((size,), "float32")) for size in sizes]
-    builder = relax.BlockBuilder()
-    append_updates(builder, vectors, slopes, Training(Sgd(0.25)), [])
-    (function,) = [item for item in builder.get().functions.values() if isinstance(item, tvm.tirx.PrimFunc)]
-    kernel = schedule(function, host_target(2), 2)
-    assert (kernel.op, kernel.op_class, kernel.workspaces) == ("sgd_update", OpClass.ELEMENTWISE, ())
-    random = np.random.default_rng(0)
-    old, change = ([random.standard_normal(size, "float32") for size in reversed(sizes)] for _ in range(2))
-    for new, before, slope in zip(call(kernel, [*old, *change]), old, change, strict=True):
-        np.testing.assert_array_equal(new, before - np.float32(0.25) * slope)
 
 
 def read(function: str, inputs: list[str], output: str) -> Call:

@@ -17,9 +17,10 @@ pytest.importorskip("onnxscript")
 
 import plain_steps  # noqa: E402
 import small_step  # noqa: E402
+from plain_steps import distance  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
-from torch_modules import images  # noqa: E402
+from torch_cases import Made, images  # noqa: E402
 
 import autotm  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
@@ -36,43 +37,31 @@ def export(module: nn.Module, values: tuple[Any, ...], path: Path, **options: An
         torch.onnx.export(module, values, str(path), verbose=False, **options)
 
 
-def distance(found: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> float:
-    return float(np.sqrt(sum(np.sum((found[name] - value) ** 2) for name, value in exact.items())))
-
-
 # Operators as exporters write them, older ones and newer ones, compute what they compute in PyTorch.
 
 
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.all = nn.Linear(32, 96)
-
-    def forward(self, x: Any) -> Any:
+def attention() -> nn.Module:
+    def forward(self: Made, x: Any) -> Any:
         parts = self.all(x).reshape(x.shape[0], -1, 3, 4, 8).permute(2, 0, 3, 1, 4)
         return F.scaled_dot_product_attention(*parts, is_causal=True)
 
+    return Made(forward, all=nn.Linear(32, 96))
 
-class Lines(nn.Module):
+
+def lines() -> nn.Module:
     """Convolutions along one axis, a slice of a parameter, bounds."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.places = nn.Conv1d(8, 6, 3, stride=2, padding=1), nn.Parameter(*images(1, 6, 7))
+    def forward(self: Made, x: Any) -> Any:
+        y = self.conv(x)
+        return torch.softmax(y + self.places[:, :, : y.shape[2]], 1).clamp(0.05, 0.3)
 
-    def forward(self, x: Any) -> Any:
-        found = self.conv(x)
-        return torch.softmax(found + self.places[:, :, : found.shape[2]], 1).clamp(0.05, 0.3)
+    return Made(forward, conv=nn.Conv1d(8, 6, 3, stride=2, padding=1), places=nn.Parameter(*images(1, 6, 7)))
 
 
-class Images(nn.Module):
+def pixels() -> nn.Module:
     """What moves pixels: transposed convolution, resizing, padding, flips, running sums, products, tiles, best ones."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.slope = nn.ConvTranspose2d(3, 4, 3, stride=2), nn.GroupNorm(2, 4), nn.PReLU(4)
-
-    def forward(self, x: Any) -> Any:
+    def forward(self: Made, x: Any) -> Any:
         x = self.slope(self.norm(self.conv(x)))
         x = F.pad(F.interpolate(x, scale_factor=2, mode="bilinear"), (1, 2, 0, 1), mode="reflect")
         x = x.flip(2).cumsum(1)
@@ -80,27 +69,29 @@ class Images(nn.Module):
         deviation = x.std(dim=(2, 3))
         return torch.where(deviation > 0.5, deviation, -deviation).tile(1, 2), F.silu(x).amax(-1), x.topk(2, -1)[0]
 
+    return Made(forward, conv=nn.ConvTranspose2d(3, 4, 3, stride=2), norm=nn.GroupNorm(2, 4), slope=nn.PReLU(4))
+
 
 LINES, IMAGES, WORDS = (2, 8, 9), (2, 3, 5, 5), (2, 6, 32)
 ANY = {"batch": torch.export.Dim("batch"), "words": torch.export.Dim("words")}
-CASES: list[tuple[type[nn.Module], tuple[int, ...], dict[str, Any]]] = [
-    (Lines, LINES, NEW),
-    (Lines, LINES, {**OLD, "opset_version": 11}),
-    (Images, IMAGES, NEW),
-    (Images, IMAGES, {**OLD, "opset_version": 16}),
-    (Attention, WORDS, {**NEW, "opset_version": 23}),
-    (Attention, WORDS, {**NEW, "dynamic_shapes": ({0: ANY["batch"], 1: ANY["words"]},)}),
-    (Attention, WORDS, {**OLD, "opset_version": 14, "input_names": ["x"], "dynamic_axes": {"x": {0: "batch"}}}),
+CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...], dict[str, Any]]] = [
+    (lines, LINES, NEW),
+    (lines, LINES, {**OLD, "opset_version": 11}),
+    (pixels, IMAGES, NEW),
+    (pixels, IMAGES, {**OLD, "opset_version": 16}),
+    (attention, WORDS, {**NEW, "opset_version": 23}),
+    (attention, WORDS, {**NEW, "dynamic_shapes": ({0: ANY["batch"], 1: ANY["words"]},)}),
+    (attention, WORDS, {**OLD, "opset_version": 14, "input_names": ["x"], "dynamic_axes": {"x": {0: "batch"}}}),
 ]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("kind", "shape", "options"), CASES)
+@pytest.mark.parametrize(("build", "shape", "options"), CASES)
 def test_outputs_are_pytorchs(
-    kind: type[nn.Module], shape: tuple[int, ...], options: dict[str, Any], tmp_path: Path
+    build: Callable[[], nn.Module], shape: tuple[int, ...], options: dict[str, Any], tmp_path: Path
 ) -> None:
     torch.manual_seed(2)
-    module, (x,) = kind().eval(), images(*shape)
+    module, (x,) = build().eval(), images(*shape)
     export(module, (x,), tmp_path / "model.onnx", **options)
     network = autotm.from_onnx(tmp_path / "model.onnx", inputs=x.numpy())
     after = plain_steps.compiled(network, tmp_path).run(1).after[0]
@@ -125,30 +116,19 @@ def swin() -> Module:
     return torchvision_models().SwinTransformer([4, 4], 24, [2, 2], [2, 4], [4, 4], num_classes=10)
 
 
-class Gpt2(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        pytest.importorskip("transformers")
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        ends = {"bos_token_id": 0, "eos_token_id": 0}
-        self.model = GPT2LMHeadModel(GPT2Config(vocab_size=101, n_positions=32, n_embd=48, n_layer=2, n_head=4, **ends))
-
-    def forward(self, ids: Any) -> Any:
-        return self.model(ids, use_cache=False).logits
+def gpt2() -> Module:
+    transformers = pytest.importorskip("transformers")
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    config = transformers.GPT2Config(vocab_size=101, n_positions=32, n_embd=48, n_layer=2, n_head=4, **ends)
+    model = transformers.GPT2LMHeadModel(config)
+    return Made(lambda self, ids: self.model(ids, use_cache=False).logits, model=model)
 
 
-class Bert(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        pytest.importorskip("transformers")
-        from transformers import BertConfig, BertModel
-
-        sizes = {"vocab_size": 101, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-        self.model = BertModel(BertConfig(**sizes, intermediate_size=96, max_position_embeddings=32))
-
-    def forward(self, ids: Any, mask: Any) -> Any:
-        return self.model(ids, attention_mask=mask).last_hidden_state
+def bert() -> Module:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 101, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = transformers.BertModel(transformers.BertConfig(**sizes, intermediate_size=96, max_position_embeddings=32))
+    return Made(lambda self, ids, mask: self.model(ids, attention_mask=mask).last_hidden_state, model=model)
 
 
 def image() -> tuple[Any, ...]:
@@ -165,13 +145,11 @@ def masked_words() -> tuple[Any, ...]:
 
 NETWORKS: dict[str, tuple[Callable[[], Module], Callable[[], tuple[Any, ...]], dict[str, Any]]] = {
     "resnet18": (lambda: torchvision_models().resnet18(), image, NEW),
-    "resnet18, old exporter": (lambda: torchvision_models().resnet18(), image, OLD),
     "mobilenet": (lambda: torchvision_models().mobilenet_v3_small(), image, NEW),
     "convnext": (convnext, image, NEW),
-    "gpt2": (Gpt2, words, NEW),
-    "bert": (Bert, masked_words, NEW),
+    "gpt2": (gpt2, words, NEW),
+    "bert": (bert, masked_words, NEW),
     "swin": (swin, image, NEW),
-    "swin, old exporter": (swin, image, OLD),
     "vit": (lambda: torchvision_models().VisionTransformer(64, 16, 2, 4, 64, 128, num_classes=10), image, NEW),
 }
 """A network, its inputs, and the exporter that writes it."""
@@ -209,24 +187,12 @@ AS_IT_IS = {**NEW, "optimize": False}
 FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 0.05, "step_tolerance": 1000.0}
 
 
-class Attends(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(50, 32), nn.Parameter(torch.zeros(1, 12, 32))
-        self.layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, activation="gelu")
-        self.head = nn.Linear(32, 50)
-
-    def forward(self, ids: Any) -> Any:
-        return self.head(self.layer(self.words(ids) + self.places))
-
-
-class WithLoss(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Any, labels: Any) -> Any:
-        return nn.functional.cross_entropy(self.module(x), labels)
+def attends() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, activation="gelu")
+    return Made(
+        lambda self, ids: self.head(self.layer(self.words(ids) + self.places)), words=nn.Embedding(50, 32),
+        places=nn.Parameter(torch.zeros(1, 12, 32)), layer=layer, head=nn.Linear(32, 50),
+    )  # fmt: skip
 
 
 def convolutional() -> nn.Module:
@@ -259,7 +225,7 @@ def stepped(module: nn.Module, x: Any, labels: Any, dtype: torch.dtype) -> tuple
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["convolutional", "attends"])
 def test_a_step_is_as_close_to_float64_as_pytorchs(kind: str, tmp_path: Path) -> None:
-    module = started(convolutional() if kind == "convolutional" else Attends())
+    module = started(convolutional() if kind == "convolutional" else attends())
     x = images(4, 3, 16, 16)[0] if kind == "convolutional" else torch.randint(0, 50, (3, 12))
     classes, shape = (10, (4,)) if kind == "convolutional" else (50, (3, 12))
     labels = torch.randint(0, classes, shape)
@@ -284,7 +250,8 @@ def test_a_step_is_as_close_to_float64_as_pytorchs(kind: str, tmp_path: Path) ->
 def test_a_planned_step_takes_the_files_inputs_and_gives_its_weights(tmp_path: Path, results: Path) -> None:
     module = started(convolutional())
     x, labels = images(4, 3, 16, 16)[0], torch.randint(0, 10, (4,))
-    export(WithLoss(module).eval(), (x, labels), tmp_path / "with_loss.onnx", **AS_IT_IS)
+    with_loss = Made(lambda self, x, labels: F.cross_entropy(self.module(x), labels), module=module)
+    export(with_loss.eval(), (x, labels), tmp_path / "with_loss.onnx", **AS_IT_IS)
     placed = autotm.plan(
         str(tmp_path / "with_loss.onnx"), limit="1:1", mode="train", training=autotm.Sgd(RATE), results=results,
         machine=small_step.machine(), profile=FAST,

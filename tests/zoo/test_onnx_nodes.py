@@ -14,7 +14,6 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("torch", reason="the samples are compared beside those of PyTorch: make test-torch installs it")
 
 import plain_steps  # noqa: E402
-import small_step  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from tvm import relax  # noqa: E402
 
@@ -22,14 +21,10 @@ import autotm  # noqa: E402
 import onnx_samples  # noqa: E402
 from autotm.api.preparing import _built  # noqa: E402
 from autotm.kernels.onnx_operators import reference_evaluator  # noqa: E402
-from autotm.kernels.target import machine_target  # noqa: E402
 from autotm.lower.step import whole_step  # noqa: E402
 from autotm.model.errors import AutotmError, BadInputError  # noqa: E402
 from autotm.model.graph import Initial  # noqa: E402
-from autotm.model.limit import Counts  # noqa: E402
-from autotm.model.paths import MachinePaths  # noqa: E402
-from autotm.stages.compare import DifferentStepError, compare_with_source  # noqa: E402
-from autotm.stages.context import Context  # noqa: E402
+from autotm.stages.compare import DifferentStepError  # noqa: E402
 from autotm.zoo.onnx import operators, reference  # noqa: E402
 
 # Files that cannot be imported say why, before anything is compiled; free dimensions are bound.
@@ -350,23 +345,40 @@ def test_indices_that_a_step_computes_are_checked_by_the_reference(tmp_path: Pat
         computed(path, {"x": np.array([4.0, 5.0, 2.0], np.float32)})
 
 
-@pytest.mark.parametrize("scale", [2.5, 1.3, 0.6, 2.0])
-def test_resizing_takes_the_scale_that_is_given(scale: float, tmp_path: Path) -> None:
-    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
-    path = written_for_x(tmp_path / "model.onnx", [node], {"scales": np.array([1, 1, scale, scale], np.float32)})
-    np.testing.assert_allclose(computed(path, {"x": X})[0][0], standard(path, {"x": X})[0], rtol=1e-5, atol=1e-6)
+SLOPES = np.arange(1, 7, dtype=np.float32) / 10
+ROWS = np.exp(X.reshape(2, -1))
+NODES: dict[str, tuple[list[Any], dict[str, np.ndarray], int, np.ndarray | None]] = {
+    **{
+        f"an old softmax is one of rows, of {name}": (
+            [helper.make_node("Softmax", [name], ["z"], axis=1), helper.make_node("Add", ["x", "z"], ["y"])],
+            {"constant": X}, 11, X + (ROWS / ROWS.sum(1, keepdims=True)).reshape(X.shape),
+        )
+        for name in ("x", "constant")
+    },
+    "operands without elements are left out": (
+        [helper.make_node("Concat", ["x", "none"], ["y"], axis=1)], {"none": np.zeros((2, 0, 5, 4), np.float32)}, 18, X
+    ),
+    "old slopes are those of channels": (
+        [helper.make_node("PRelu", ["x", "slopes"], ["y"])], {"slopes": SLOPES}, 6,
+        np.where(X < 0, X * SLOPES[:, None, None], X),
+    ),
+    **{
+        f"resizing takes the scale that is given: {scale}": (
+            [helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")],
+            {"scales": np.array([1, 1, scale, scale], np.float32)}, 18, None,
+        )
+        for scale in (2.5, 1.3, 0.6, 2.0)
+    },
+}  # fmt: skip
+"""Nodes, weights, the version of ONNX's operators, and the output; None: that of ONNX's reference."""
 
 
-@pytest.mark.parametrize("source", ["x", "constant"])
-def test_an_old_softmax_is_one_of_rows(source: str, tmp_path: Path) -> None:
-    node = helper.make_node("Softmax", [source], ["z"], axis=1)
-    path = written_for_x(
-        tmp_path / "model.onnx", [node, helper.make_node("Add", ["x", "z"], ["y"])], {"constant": X}, opset=11
-    )
-    rows = np.exp(X.reshape(2, -1))
-    wanted = X + (rows / rows.sum(1, keepdims=True)).reshape(X.shape)
-    np.testing.assert_allclose(computed(path, {"x": X})[0][0], wanted, rtol=1e-5)
-    np.testing.assert_allclose(standard(path, {"x": X})[0], wanted, rtol=1e-5)
+@pytest.mark.parametrize("name", NODES)
+def test_a_step_computes_what_the_standard_says(name: str, tmp_path: Path) -> None:
+    nodes, weights, opset, wanted = NODES[name]
+    path = written_for_x(tmp_path / "model.onnx", nodes, weights, opset=opset)
+    wanted = standard(path, {"x": X})[0] if wanted is None else wanted
+    np.testing.assert_allclose(computed(path, {"x": X})[0][0], wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
@@ -382,31 +394,12 @@ def test_old_resizing_counts_from_corners(mode: str, opset: int, scale: float, t
     np.testing.assert_allclose(computed(path, {"x": X})[0][0], wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_operands_without_elements_are_left_out(tmp_path: Path) -> None:
-    node = helper.make_node("Concat", ["x", "none"], ["y"], axis=1)
-    path = written_for_x(tmp_path / "model.onnx", [node], {"none": np.zeros((2, 0, 5, 4), np.float32)})
-    np.testing.assert_array_equal(computed(path, {"x": X})[0][0], X)
-
-
-def test_old_slopes_are_those_of_channels(tmp_path: Path) -> None:
-    slopes = np.arange(1, 7, dtype=np.float32) / 10
-    node = helper.make_node("PRelu", ["x", "slopes"], ["y"])
-    path = written_for_x(tmp_path / "model.onnx", [node], {"slopes": slopes}, opset=6)
-    np.testing.assert_allclose(computed(path, {"x": X})[0][0], np.where(X < 0, X * slopes[:, None, None], X), rtol=1e-6)
-
-
 def test_outputs_come_in_the_files_order_and_numbers_may_be_inputs(tmp_path: Path) -> None:
     nodes = [helper.make_node("Mul", ["x", "n"], ["r"]), helper.make_node("Neg", ["r"], ["z"])]
     path = written_for_x(tmp_path / "model.onnx", nodes, {}, inputs={"n": (FLOAT, ())}, outputs=["z", "r"])
     (z, r), _ = computed(path, {"x": X, "n": np.array(2.0, np.float32)})
     np.testing.assert_array_equal(r, X * 2)
     np.testing.assert_array_equal(z, -r)
-
-
-def compared(network: Any, folder: Path) -> str:
-    machine = small_step.machine()
-    context = Context(machine, small_step.DEVICES, 1, Counts.ALL)
-    return compare_with_source(context, network, machine_target(machine), MachinePaths(folder, machine))
 
 
 @pytest.fixture(params=["onnxruntime", "reference"])
@@ -426,7 +419,7 @@ def test_a_step_that_nothing_else_computes_says_so(tmp_path: Path, monkeypatch: 
     path = written_for_x(tmp_path / "model.onnx", [helper.make_node("Relu", ["x"], ["y"])], {})
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     monkeypatch.setattr(reference, "reference_evaluator", refuse)
-    text = compared(autotm.from_onnx(path), tmp_path)
+    text = plain_steps.compared(autotm.from_onnx(path), tmp_path)
     assert text.startswith("nothing: ONNX's reference")
     assert text.endswith("cannot compute it: no implementation")
 
@@ -443,9 +436,9 @@ def test_a_step_is_compared_with_the_standard(
     kernel = np.random.default_rng(4).standard_normal((3, 6, 2, 2)).astype(np.float32)
     weights = {"w": kernel, "low": np.array(0.5, np.float32), "factor": np.full((4, 3), 0.3, np.float32)}
     path = written_for_x(tmp_path / "model.onnx", nodes, weights)
-    text = compared(autotm.from_onnx(path, loss=loss), tmp_path)
+    text = plain_steps.compared(autotm.from_onnx(path, loss=loss), tmp_path)
     assert text.startswith(source)
     assert "1 results of each of 1 steps are at most" in text
     monkeypatch.setitem(operators.RULES, "Clip", lambda node: relax.op.maximum(node.operands[0], relax.const(0.6)))
     with pytest.raises(DifferentStepError, match=r"than (onnxruntime|ONNX).*: node 'clip' \(Clip\): .* where ONNX"):
-        compared(autotm.from_onnx(path, loss=loss), tmp_path)
+        plain_steps.compared(autotm.from_onnx(path, loss=loss), tmp_path)

@@ -24,10 +24,6 @@ def drawing(shapes: list[tuple[int, ...]]) -> Network:
     return Network("draws", 1, builder.finalize(), {}, {}, None, counter)
 
 
-def test_the_reference_is_the_published_generator() -> None:
-    assert uniform_numbers(0, (1,), 0)[0] == np.float32((KNOWN >> 8) * 2.0**-24)
-
-
 def test_kernels_draw_what_the_reference_draws(tmp_path) -> None:
     steps = plain_steps.compiled(drawing([(3, 40), (7,)]), tmp_path).run(2)
     start = int(steps.start[COUNTER][0])
@@ -38,10 +34,9 @@ def test_kernels_draw_what_the_reference_draws(tmp_path) -> None:
         assert int(after[f"{COUNTER}.new"][0]) == start + number + 1
 
 
-def test_they_are_spread_evenly_and_differ() -> None:
+def test_the_reference_is_the_published_generator_and_differs_by_step_and_place() -> None:
+    assert uniform_numbers(0, (1,), 0)[0] == np.float32((KNOWN >> 8) * 2.0**-24)
     drawn = uniform_numbers(123, (100_000,), 1)
     assert 0 <= drawn.min() < drawn.max() < 1
-    counts, _ = np.histogram(drawn, 20, (0, 1))
-    assert np.abs(counts - 5000).max() < 5 * np.sqrt(5000)
     others = [uniform_numbers(124, (100_000,), 1), uniform_numbers(123, (100_000,), 2)]
     assert all(abs(np.corrcoef(drawn, other)[0, 1]) < 0.02 for other in others)

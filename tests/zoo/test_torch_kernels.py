@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch", reason="the operators are PyTorch's: make t
 
 import plain_steps  # noqa: E402
 import small_step  # noqa: E402
-from torch_cases import compare  # noqa: E402
-from torch_modules import Made, images, words  # noqa: E402
+from torch_cases import Made, compare, images, words  # noqa: E402
 
 from autotm.kernels.library import pinned  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402

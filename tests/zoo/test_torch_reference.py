@@ -1,21 +1,24 @@
-"""Networks of the zoo as modules of PyTorch: no value kept for nothing, refusals; numbers: test_training_numerics."""
+"""Networks of the zoo as modules of PyTorch (numbers: test_training_numerics), and modules of PyTorch in the config."""
 
 from __future__ import annotations
 
 import dataclasses
 import gc
 import weakref
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
 
 import plain_steps  # noqa: E402
-from torch_modules import Made  # noqa: E402
+from torch_cases import Made  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from autotm import zoo  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
+from autotm.model.network_source import NetworkSource  # noqa: E402
 from autotm.model.training import Adam, Sgd, Training  # noqa: E402
 from autotm.zoo import from_torch  # noqa: E402
 from autotm.zoo.torch_reference import TorchNetwork, optimizer_of, require_pytorch_step  # noqa: E402
@@ -86,3 +89,68 @@ def test_a_module_that_came_with_its_gradients_has_a_loss_and_no_optimizer() -> 
     torch.testing.assert_close(found, module(x))
     with pytest.raises(BadInputError, match=r"scaled: it comes from PyTorch with its gradients"):
         require_pytorch_step(network)
+
+
+# A module of PyTorch in the config: found by its address, seeded, and its file watched.
+
+NETS = """
+import torch
+
+
+def pair(batch):
+    return torch.nn.Sequential(torch.nn.Linear(6, 1), torch.nn.Flatten(0), Mean()), torch.randn(batch, 6)
+
+
+def options(batch):
+    import autotm
+
+    labels = torch.randint(0, 3, (batch,))
+    return {
+        "module": torch.nn.Linear(6, 3), "inputs": torch.randn(batch, 6), "targets": (labels,),
+        "loss": torch.nn.functional.cross_entropy, "training": autotm.Sgd(0.5),
+    }
+
+
+def neither(batch):
+    return torch.nn.Linear(6, 3)
+
+
+class Mean(torch.nn.Module):
+    def forward(self, x):
+        return x.mean()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    package = tmp_path / "nets_of_mine"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "nets.py").write_text(NETS)
+    return tmp_path
+
+
+def source(folder: Path, function: str) -> NetworkSource:
+    own = NetworkSource.imported("mine", {"batch": 4}, f"nets_of_mine.nets:{function}", folder)
+    own.require()
+    return own
+
+
+def test_weights_and_data_come_from_the_seed(folder: Path) -> None:
+    first, same, other = (zoo.build_from(source(folder, "pair"), seed) for seed in (1, 1, 2))
+    assert (first.name, first.batch) == ("mine", 4)
+    for name in ("0.weight", "0.bias"):
+        np.testing.assert_array_equal(first.parameters[name], same.parameters[name])
+        assert not np.array_equal(first.parameters[name], other.parameters[name])
+    assert not np.array_equal(first.inputs["input"], other.inputs["input"])
+
+
+def test_arguments_of_from_torch_by_name_and_what_is_neither(folder: Path) -> None:
+    own = source(folder, "options")
+    assert own.file == str(folder / "nets_of_mine" / "nets.py")
+    assert {"network_file", "network_file_hash"} <= set(own.provenance)
+    network = zoo.build_from(own)
+    assert network.training == Training(Sgd(0.5))
+    assert set(network.inputs) == {"input", "target"}
+    with pytest.raises(BadInputError, match=r"returned a Linear, not a network; .*module of PyTorch and its inputs"):
+        zoo.build_from(source(folder, "neither"))

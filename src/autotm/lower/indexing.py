@@ -20,7 +20,6 @@ from autotm.lower.rules import (
     is_call,
     is_float,
     legalizes,
-    number,
     shape_of,
 )
 
@@ -90,28 +89,17 @@ def to_places(builder: relax.BlockBuilder, dy: relax.Expr, indices: relax.Expr, 
 
 
 def _sum_gathered(dy: te.Tensor, indices: te.Tensor, shape: Ints, axis: int) -> te.Tensor:
-    """Return at each position the sum over the entries along an axis that were gathered from there.
-
-    One entry needs no sum, so that it fuses with what follows.
-    """
+    """Return at each position the sum over the entries along an axis that were gathered from there."""
     others = [other for other in range(len(shape)) if other != axis and int(dy.shape[other]) < int(shape[other])]
     entry = te.reduce_axis((0, dy.shape[axis]), "entry")
 
-    def parts(at: tuple[tirx.Var, ...], entry: tirx.Expr) -> tuple[list[tirx.Expr], tirx.Expr, tirx.Expr]:
+    def total(*at: tirx.Var) -> tirx.Expr:
         place = [*at[:axis], entry, *at[axis + 1 :]]
         is_here = _counted(indices(*place), shape[axis], indices.dtype) == tirx.Cast(indices.dtype, at[axis])
-        return [*(at[other] < dy.shape[other] for other in others), is_here], dy(*place), tirx.const(0.0, dy.dtype)
+        is_taken = tirx.all(*(at[other] < dy.shape[other] for other in others), is_here)
+        return te.sum(tirx.if_then_else(is_taken, dy(*place), tirx.const(0.0, dy.dtype)), axis=entry)
 
-    def total(*at: tirx.Var) -> tirx.Expr:
-        is_taken, value, zero = parts(at, entry)
-        return te.sum(tirx.if_then_else(tirx.all(*is_taken), value, zero), axis=entry)
-
-    def single(*at: tirx.Var) -> tirx.Expr:
-        is_taken, value, zero = parts(at, 0)
-        return (tirx.if_then_else if others else tirx.Select)(tirx.all(*is_taken), value, zero)
-
-    is_single = int(dy.shape[axis]) == 1
-    return te.compute(tuple(shape), single if is_single else total, name="gather_elements_gradient")
+    return te.compute(tuple(shape), total, name="gather_elements_gradient")
 
 
 def _counted(index: tirx.Expr, extent: int, dtype: str) -> tirx.Expr:
@@ -213,8 +201,6 @@ _KERNEL = re.compile(r"embedding\d*")
 
 @legalizes("relax.take")
 def _legalize_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    if (place := _entry(call)) is not None:
-        return builder.call_te(_taken, call.args[0], *place)
     if call.attrs.mode == "fast" and call.attrs.axis is not None and not _is_lookup(call):
         axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
         return builder.call_te(tables.taken, *call.args, axis, primfunc_attrs=_INJECTIVE)
@@ -237,8 +223,6 @@ def lookup_behind(builder: relax.BlockBuilder, value: relax.Expr) -> tuple[relax
 def _take_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     # Training replaces `take_backward`, which is as large as the table, wherever it can (lower/updates.py).
     x, indices = call.args
-    if (place := _entry(call)) is not None:
-        return [builder.call_te(_put_back, dy, shape_of(x), *place), no_grad(indices)]
     if call.attrs.mode != "fast":
         raise NotImplementedError(f"take in mode '{call.attrs.mode}': its gradient would need the indices it clips")
     if _is_lookup(call) and len(shape_of(indices)) != 1:
@@ -246,31 +230,6 @@ def _take_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: rela
         dy = builder.emit(relax.op.reshape(dy, (count, shape_of(x)[1])))
         indices = builder.emit(relax.op.reshape(indices, (count,)))
     return [take_backward(dy, x, indices, call.attrs.axis), no_grad(call.args[1])]
-
-
-def _entry(call: relax.Call) -> tuple[int, int] | None:
-    """(axis, entry) where one entry is taken, whose number is known."""
-    value, axis = number(call.args[1]), call.attrs.axis
-    if value is None or axis is None:
-        return None
-    shape = shape_of(call.args[0])
-    axis = int(axis) % len(shape)
-    return axis, int(value) + (shape[axis] if value < 0 else 0)
-
-
-def _taken(x: te.Tensor, axis: int, entry: int) -> te.Tensor:
-    shape = [extent for other, extent in enumerate(x.shape) if other != axis]
-    return te.compute(shape, lambda *at: x(*at[:axis], entry, *at[axis:]), name="entry")
-
-
-def _put_back(dy: te.Tensor, shape: Ints, axis: int, entry: int) -> te.Tensor:
-    """Zeros, but for the entry."""
-
-    def element(*at: tirx.Var) -> tirx.Expr:
-        value = dy(*at[:axis], *at[axis + 1 :])
-        return tirx.Select(at[axis] == int(entry), value, tirx.const(0.0, dy.dtype))
-
-    return te.compute(tuple(shape), element, name="entry_gradient")
 
 
 def _is_lookup(call: relax.Call) -> bool:

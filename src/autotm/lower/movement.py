@@ -34,9 +34,7 @@ from autotm.lower.rules import (
 
 
 _LINEAR: dict[str, Callable[[relax.Call, relax.Var], relax.Expr]] = {
-    **dict.fromkeys(
-        ("squeeze", "flatten", "nn.batch_flatten"), lambda call, dy: relax.op.reshape(dy, shape_of(call.args[0]))
-    ),
+    **dict.fromkeys(("squeeze", "flatten"), lambda call, dy: relax.op.reshape(dy, shape_of(call.args[0]))),
     "collapse_sum_to": lambda call, dy: relax.op.broadcast_to(dy, shape_of(call.args[0])),
     "flip": lambda call, dy: relax.op.flip(dy, int(call.attrs.axis)),
     "tril": lambda call, dy: relax.op.tril(dy, call.args[1]),
@@ -92,15 +90,6 @@ def _stack(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockB
     return [relax.Tuple([builder.emit(relax.op.squeeze(part, [axis])) for part in taken])]
 
 
-@differentiates("relax.repeat")
-def _repeat(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
-    shape, times = shape_of(call.args[0]), int(call.attrs.repeats)
-    if call.attrs.axis is None:
-        raise NotImplementedError("repeat has a gradient here along an axis only; reshape to one axis first")
-    axis = int(call.attrs.axis) % len(shape)
-    return [relax.op.sum(relax.op.reshape(dy, (*shape[: axis + 1], times, *shape[axis + 1 :])), axis + 1)]
-
-
 @differentiates("relax.tile")
 def _tile(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
     own, times = shape_of(call.args[0]), ints(call.attrs.repeats)
@@ -125,54 +114,6 @@ def _broadcast(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _broadcast_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     x, shape = call.args
     return [fitted(dy, x, builder) if is_float(x) else no_grad(x), no_grad(shape)]
-
-
-@legalizes("relax.nn.pixel_shuffle")
-def _pixel_shuffle_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    factor = int(call.attrs.upscale_factor)
-
-    def shuffled(x: te.Tensor) -> te.Tensor:
-        """Make squares of pixels of neighbouring channels, row by row."""
-
-        def element(*at: tirx.Var) -> tirx.Expr:
-            *batch, c, h, w = at
-            channel = (c * factor + h % factor) * factor + w % factor
-            return x(*batch, channel, h // factor, w // factor)
-
-        return te.compute(shape_of(call), element, name="pixel_shuffle")
-
-    return builder.call_te(shuffled, call.args[0])
-
-
-@differentiates("relax.nn.pixel_shuffle")
-def _pixel_shuffle(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
-    shape, factor = shape_of(call.args[0]), int(call.attrs.upscale_factor)
-    *batch, channels, height, width = shape
-    rank, op = len(batch), relax.op
-    apart = (*batch, channels // factor**2, height, factor, width, factor)
-    order = [*range(rank), rank, rank + 2, rank + 4, rank + 1, rank + 3]
-    return [op.reshape(op.permute_dims(op.reshape(dy, apart), order), shape)]
-
-
-@differentiates("relax.meshgrid")
-def _meshgrid(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    if str(call.attrs.indexing) != "ij":
-        raise NotImplementedError("meshgrid has a gradient here with indexing 'ij' only")
-    parts = list(call.args[0])
-    slopes = []
-    for axis, part in enumerate(parts):
-        slope = builder.emit(relax.TupleGetItem(dy, axis))
-        others = [other for other in range(len(parts)) if other != axis]
-        slopes.append(builder.emit(relax.op.sum(slope, others)) if is_float(part) else no_grad(part))
-    return [relax.Tuple(slopes)]
-
-
-@differentiates("relax.outer")
-def _outer(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    (a, b), op = call.args, relax.op
-    column = builder.emit(op.reshape(a, (shape_of(a)[0], 1)))
-    by_a, by_b = builder.emit(dy * b), builder.emit(dy * column)
-    return [op.sum(by_a, 1), op.sum(by_b, 0)]
 
 
 @differentiates("relax.nn.pad")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tvm import relax, te, tirx, topi
+from tvm import relax, te, topi
 from tvm.relax.op import _op_gradient as relax_rules
 from tvm.relax.op.grad import no_grad
 
@@ -37,13 +37,11 @@ from autotm.lower.rules import (
 
 @legalizes("relax.nn.batch_norm")
 def _legalize_batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    x, *_, mean, variance = call.args
-    gamma, beta = _scale_and_shift(builder, call)
-    epsilon = float(call.attrs.epsilon)
     if not call.attrs.training:
-        operands = x, gamma, beta, mean, variance
-        y = builder.emit(builder.call_te(_frozen_batch_norm, *operands, epsilon, _channel_axis(call)))
-        return relax.Tuple([y, mean, variance])
+        return builtin(builder, call)
+    _require_scale_and_shift(call)
+    x, gamma, beta, *_ = call.args
+    epsilon = float(call.attrs.epsilon)
     rows = _with_channels_last(builder, call, x)
     moments = builder.emit(builder.call_te(normalization.statistics, rows, epsilon, primfunc_attrs=OPAQUE))
     mean, inverse = (builder.emit(relax.TupleGetItem(moments, index)) for index in range(2))
@@ -55,8 +53,8 @@ def _legalize_batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax
 def _batch_norm_gradient(
     results: relax.Var, call: relax.Call, slopes: relax.Expr, builder: relax.BlockBuilder
 ) -> Exprs:
-    x, _gamma, _beta, *running = call.args
-    gamma, _ = _scale_and_shift(builder, call)
+    _require_scale_and_shift(call)
+    x, gamma, _, *running = call.args
     dy = builder.emit(relax.TupleGetItem(slopes, 0))
     still = [relax.op.zeros(shape_of(average), dtype_of(average)) for average in running]
     if not call.attrs.training:
@@ -71,8 +69,7 @@ def _batch_norm_gradient(
 
 def _frozen_batch_norm_gradient(builder: relax.BlockBuilder, call: relax.Call, dy: relax.Var) -> Exprs:
     """Compute the gradients by data, scale and shift; mean and variance are constants."""
-    (x, *_, mean, variance), emit, op, axis = call.args, builder.emit, relax.op, _channel_axis(call)
-    gamma, _ = _scale_and_shift(builder, call)
+    (x, gamma, _, mean, variance), emit, op, axis = call.args, builder.emit, relax.op, _channel_axis(call)
     along = [extent if other == axis else 1 for other, extent in enumerate(shape_of(x))]
     others = [other for other in range(len(along)) if other != axis]
     inverse = emit(op.rsqrt(variance + relax.const(float(call.attrs.epsilon), dtype_of(x))))
@@ -81,25 +78,9 @@ def _frozen_batch_norm_gradient(builder: relax.BlockBuilder, call: relax.Call, d
     return [dy * factor, products * inverse, op.sum(dy, others)]
 
 
-def _frozen_batch_norm(
-    x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, mean: te.Tensor, variance: te.Tensor, epsilon: float, axis: int
-) -> te.Tensor:
-    def element(*at: tirx.Var) -> tirx.Expr:
-        c = at[axis]
-        deviation = tirx.sqrt(variance[c] + tirx.const(epsilon, x.dtype))
-        return (x(*at) - mean[c]) * (gamma[c] / deviation) + beta[c]
-
-    return te.compute(x.shape, element, name="frozen_batch_norm")
-
-
-def _scale_and_shift(builder: relax.BlockBuilder, call: relax.Call) -> Exprs:
-    """Return the second and third operands, or ones and zeros where the attributes leave them out."""
-    _, gamma, beta, *_ = call.args
-    given = ((gamma, bool(call.attrs.scale), 1.0), (beta, bool(call.attrs.center), 0.0))
-    return [
-        item if counts else builder.emit(builder.call_te(topi.full, shape_of(item), dtype_of(item), value))
-        for item, counts, value in given
-    ]
+def _require_scale_and_shift(call: relax.Call) -> None:
+    if not (call.attrs.center and call.attrs.scale):
+        raise NotImplementedError(f"{call.op.name} is known with scale and shift only")
 
 
 def _channel_axis(call: relax.Call) -> int:
@@ -183,19 +164,17 @@ class _Groups:
 
     @classmethod
     def of(cls, call: relax.Call) -> _Groups:
-        """Read a call of `group_norm`, or of `instance_norm`, where every channel is a group.
+        """Read a call of `group_norm`.
 
         Raises:
             NotImplementedError: it has no scale or no shift.
         """
         attrs, shape = call.attrs, shape_of(call)
-        if not (attrs.center and attrs.scale):
-            raise NotImplementedError(f"{call.op.name} is known with scale and shift only")
+        _require_scale_and_shift(call)
         channel = int(attrs.channel_axis) % len(shape)
-        groups = int(attrs.num_groups) if "group" in call.op.name else shape[channel]
+        groups = int(attrs.num_groups)
         apart = (*shape[:channel], groups, shape[channel] // groups, *shape[channel + 1 :])
         spatial = [axis % len(shape) for axis in ints(attrs.axes)]
-        # An instance's axes may name the channel's neighbours only.
         axes = sorted([channel + 1, *(axis + (axis > channel) for axis in spatial if axis != channel)])
         return cls(shape, apart, channel, axes, float(attrs.epsilon))
 
@@ -216,7 +195,7 @@ class _Groups:
         return emit(centred * root), root
 
 
-@legalizes("relax.nn.group_norm", "relax.nn.instance_norm")
+@legalizes("relax.nn.group_norm")
 def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     (x, gamma, beta), groups, emit = call.args, _Groups.of(call), partial(lowered, builder)
     normed, _ = groups.normed(emit, x)
@@ -224,7 +203,7 @@ def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return relax.op.reshape(emit(scaled + groups.per_channel(emit, beta)), groups.shape)
 
 
-@differentiates("relax.nn.group_norm", "relax.nn.instance_norm")
+@differentiates("relax.nn.group_norm")
 def _group_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     """With x^ = (x - mean) r and g = dy gamma, means over a group: dx = r (g - mean(g) - x^ mean(g x^))."""
     (x, gamma, _), groups, emit, op = call.args, _Groups.of(call), builder.emit, relax.op
@@ -262,13 +241,6 @@ def _softmax_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: re
 @legalizes("relax.nn.layer_norm")
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     operands, rows, epsilon = call.args, _rows(call), float(call.attrs.epsilon)
-    if rows is None:  # Axes that are not the last are put last, and back.
-        op, axes = relax.op, [axis % len(shape_of(call)) for axis in ints(call.attrs.axes)]
-        order = [axis for axis in range(len(shape_of(call))) if axis not in axes] + axes
-        moved = lowered(builder, op.permute_dims(operands[0], order))
-        last = list(range(-len(axes), 0))
-        normal = lowered(builder, op.nn.layer_norm(moved, *operands[1:], last, epsilon))
-        return lowered(builder, op.permute_dims(normal, [order.index(axis) for axis in range(len(order))]))
     if rows == shape_of(call):
         return _emit(builder, normalization.layer_norm, *operands, epsilon)
     flat = _emit(builder, normalization.layer_norm, *_flat(builder, rows, *operands), epsilon)
@@ -278,8 +250,6 @@ def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 @differentiates("relax.nn.layer_norm")
 def _layer_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     operands, rows = call.args, _rows(call)
-    if rows is None:
-        raise NotImplementedError("layer_norm has a gradient along the last axes only")
     x, gamma, _ = operands
     if is_whole := rows != shape_of(x):
         x, dy, gamma = _flat(builder, rows, x, dy, gamma)
@@ -290,13 +260,17 @@ def _layer_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder
     return slopes
 
 
-def _rows(call: relax.Call) -> Ints | None:
-    """Return the shape in which a norm is along the last axis only; None if it is not along the last axes."""
+def _rows(call: relax.Call) -> Ints:
+    """Return the shape in which a norm is along the last axis only.
+
+    Raises:
+        NotImplementedError: it is not along the last axes.
+    """
     shape = shape_of(call)
     axes = sorted(axis % len(shape) for axis in ints(call.attrs.axes))
     leading = len(shape) - len(axes)
     if axes != list(range(leading, len(shape))):
-        return None
+        raise NotImplementedError("layer_norm is known along the last axes only")
     return shape if len(axes) == 1 else (*shape[:leading], math.prod(shape[leading:]))
 
 
@@ -317,17 +291,7 @@ def _is_last(call: relax.Call) -> bool:
     return int(call.attrs.axis) in {-1, len(shape_of(call)) - 1}
 
 
-# Gradients of sums and of what is computed of deviations, over any axes.
-
-
-@differentiates("relax.std")
-def _std(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    """By the chain rule of the variance: dx = dy (x - mean) / (n y)."""
-    (x,), op = call.args, relax.op
-    axes, kept = reduced_axes(call)
-    centred = builder.emit(x - op.mean(x, list(axes), keepdims=True))
-    count = relax.const(float(math.prod(shape_of(x)[axis] for axis in axes)), dtype_of(x))
-    return [op.reshape(dy / (y * count), kept) * centred]
+# Products over any axes.
 
 
 @differentiates("relax.prod")

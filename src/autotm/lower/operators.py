@@ -121,7 +121,7 @@ class _Folding:
         return made if factor == 1.0 else relax.op.multiply(self._emit(made), relax.const(factor, "float32"))
 
     def _operand(self, operand: relax.Expr) -> _Operand:
-        """Look through permutations, factors and views for what an operand is made of."""
+        """Look through permutations and factors for what an operand is made of."""
         rank, factor = len(shape_of(operand)), 1.0
         order, source, whole = tuple(range(rank)), operand, _Operand(operand, tuple(range(rank)))
         while isinstance(source, relax.Var) and source in self.values:
@@ -136,28 +136,9 @@ class _Folding:
                 own = _order(value)
                 source, order = value.args[0], tuple(own[axis] for axis in order)
                 whole = _Operand(source, order, factor)
-            elif is_call(value, "relax.reshape") and (found := self._split(value)) is not None:
-                source, own = found
-                order = tuple(own[axis] for axis in order)
-                return _Operand(source, order, factor)
             else:
                 break
         return whole
-
-    def _split(self, call: relax.Call) -> tuple[relax.Expr, Ints] | None:
-        """Return a view of a permutation's source, and its order, where the permuted axes are then split."""
-        before = self.values.get(call.args[0])
-        if before is None or not is_call(before, "relax.permute_dims"):
-            return None
-        parts = _parts(shape_of(before), shape_of(call))
-        if parts is None:
-            return None
-        own = _order(before)
-        by_source = [parts[own.index(axis)] for axis in range(len(own))]
-        starts = {axis: sum(map(len, by_source[:axis])) for axis in range(len(own))}
-        order = [starts[axis] + place for axis in own for place in range(len(by_source[axis]))]
-        view = self._emit(relax.op.reshape(before.args[0], [extent for part in by_source for extent in part]))
-        return view, tuple(order)
 
     def _emit(self, value: relax.Expr) -> relax.Var:
         value = self.builder.normalize(value)
@@ -165,21 +146,6 @@ class _Folding:
         self.made.append(relax.VarBinding(var, value))
         self.values[var] = value
         return var
-
-
-def _parts(shape: Ints, split: Ints) -> list[Ints] | None:
-    """Return the axes that each axis of `shape` is split into; None if axes are merged."""
-    parts, rest = [], list(split)
-    for extent in shape:
-        part = []
-        while math.prod(part) < extent and rest:
-            part.append(rest.pop(0))
-        if not part and extent == 1 and rest and rest[0] == 1:
-            part.append(rest.pop(0))
-        if not part or math.prod(part) != extent:
-            return None
-        parts.append(tuple(part))
-    return parts if not rest else None
 
 
 def _order(call: relax.Call) -> Ints:

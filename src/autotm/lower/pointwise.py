@@ -286,27 +286,6 @@ def _extremum_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: r
     return [fitted(op.where(op.equal(item, y), shared, zero), item, builder) for item in (a, b)]
 
 
-@differentiates("relax.log_add_exp")
-def _log_add_exp(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    parts = [builder.emit(relax.op.exp(item - y)) for item in call.args]
-    return [fitted(dy * part, item, builder) for part, item in zip(parts, call.args, strict=True)]
-
-
-@differentiates("relax.atan2")
-def _atan2(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    a, b = call.args
-    length = builder.emit(a * a + b * b)
-    slope = builder.emit(dy / length)
-    by_b = builder.emit(-(slope * a))
-    return [fitted(slope * b, a, builder), fitted(by_b, b, builder)]
-
-
-@differentiates("relax.ewise_fma")
-def _fma(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
-    a, b, _ = call.args
-    return [dy * b, dy * a, dy]
-
-
 @differentiates("relax.nn.prelu")
 def _prelu(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     (x, alpha), op = call.args, relax.op

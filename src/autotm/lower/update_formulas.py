@@ -32,11 +32,9 @@ class Formula(Protocol):
     factor_count: int
 
     def factors(self, step: Number, rate_scale: Number) -> list[Number]:
-        """Compute the numbers that are the same for all elements of a step, in float64.
+        """Compute the numbers that are the same for all elements of a step, all in float64.
 
-        Args:
-            step: its number, float64, 1 in the first.
-            rate_scale: what the learning rate is multiplied by, float64; read where rates are scheduled.
+        The first `step` is 1; where rates are scheduled, `rate_scale` multiplies the learning rate.
         """
 
     def update(
@@ -44,11 +42,7 @@ class Formula(Protocol):
     ) -> list[te.Tensor]:
         """Return the new states, then the new parameter, in an order in which they may take the old memory.
 
-        Args:
-            old: the parameter.
-            slope: its gradient, clipped if gradients are.
-            states: what was kept for it.
-            factors: the values of `factors` in this step.
+        `old` is the parameter, `slope` its gradient (clipped if gradients are), `factors` those of this step.
         """
 
 

@@ -1,12 +1,11 @@
-"""Rules of operators over windows of an image: pools, means over parts, and resizing."""
+"""Rules of operators over windows of an image: pools, and resizing."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tvm import relax, te, tirx
+from tvm import relax, te
 from tvm.relax.op.grad import no_grad
 
 from autotm.kernels import windowed
@@ -39,20 +38,30 @@ class _Windows:
     out_layout: str
     geometry: tuple[Ints, ...]
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether each window holds one element, in its place."""
+        return self.geometry == ((1, 1), (1, 1), (0, 0, 0, 0)) and self.layout == self.out_layout
+
     @classmethod
     def of(cls, call: relax.Call) -> _Windows:
-        """Read a call of a pool of images, or of lines, as images of one row.
+        """Read a call of a pool of images, or of lines, as images of one row; or of means over equal parts.
 
         Raises:
-            NotImplementedError: a mean over elements that are not neighbours.
+            NotImplementedError: a mean over elements that are not neighbours, or over parts that overlap.
         """
         attrs, layout = call.attrs, str(call.attrs.layout)
+        own, made = (dict(zip(layout, shape_of(item), strict=True)) for item in (call.args[0], call))
+        if "adaptive" in call.op.name:
+            if any(own[axis] % made[axis] for axis in "HW"):
+                raise NotImplementedError(f"{call.op.name} of parts that overlap; let their number divide the extents")
+            part = tuple(own[axis] // made[axis] for axis in "HW")
+            return cls(layout, str(attrs.out_layout), (part, part, (0, 0, 0, 0)))
         names = ("pool_size", "strides", "dilation", "padding")
         pool, strides, dilation, padding = (ints(getattr(attrs, name)) for name in names)
         if len(pool) == 1:
             pool, strides, dilation = ((1, *values) for values in (pool, strides, dilation))
             padding = (0, padding[0], 0, padding[1])
-        own, made = (dict(zip(layout, shape_of(item), strict=True)) for item in (call.args[0], call))
         is_mean = "avg" in call.op.name
         if is_mean and dilation != (1, 1):
             raise NotImplementedError(f"{call.op.name} of dilation {dilation}: a mean of elements that are apart")
@@ -75,6 +84,8 @@ def _legalize_pool(kernel: Callable[..., te.Tensor]) -> Legalize:
 
     def rule(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         windows = _Windows.of(call)
+        if windows.is_identity:
+            return call.args[0]
         made = builder.call_te(
             kernel, arranged(builder, call.args[0], windows.layout, _KERNEL_LAYOUT), *windows.geometry
         )
@@ -83,9 +94,9 @@ def _legalize_pool(kernel: Callable[..., te.Tensor]) -> Legalize:
     return rule
 
 
-for _rank in (1, 2):
-    legalizes(f"relax.nn.max_pool{_rank}d")(_legalize_pool(windowed.max_pool2d))
-    legalizes(f"relax.nn.avg_pool{_rank}d")(_legalize_pool(windowed.avg_pool2d))
+_MEANS = ("relax.nn.avg_pool1d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d")
+legalizes("relax.nn.max_pool1d", "relax.nn.max_pool2d")(_legalize_pool(windowed.max_pool2d))
+legalizes(*_MEANS)(_legalize_pool(windowed.avg_pool2d))
 
 
 @differentiates("relax.nn.max_pool1d", "relax.nn.max_pool2d")
@@ -97,113 +108,16 @@ def _max_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.
     return [restored(builder, made, _KERNEL_LAYOUT, windows.layout)]
 
 
-@differentiates("relax.nn.avg_pool1d", "relax.nn.avg_pool2d")
+@differentiates(*_MEANS)
 def _mean_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     windows = _Windows.of(call)
+    if windows.is_identity:
+        return [dy]
     extents = dict(zip(windows.layout, shape_of(call.args[0]), strict=True))
     shape = tuple(extents.get(axis, 1) for axis in _KERNEL_LAYOUT)
     dy = arranged(builder, dy, windows.out_layout, _KERNEL_LAYOUT)
     made = builder.call_te(windowed.avg_pool2d_gradient, dy, shape, *windows.geometry)
     return [restored(builder, made, _KERNEL_LAYOUT, windows.layout)]
-
-
-# Means over as many parts of an image as the result has pixels.
-#
-# Part i of n is rows floor(i H / n) to ceil((i + 1) H / n): parts overlap where n does not divide H.
-
-_SPATIAL = "DHW"
-
-
-@legalizes("relax.nn.adaptive_avg_pool1d", "relax.nn.adaptive_avg_pool2d", "relax.nn.adaptive_avg_pool3d")
-def _legalize_adaptive(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    (x,), (axes, window) = call.args, _parts_of(call)
-    if shape_of(x) == shape_of(call):
-        return x
-    if window:
-        return builder.call_te(windowed.avg_pool2d, x, window, window, (0, 0, 0, 0))
-    return builder.call_te(_means, x, shape_of(call), axes)
-
-
-@differentiates("relax.nn.adaptive_avg_pool1d", "relax.nn.adaptive_avg_pool2d", "relax.nn.adaptive_avg_pool3d")
-def _adaptive_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    (x,), (axes, window) = call.args, _parts_of(call)
-    if shape_of(x) == shape_of(dy):
-        return [dy]
-    if window:
-        return [builder.call_te(windowed.avg_pool2d_gradient, dy, shape_of(x), window, window, (0, 0, 0, 0))]
-    return [builder.call_te(_spread, dy, shape_of(x), axes)]
-
-
-def _parts_of(call: relax.Call) -> tuple[Ints, Ints | None]:
-    """Return the axes that have parts, and the window of a plain pool that computes the same, if one does."""
-    own, results, layout = shape_of(call.args[0]), shape_of(call), str(call.attrs.layout)
-    axes = tuple(axis for axis, letter in enumerate(layout) if letter in _SPATIAL)
-    is_pool = layout == _KERNEL_LAYOUT and not any(own[axis] % results[axis] for axis in axes)
-    return axes, tuple(own[axis] // results[axis] for axis in axes) if is_pool else None
-
-
-def _bounds(part: tirx.Expr, extent: int, parts: int) -> tuple[tirx.Expr, tirx.Expr]:
-    return tirx.floordiv(part * extent, parts), tirx.floordiv((part + 1) * extent + parts - 1, parts)
-
-
-def _longest(extent: int, parts: int) -> int:
-    return max(math.ceil((part + 1) * extent / parts) - part * extent // parts for part in range(parts))
-
-
-def _means(x: te.Tensor, shape: Ints, axes: Ints) -> te.Tensor:
-    extents = {int(axis): (int(x.shape[int(axis)]), int(shape[int(axis)])) for axis in axes}
-    offsets = {axis: te.reduce_axis((0, _longest(*pair)), f"offset{axis}") for axis, pair in extents.items()}
-
-    def total(*at: tirx.Var) -> tirx.Expr:
-        place, inside = list(at), []
-        for axis, (extent, parts) in extents.items():
-            start, stop = _bounds(at[axis], extent, parts)
-            place[axis] = start + offsets[axis]
-            inside += [] if extent % parts == 0 else [place[axis] < stop]
-        value = x(*place)
-        whole = tirx.if_then_else(tirx.all(*inside), value, tirx.const(0.0, x.dtype)) if inside else value
-        return te.sum(whole, axis=list(offsets.values()))
-
-    sums = te.compute(tuple(shape), total, name="adaptive_sum")
-    return te.compute(
-        tuple(shape), lambda *at: sums(*at) / tirx.Cast(x.dtype, _count(at, extents)), name="adaptive_avg_pool"
-    )
-
-
-def _count(at: tuple[tirx.Var, ...], extents: dict[int, tuple[int, int]]) -> tirx.Expr:
-    count: tirx.Expr = tirx.const(1, "int64")
-    for axis, (extent, parts) in extents.items():
-        start, stop = _bounds(at[axis], extent, parts)
-        count = count * (stop - start)
-    return count
-
-
-def _spread(dy: te.Tensor, shape: Ints, axes: Ints) -> te.Tensor:
-    """Share each mean's gradient among its pixels: only parts near a pixel's own can hold it."""
-    extents = {int(axis): (int(shape[int(axis)]), int(dy.shape[int(axis)])) for axis in axes}
-    # Pixel h lies in part floor(h n / H), and in few before and after it.
-    near = {axis: te.reduce_axis((0, _near(*pair)), f"part{axis}") for axis, pair in extents.items()}
-
-    def element(*at: tirx.Var) -> tirx.Expr:
-        place, inside = list(at), []
-        for axis, (extent, parts) in extents.items():
-            # The first part that holds a pixel: the least i with ceil((i + 1) H / n) > h.
-            part = tirx.floordiv(at[axis] * parts, extent) + near[axis]
-            start, stop = _bounds(part, extent, parts)
-            inside += [part < parts, at[axis] >= start, at[axis] < stop]
-            place[axis] = tirx.min(part, parts - 1)
-        share = dy(*place) / tirx.Cast(dy.dtype, _count(tuple(place), extents))
-        return te.sum(tirx.Select(tirx.all(*inside), share, tirx.const(0.0, dy.dtype)), axis=list(near.values()))
-
-    return te.compute(tuple(shape), element, name="adaptive_avg_pool_gradient")
-
-
-def _near(extent: int, parts: int) -> int:
-    """Return the most parts that hold one pixel."""
-    return max(
-        sum(part * extent // parts <= pixel < -(-(part + 1) * extent // parts) for part in range(parts))
-        for pixel in range(extent)
-    )
 
 
 # Images resized by interpolation.

@@ -292,7 +292,7 @@ _ELEMENTWISE = (
     "maximum", "minimum", "mod", "multiply", "not_equal", "power", "subtract", "where",
 )  # fmt: skip
 _REDUCTIONS = ("max", "mean", "min", "prod", "std", "sum", "variance")
-_NCHW, _NHWC, _HWIO = (0, 1, 2, 3), (0, 2, 3, 1), (2, 3, 1, 0)
+_NHWC = (0, 2, 3, 1)
 _MATRIX = 2  # axes
 
 
@@ -405,33 +405,25 @@ def _with_last(layouts: Layouts, argument: relax.Expr, axes: list[int]) -> tuple
     return layouts.tensor(value, order), order
 
 
-def _conv2d(layouts: Layouts, call: relax.Call) -> Value:
-    if (call.attrs.data_layout, call.attrs.kernel_layout) != ("NCHW", "OIHW"):
+_CONVOLUTIONS = {
+    "relax.nn.conv1d": ("NCW", "OIW", "NWC", "WIO"), "relax.nn.conv2d": ("NCHW", "OIHW", "NHWC", "HWIO"),
+}  # fmt: skip
+"""Layouts of data and weights that are turned, and those that they are turned to."""
+
+
+def _convolution(layouts: Layouts, call: relax.Call) -> Value:
+    data_layout, kernel_layout, *last = _CONVOLUTIONS[call.op.name]
+    if (call.attrs.data_layout, call.attrs.kernel_layout) != (data_layout, kernel_layout):
         return layouts.as_written(call)
-    data, weight = (layouts.at(argument) for argument in call.args)
-    attrs = _attributes(call, "strides", "padding", "dilation", "groups")
-    found = relax.op.nn.conv2d(
-        layouts.tensor(data, _NHWC), layouts.tensor(weight, _HWIO), data_layout="NHWC", kernel_layout="HWIO", **attrs
+    orders = [
+        tuple(map(layout.index, turned)) for layout, turned in zip((data_layout, kernel_layout), last, strict=True)
+    ]
+    data, weight = (
+        layouts.tensor(layouts.at(argument), order) for argument, order in zip(call.args, orders, strict=True)
     )
-    return Laid(layouts.apply(found, _NHWC, _NHWC, _HWIO), _NHWC)
-
-
-def _conv1d(layouts: Layouts, call: relax.Call) -> Value:
-    """Convolve images one pixel high, for which there are kernels."""
-    if (call.attrs.data_layout, call.attrs.kernel_layout) != ("NCW", "OIW"):
-        return layouts.as_written(call)
-    data, weight = (layouts.at(argument) for argument in call.args)
-    high = [layouts.reshape(item, (*item.shape[:2], 1, item.shape[2])) for item in (data, weight)]
-    ((stride,), (dilation,)) = call.attrs.strides, call.attrs.dilation
-    before, after = call.attrs.padding
-    found = relax.op.nn.conv2d(
-        layouts.tensor(high[0], _NHWC), layouts.tensor(high[1], _HWIO), strides=(1, stride),
-        padding=(0, before, 0, after), dilation=(1, dilation), groups=call.attrs.groups,
-        data_layout="NHWC", kernel_layout="HWIO",
-    )  # fmt: skip
-    wide = Laid(layouts.apply(found, _NHWC, _NHWC, _HWIO), _NHWC)
-    batch, channels, _, width = wide.shape
-    return layouts.reshape(wide, (batch, channels, width))
+    attrs = _attributes(call, "strides", "padding", "dilation", "groups")
+    found = _operator(call)(data, weight, data_layout=last[0], kernel_layout=last[1], **attrs)
+    return Laid(layouts.apply(found, orders[0], *orders), orders[0])
 
 
 _POOL = ("pool_size", "strides", "padding", "dilation", "ceil_mode", "count_include_pad")
@@ -553,6 +545,7 @@ RULES: dict[str, Callable[[Layouts, relax.Call], Value]] = {
     **{f"relax.{name}": _elementwise for name in _ELEMENTWISE},
     **{f"relax.{name}": _reduction for name in _REDUCTIONS},
     **{f"relax.{name}": _reshape for name in ("expand_dims", "flatten", "reshape", "squeeze")},
+    **dict.fromkeys(_CONVOLUTIONS, _convolution),
     **dict.fromkeys(_OF_IMAGES, _of_image),
     **{f"relax.nn.{name}": _softmax for name in ("log_softmax", "softmax")},
     **{f"relax.nn.{name}": _layer_norm for name in ("layer_norm", "rms_norm")},
@@ -562,8 +555,6 @@ RULES: dict[str, Callable[[Layouts, relax.Call], Value]] = {
     "relax.concat": _concat,
     "relax.matmul": _matmul,
     "relax.nn.batch_norm": _batch_norm,
-    "relax.nn.conv1d": _conv1d,
-    "relax.nn.conv2d": _conv2d,
     "relax.nn.pad": _pad,
     "relax.permute_dims": _permute,
     "relax.split": _split,

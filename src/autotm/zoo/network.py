@@ -314,7 +314,6 @@ def with_values_stored(network: Network, folder: Path) -> Network:
 # Marks for gradients: a network says of which operator's result one is, lowering knows how to compute it.
 
 _MARK = "autotm.gradient"
-_RESHAPING = {f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", "squeeze")}
 
 
 def gradient_of(
@@ -330,42 +329,16 @@ def gradient_of(
 
 
 def gradient_by(builder: relax.BlockBuilder, x: relax.Var, y: relax.Var, slope: relax.Var) -> relax.Var:
-    """Return the gradient by `x` of what was computed from it, back through one operator after the other."""
-    leads: dict[relax.Var, bool] = {x: True}
-    order: list[relax.Var] = []
-
-    def operands(result: relax.Var) -> list[int]:
-        call = builder.lookup_binding(result)
-        named = enumerate(call.args) if isinstance(call, relax.Call) else ()
-        return [place for place, each in named if isinstance(each, relax.Var) and depends(each)]
-
-    def depends(result: relax.Var) -> bool:
-        if result not in leads:
-            leads[result] = bool(operands(result))
-            if leads[result]:
-                order.append(result)
-        return leads[result]
-
-    depends(y)
-    slopes = {y: slope}
-    for result in reversed(order):
-        call, places = builder.lookup_binding(result), operands(result)
-        for place, more in zip(places, _slopes(builder, result, slopes[result], places), strict=True):
-            operand = call.args[place]
-            slopes[operand] = builder.emit(relax.op.add(slopes[operand], more)) if operand in slopes else more
-    return slopes[x]
-
-
-def _slopes(builder: relax.BlockBuilder, result: relax.Var, slope: relax.Var, places: Sequence[int]) -> list[relax.Var]:
-    """Return the gradients by some operands of a call; a change of shape or of the order of axes is undone."""
-    call = builder.lookup_binding(result)
-    if call.op.name == "relax.permute_dims":
-        axes = [int(axis) for axis in call.attrs.axes]
-        return [builder.emit(relax.op.permute_dims(slope, [axes.index(axis) for axis in range(len(axes))]))]
-    if call.op.name in _RESHAPING:
-        return [builder.emit(relax.op.reshape(slope, call.args[0].ty.shape))]
-    found = gradient_of(builder, result, slope, call.args[: max(places) + 1])
-    return [found[place] for place in places]
+    """Return the gradient by `x` of `y`, made of it by operators that each take the result before as first operand."""
+    while not y.same_as(x):
+        call = builder.lookup_binding(y)
+        if call.op.name == "relax.permute_dims":
+            axes = [int(axis) for axis in call.attrs.axes]
+            slope = builder.emit(relax.op.permute_dims(slope, [axes.index(axis) for axis in range(len(axes))]))
+        else:
+            (slope,) = gradient_of(builder, y, slope, call.args[:1])
+        y = call.args[0]
+    return slope
 
 
 def is_gradient(expression: relax.Expr) -> bool:

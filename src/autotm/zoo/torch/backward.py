@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -63,10 +63,8 @@ class JointImporter(ForwardImporter):
             "native_batch_norm_backward.default": self._batch_norm_gradient,
             "native_dropout.default": self._dropout_with_mask,
             "native_dropout_backward.default": self._dropout_gradient,
-            "native_group_norm_backward.default": self._norm_gradient,
-            "native_layer_norm_backward.default": self._norm_gradient,
-            "upsample_bilinear2d_backward.default": self._resized_gradient,
-            "upsample_nearest2d_backward.default": self._resized_gradient,
+            "native_group_norm_backward.default": lambda node: self._norm_gradient(node, 2, 4, [node.args[6]]),
+            "native_layer_norm_backward.default": lambda node: self._norm_gradient(node, 3, 5, node.args[2]),
         }
 
     def _kept(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
@@ -119,15 +117,14 @@ class JointImporter(ForwardImporter):
             )
         return tuple(gradient_of(self.block_builder, results, self.env[dy], [x, scale, shift]))
 
-    def _norm_gradient(self, node: fx.Node) -> tuple[Any, ...]:
-        """Compute the gradients of a layer norm or a group norm by data, scale and shift."""
-        if "layer" in node.target.overloadpacket.__name__:
-            dy, x, shape, saved, _, weight, *_ = node.args
-        else:
-            dy, x, saved, _, weight, _, channels, *_ = node.args
-            shape = [channels]
-        operands = [self.env[x], *[self._whole(weight, list(shape), 1.0)] * 2]
-        return tuple(gradient_of(self.block_builder, self._forward_of(saved), self.env[dy], operands))
+    def _norm_gradient(self, node: fx.Node, saved: int, weight: int, shape: Sequence[int]) -> tuple[Any, ...]:
+        """Compute a norm's gradients by data, scale and shift, of which the last two have the given shape.
+
+        `saved` is the place among the node's arguments of the norm's statistics, `weight` that of its scale.
+        """
+        operands = [self.env[node.args[1]], *[self._whole(node.args[weight], list(shape), 1.0)] * 2]
+        forward = self._forward_of(node.args[saved])
+        return tuple(gradient_of(self.block_builder, forward, self.env[node.args[0]], operands))
 
     def _softmax_gradient(self, node: fx.Node) -> relax.Var:
         dy, y = (self.env[item] for item in node.args[:2])
@@ -147,11 +144,6 @@ class JointImporter(ForwardImporter):
         else:
             y = relax.op.nn.adaptive_avg_pool2d(x, [int(extent) for extent in self.shape_of(dy)][2:])
         return gradient_of(self.block_builder, self._emit(y), dy, [x])[0]
-
-    def _resized_gradient(self, node: fx.Node) -> relax.Var:
-        slope, size, shape, *options = node.args
-        x = self.zeros(shape)
-        return gradient_by(self.block_builder, x, self.resized(node, x, size, options), self.env[slope])
 
     def _batched_product(self, node: fx.Node) -> relax.Var:
         """Multiply matrices in the axes that they had before PyTorch made one batch of them.

@@ -62,12 +62,26 @@ def source_of(node: Any) -> Any:
     return node
 
 
+def _overlap(image: fx.Node, means: fx.Node) -> bool:
+    """Whether means over parts of an image are over parts that overlap."""
+    extents, parts = (node.meta["val"].shape[-2:] for node in (image, means))
+    return any(extent % count for extent, count in zip(extents, parts, strict=True))
+
+
 _CASES: list[tuple[set[str], str, Callable[[fx.Node], bool]]] = [
+    ({"_adaptive_avg_pool2d.default"}, "parts that overlap", lambda node: _overlap(node.args[0], node)),
+    (
+        {"_adaptive_avg_pool2d_backward.default"}, "parts that overlap",
+        lambda node: _overlap(node.args[1], node.args[0]),
+    ),
     (
         {"add.Tensor", "add.Scalar", "mul.Tensor", "sub.Tensor", "sub.Scalar"}, "arithmetic of truth values",
         lambda node: node.meta["val"].dtype == torch.bool,
     ),
-    ({"add.Scalar", "sub.Scalar"}, "alpha", lambda node: argument(node, 2, "alpha", 1) != 1),
+    (
+        {"add.Scalar", "add.Tensor", "sub.Scalar", "sub.Tensor"}, "alpha",
+        lambda node: argument(node, 2, "alpha", 1) != 1,
+    ),
     (
         {
             "clamp.default", "clamp_max.default", "clamp_min.default", "isfinite.default", "isinf.default",

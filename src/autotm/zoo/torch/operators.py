@@ -36,10 +36,8 @@ class ForwardImporter(ExportedProgramImporter):
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
         """Return conversions by name of PyTorch's operator."""
-        base = super().create_convert_map()
         return {
-            **base,
-            **{name: self._with_alpha(base[name]) for name in ("add.Tensor", "sub.Tensor")},
+            **super().create_convert_map(),
             "amax.default": self._extremum(relax.op.max),
             "amin.default": self._extremum(relax.op.min),
             "constant_pad_nd.default": self._padded,
@@ -51,10 +49,6 @@ class ForwardImporter(ExportedProgramImporter):
             "max_pool2d_with_indices.default": self._largest_of_windows,
             "native_group_norm.default": self._group_norm_any,
             "roll.default": self._rolled,
-            **dict.fromkeys(
-                ("upsample_bilinear2d.default", "upsample_nearest2d.default"),
-                lambda node: self.resized(node, self.env[node.args[0]], node.args[1], node.args[2:]),
-            ),
             "as_strided.default": lambda node: self._strided(node, node.args[0], node.args[0], *node.args[1:]),
             "as_strided_scatter.default": lambda node: self._strided(node, *node.args),
             "index.Tensor": lambda node: self._entries_at(self.env[node.args[0]], node.args[1]),
@@ -93,20 +87,6 @@ class ForwardImporter(ExportedProgramImporter):
             return relax.const(argument, dtype)
         value = self.env[argument]
         return value if str(value.ty.dtype.dtype) == dtype else self._emit(relax.op.astype(value, dtype))
-
-    def _with_alpha(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
-        """Convert a sum or difference whose second argument may have a factor."""
-
-        def converted(node: fx.Node) -> Any:
-            alpha = argument(node, 2, "alpha", 1)
-            if alpha == 1:
-                return convert(node)
-            x, y = (self._argument_as(item, dtype_of(node)) for item in node.args[:2])
-            scaled = self._emit(relax.op.multiply(y, self._number(alpha, y)))
-            is_sum = node.target.overloadpacket is torch.ops.aten.add
-            return self._emit((relax.op.add if is_sum else relax.op.subtract)(x, scaled))
-
-        return converted
 
     def _largest_of_windows(self, node: fx.Node) -> tuple[relax.Var, None]:
         """Take the maximum of windows of images; only its gradient needs the places."""
@@ -160,20 +140,6 @@ class ForwardImporter(ExportedProgramImporter):
         squares = self._emit(relax.op.multiply(self.env[x], self.env[x]))
         total = self._emit(relax.op.sum(squares, list(axes) if axes else None, keepdims=bool(keeps)))
         return self._emit(relax.op.sqrt(total))
-
-    def resized(self, node: fx.Node, x: relax.Expr, size: Sequence[int], options: Sequence[Any]) -> relax.Var:
-        """Resize images as a node's operator does, forward or backward, by its arguments behind the sizes."""
-        mode, is_aligned = "asymmetric", False
-        if is_linear := "bilinear" in node.target.__name__:
-            is_aligned, *options = options
-            mode = "align_corners" if is_aligned else "half_pixel"
-        extents = [int(extent) for extent in self.shape_of(x)][2:]
-        scales = zip(extents, options, strict=False)
-        if not is_aligned and any(scale and int(extent * scale) != extent * scale for extent, scale in scales):
-            raise BadInputError("a scale that is not that of the sizes has no kernel here")
-        how = {} if is_linear else {"rounding_method": "floor"}
-        how |= {"method": "linear" if is_linear else "nearest_neighbor", "coordinate_transformation_mode": mode}
-        return self._emit(relax.op.image.resize2d(x, size, layout="NCHW", **how))
 
     def _rolled(self, node: fx.Node) -> relax.Var:
         """Put the last places of each axis before the first ones."""

@@ -6,7 +6,9 @@ The generator is Philox2x32-10 (Salmon, Moraes, Dror and Shaw: Parallel random n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +39,7 @@ class Draws:
         self.own: set[int] = set()
 
     def at_least(self, builder: relax.BlockBuilder, shape: Sequence[int], share: float) -> relax.Var:
-        """Say whether numbers in [0, 1), others at every place and in every step, are at least `share`, as bytes."""
+        """Return whether numbers in [0, 1), others at every place and in every step, are at least `share`, as bytes."""
         place, extents = self.take_place(), [int(extent) for extent in shape]
         self.own.add(place)
         # Behind a contraction it would be drawn element by element, and again in the backward pass.
@@ -54,22 +56,28 @@ class Draws:
         return builder.emit(relax.op.add(self.counter, relax.const(1, "int32")))
 
 
+def _words(index: Any, place: Any, counter: Any, wide: Callable[[int], Any]) -> Any:
+    """Return 24 bits of Philox's first word, as TVM's expression or as an array; `wide` makes either of a number.
+
+    Words of 32 bits are in uint64, where TVM's analysis of bounds has room for products.
+    """
+    left, right, key = index & wide(_WORD), place, counter & wide(_WORD)
+    for step in range(_ROUNDS):
+        product = left * wide(_MULTIPLIER)
+        bumped = (key + wide(step * _WEYL % 2**32)) & wide(_WORD)
+        left, right = (product >> wide(32)) ^ bumped ^ right, product & wide(_WORD)
+    return left >> wide(8)
+
+
 def _at_least(counter: te.Tensor, shape: list[int], place: int, share: float) -> te.Tensor:
-    def wide(value: int) -> tirx.Expr:
-        return tirx.const(value, "uint64")
+    wide = partial(tirx.const, dtype="uint64")
 
     def element(*at: tirx.Var) -> tirx.Expr:
-        # Words of 32 bits in 64, where TVM's analysis of bounds has room for products.
         index: tirx.Expr = tirx.const(0, "int64")
         for position, extent in zip(at, shape, strict=True):
             index = index * extent + position.astype("int64")
-        left, right = index.astype("uint64") & wide(_WORD), wide(place)
-        key = counter[0].astype("uint64") & wide(_WORD)
-        for step in range(_ROUNDS):
-            product = left * wide(_MULTIPLIER)
-            bumped = (key + wide(step * _WEYL % 2**32)) & wide(_WORD)
-            left, right = (product >> wide(32)) ^ bumped ^ right, product & wide(_WORD)
-        drawn = (left >> wide(8)).astype("int32").astype("float32") * tirx.const(_UNIT, "float32")
+        words = _words(index.astype("uint64"), wide(place), counter[0].astype("uint64"), wide)
+        drawn = words.astype("int32").astype("float32") * tirx.const(_UNIT, "float32")
         return drawn >= tirx.const(share, "float32")
 
     return te.compute(shape, element, name="uniform_at_least")
@@ -78,10 +86,5 @@ def _at_least(counter: te.Tensor, shape: list[int], place: int, share: float) ->
 def uniform_numbers(counter: int, shape: Sequence[int], place: int) -> npt.NDArray[np.float32]:
     """Return what a step draws at its `place` (from 1 on) when its counter is `counter`, computed by NumPy."""
     index = np.arange(math.prod(shape), dtype=np.uint64)
-    left, right = index & np.uint64(_WORD), np.full_like(index, place)
-    key = np.uint64(counter % 2**32)
-    for step in range(_ROUNDS):
-        product = left * np.uint64(_MULTIPLIER)
-        bumped = (key + np.uint64(step * _WEYL % 2**32)) & np.uint64(_WORD)
-        left, right = (product >> np.uint64(32)) ^ bumped ^ right, product & np.uint64(_WORD)
-    return ((left >> np.uint64(8)).astype(np.float32) * np.float32(_UNIT)).reshape(shape)
+    words = _words(index, np.uint64(place), np.uint64(counter % 2**32), np.uint64)
+    return (words.astype(np.float32) * np.float32(_UNIT)).reshape(shape)
