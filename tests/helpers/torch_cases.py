@@ -90,14 +90,10 @@ def compare(
     after = plain_steps.compiled(network, folder).run(1).after[0]
     exact, single = (torch_step(given, dtype) for dtype in (torch.float64, torch.float32))
     assert network.origin is not None
-    changed = {name: after[f"{name}.new"] for name in (*network.parameters, *network.states) if f"{name}.new" in after}
-    state = network.origin.state({**start_of(network), **changed}, 1)
+    fills = {**network.parameters, **network.states}
+    changed = {name: after[f"{name}.new"] for name in fills if f"{name}.new" in after}
+    start = {name: fill for name, fill in fills.items() if isinstance(fill, np.ndarray)}
+    state = network.origin.state({**start, **changed}, 1)
     found = {name: state[name] for name in exact.state}
     errors = change_error(before, found, exact.state), change_error(before, single.state, exact.state)
     return Compared(network, (float(after["loss"]), exact.loss), errors, state)
-
-
-def start_of(network: Network) -> dict[str, np.ndarray]:
-    """Values that a network's parameters and states begin with, where they are given."""
-    fills = {**network.parameters, **network.states}
-    return {name: fill for name, fill in fills.items() if isinstance(fill, np.ndarray)}

@@ -160,6 +160,23 @@ POOLS = {
     "adaptive, the same": (lambda x: nn.adaptive_avg_pool2d(x, (3, 2), layout="NHWC"), [(2, 3, 2, 2)]),
     "adaptive mean": (lambda x: nn.adaptive_avg_pool2d(x, (2, 3)), [(1, 2, 4, 6)]),
 }  # fmt: skip
+SIZES = [((4, 5), (7, 3)), ((4, 5), (8, 10)), ((6, 4), (3, 1)), ((1, 3), (5, 3))]
+METHODS = {
+    ("linear", "half_pixel"): 1, ("linear", "align_corners"): 4, ("nearest_neighbor", "half_pixel"): 1,
+    ("nearest_neighbor", "asymmetric"): 1, ("cubic", "half_pixel"): 4, ("cubic", "align_corners"): 1,
+}  # fmt: skip
+"""Of how many of the sizes images are resized."""
+RESIZED = {
+    f"resized {method} {mode} {size} {wanted}": (
+        lambda x, wanted=wanted, method=method, mode=mode: op.image.resize2d(
+            x, wanted, layout="NHWC", method=method, coordinate_transformation_mode=mode
+        ),
+        [(2, *size, 2)],
+    )
+    for (method, mode), count in METHODS.items()
+    for size, wanted in SIZES[:count]
+}
+
 # Operators that compare values: of distinct ones.
 
 DISTINCT = {
@@ -198,7 +215,11 @@ CASES = [
     *((positive, name, operator, [(3, 5)]) for name, operator in POSITIVE.items()),
     *((positive, name, operator, [(2, 3, 1), (3, 4)]) for name, operator in PAIRS.items()),
     *((positive, f"power {shapes}", op.power, shapes) for shapes in BROADCAST),
-    *((normal, name, *case) for group in (MOVEMENT, PLACES, SUMS, CONVOLUTIONS, POOLS) for name, case in group.items()),
+    *(
+        (normal, name, *case)
+        for group in (MOVEMENT, PLACES, SUMS, CONVOLUTIONS, POOLS, RESIZED)
+        for name, case in group.items()
+    ),
     *((distinct, name, *case) for name, case in DISTINCT.items()),
 ]
 
@@ -221,35 +242,6 @@ def test_what_is_equally_large_shares_the_gradient() -> None:
     arrays = [np.array([6.0]), np.array([[2.0, 5.0, 5.0, 1.0]])]
     _, (gradient,) = machine["main_adjoint"](*(tvm.runtime.tensor(array) for array in arrays))
     np.testing.assert_array_equal(gradient.numpy(), [[0, 3, 3, 0]])
-
-
-# Resized images.
-
-TALLER, *SIZES = [((4, 5), (7, 3)), ((4, 5), (8, 10)), ((6, 4), (3, 1)), ((1, 3), (5, 3))]
-METHODS = [
-    ("linear", "half_pixel"),
-    ("linear", "align_corners"),
-    ("nearest_neighbor", "half_pixel"),
-    ("nearest_neighbor", "asymmetric"),
-    ("cubic", "half_pixel"),
-    ("cubic", "align_corners"),
-]
-
-
-@pytest.mark.parametrize(
-    ("method", "mode", "size", "wanted"),
-    [
-        *((*method, *TALLER) for method in METHODS),
-        *((*method, *size) for method in [("linear", "align_corners"), ("cubic", "half_pixel")] for size in SIZES),
-    ],
-    ids=str,
-)
-def test_resized(method: str, mode: str, size: tuple[int, int], wanted: tuple[int, int]) -> None:
-    values = np.random.default_rng(0).standard_normal((2, *size, 2))
-    assert_gradients(
-        lambda x: op.image.resize2d(x, wanted, layout="NHWC", method=method, coordinate_transformation_mode=mode),
-        [values],
-    )
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,9 @@ def errors(
     found = []
     for before, after in itertools.pairwise([steps.start, *steps.after]):
         exact, single = (torch_step(network, before, dtype) for dtype in (torch.float64, torch.float32))
-        start, weights = ({name: arrays[name].astype(np.float64) for name in network.parameters}
-                          for arrays in (before, after))  # fmt: skip
+        start, weights = (
+            {name: arrays[name].astype(np.float64) for name in network.parameters} for arrays in (before, after)
+        )
         ours = float(after["loss"]), weights
         found.append((errors_of(ours, exact, start), errors_of(single, exact, start)))
         if seed == 0 and len(found) == 1:

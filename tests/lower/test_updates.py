@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from autotm.lower.update_formulas import TOGETHER
 from autotm.model.errors import AutotmError
 from autotm.model.graph import OpClass, Operand, Role
 from autotm.model.limit import Counts, counting
-from autotm.model.training import Adam, AdamW, Sgd, Training, UpdateRule
+from autotm.model.training import Adam, AdamW, Sgd, Training
 from autotm.zoo import Network
 from autotm.zoo.paper import resnet
 
@@ -110,10 +109,6 @@ def adam(rule: Adam | AdamW, w: np.ndarray, g: np.ndarray, kept: Arrays, step: i
     return w - length * (first / root)
 
 
-def by_formula(rule: UpdateRule) -> Callable[..., np.ndarray]:
-    return sgd if isinstance(rule, Sgd) else adam
-
-
 def in_numpy(start: Arrays, training: Training, dtype: type) -> tuple[Arrays, dict[str, Arrays]]:
     """Parameters after all steps, and what the rules keep of each."""
     data = [start["x"].astype(dtype), start["y"].astype(dtype), start["at"]]
@@ -123,7 +118,8 @@ def in_numpy(start: Arrays, training: Training, dtype: type) -> tuple[Arrays, di
         slopes = clipped(gradients(values, *data), training.clip_norm)
         for name, w in values.items():
             rule = training.rule_of(name)
-            values[name] = by_formula(rule)(rule, w, slopes[name], kept[name], step)
+            formula = sgd if isinstance(rule, Sgd) else adam
+            values[name] = formula(rule, w, slopes[name], kept[name], step)
     return values, kept
 
 

@@ -36,8 +36,7 @@ def test_it_is_built_under_the_name_of_the_study_and_its_file_is_part_of_its_ori
     network = zoo.build_from(source(tmp_path, START + END, batch=4, width=16))
     assert (network.name, network.batch) == ("mine", 4)
     assert "data" in network.inputs
-    before = source(tmp_path, START + END).provenance
-    after = source(tmp_path, START + END + "\n# changed").provenance
+    before, after = (source(tmp_path, START + END + more).provenance for more in ("", "\n# changed"))
     assert before["network_file_hash"] != after["network_file_hash"]
     assert before["sizes"] == {"batch": 4}
     assert zoo.build_from(NetworkSource("mlp", {"batch": 2, "width": 8})).batch == 2, "without a file it is the zoo's"

@@ -7,6 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
 
+from torch_cases import Made  # noqa: E402
+
 from autotm.model.errors import BadInputError  # noqa: E402
 from autotm.zoo import from_torch  # noqa: E402
 
@@ -14,15 +16,8 @@ nn, F = torch.nn, torch.nn.functional
 X = torch.randn(4, 6)
 
 
-class Function(nn.Module):
-    """A layer and a function of its output."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.layer, self.function = nn.Linear(6, 6), function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(self.layer(x))
+def applied(function: Callable[..., Any]) -> nn.Module:
+    return Made(lambda self, x: function(self.layer(x)), layer=nn.Linear(6, 6))
 
 
 def decided(y: torch.Tensor) -> torch.Tensor:
@@ -41,19 +36,8 @@ class Assigning(nn.Module):
         return self.last.sum()
 
 
-class Writing(nn.Module):
-    """Writes into its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x.mul_(2)).sum()
-
-
 def hooked() -> nn.Module:
-    module = Function(total)
+    module = applied(total)
     module.layer.weight.register_hook(lambda slope: 2 * slope)
     return module
 
@@ -159,14 +143,16 @@ MODULES: dict[str, tuple[Any, torch.Tensor, dict[str, Any], str]] = {
     "an attribute that forward assigns": (
         Assigning(), X, {}, "forward assigns the tensor last, which a step would lose; make it a buffer"
     ),
-    "an input that forward writes": (Writing(), X, {}, "the step overwrites its input x"),
+    "an input that forward writes": (
+        Made(lambda _, x: x.mul_(2).sum()), X, {"mode": "inference"}, "the step overwrites its input input_0"
+    ),
     "an option of an operator": (
         nn.Embedding(6, 3, scale_grad_by_freq=True), torch.tensor([1, 2]), TVM | {"loss": total},
         r"aten.embedding.default cannot be imported here: scale_grad_by_freq=True has no kernel here",
     ),
-    **{name: (Function(function), X, options, message) for name, (function, options, message) in FUNCTIONS.items()},
+    **{name: (applied(function), X, options, message) for name, (function, options, message) in FUNCTIONS.items()},
     **{
-        name: (module := Function(total), X, {"training": optimizer(module)}, message)
+        name: (module := applied(total), X, {"training": optimizer(module)}, message)
         for name, (optimizer, message) in OPTIMIZERS.items()
     },
 }  # fmt: skip
@@ -181,5 +167,5 @@ def test_it_is_named(name: str) -> None:
 
 def test_a_refusal_says_nothing_beside_its_message(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BadInputError):
-        from_torch(Function(lambda y: torch.linalg.svdvals(y).sum()), X, kernels="tvm")
+        from_torch(applied(lambda y: torch.linalg.svdvals(y).sum()), X, kernels="tvm")
     assert capfd.readouterr().err == ""

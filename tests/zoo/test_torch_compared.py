@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="steps are compared with PyTorch's: make test-torch installs it")
 
 from plain_steps import compared  # noqa: E402
-from torch_cases import images  # noqa: E402
+from torch_cases import Made, images  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from autotm.stages import compare  # noqa: E402
@@ -66,7 +66,6 @@ FAULTS: dict[str, Distort] = {
     "add.Tensor": scaled, "sub.Tensor": negated, "mul.Tensor": scaled, "div.Tensor": scaled, "relu.default": negated,
     "convolution.default": scaled, "convolution_backward.default": negated, "max_pool2d_with_indices.default": scaled,
     "_native_batch_norm_legit_functional.default": scaled, "native_batch_norm_backward.default": scaled,
-    "native_group_norm.default": turned_round, "native_group_norm_backward.default": zeroed,
     "max_pool2d_with_indices_backward.default": scaled, "avg_pool2d.default": scaled,
     "avg_pool2d_backward.default": scaled,
     "constant_pad_nd.default": turned_round, "mean.dim": scaled,
@@ -75,7 +74,6 @@ FAULTS: dict[str, Distort] = {
     "native_layer_norm_backward.default": scaled, "native_dropout_backward.default": scaled, "cat.default": negated,
     "gelu.default": scaled, "where.self": negated, "exp.default": scaled,
     "sigmoid.default": scaled, "clamp.default": zeroed, "cumsum.default": negated, "sqrt.default": scaled,
-    "amax.default": zeroed,
 }  # fmt: skip
 """Conversions by name of PyTorch's operator, each with what becomes of its result."""
 QUICK = ("add.Tensor", "convolution_backward.default", "embedding_dense_backward.default")
@@ -118,22 +116,16 @@ def test_a_step_that_is_right_says_how_near_it_is(objects: Path) -> None:
     assert "of each of 2 steps are at most" in text
 
 
-class Drawing(nn.Module):
+def drawing(self: Made, x: torch.Tensor) -> torch.Tensor:
     """Random numbers of every kind."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.dropout(self.line(x), 0.3)
-        drawn = torch.empty_like(y).bernoulli_(0.4) + torch.empty_like(y).exponential_()
-        return (y * (torch.rand_like(y) + torch.randn_like(y)) + y * drawn).square().mean()
+    y = F.dropout(self.line(x), 0.3)
+    drawn = torch.empty_like(y).bernoulli_(0.4) + torch.empty_like(y).exponential_()
+    return (y * (torch.rand_like(y) + torch.randn_like(y)) + y * drawn).square().mean()
 
 
 @pytest.mark.parametrize("kernels", ["auto", "torch"])
 def test_random_numbers_are_the_same_on_both_sides(kernels: str, objects: Path) -> None:
-    network = from_torch(Drawing(), images(4, 8), kernels=kernels)
+    network = from_torch(Made(drawing, line=nn.Linear(8, 8)), images(4, 8), kernels=kernels)
     assert "of each of 2 steps are at most" in compared(network, objects)
 
 
@@ -179,25 +171,19 @@ def test_results_that_are_taken_for_each_other_are_found(objects: Path, monkeypa
 def test_a_capture_that_is_not_the_module_is_found(objects: Path) -> None:
     """A module that computes something else when it is called than when it was traced."""
 
-    class Changing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.line = nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            factor = 1.0 if torch.compiler.is_compiling() or type(x) is not torch.Tensor else 3.0
-            return (self.line(x) * factor).square().mean()
+    def changing(self: Made, x: torch.Tensor) -> torch.Tensor:
+        factor = 1.0 if torch.compiler.is_compiling() or type(x) is not torch.Tensor else 3.0
+        return (self.line(x) * factor).square().mean()
 
     with pytest.raises(DifferentStepError, match=r"itself computes another .* than the graph that it was captured as"):
-        compared(from_torch(Changing(), images(5, 4)), objects)
+        compared(from_torch(Made(changing, line=nn.Linear(4, 4)), images(5, 4)), objects)
 
 
 def test_outputs_of_any_type_are_compared(objects: Path) -> None:
-    class Typed(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return x > 0, x.argmax(1), torch.fft.fft(x), x.half(), x.bfloat16(), x.double(), x.log(), x * 2
+    def typed(_: Made, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x > 0, x.argmax(1), torch.fft.fft(x), x.half(), x.bfloat16(), x.double(), x.log(), x * 2
 
-    text = compared(from_torch(Typed(), images(5, 4), mode="inference"), objects)
+    text = compared(from_torch(Made(typed), images(5, 4), mode="inference"), objects)
     assert text.startswith(f"PyTorch {torch.__version__}: ")
 
 

@@ -21,7 +21,7 @@ from autotm.model.errors import BadInputError  # noqa: E402
 from autotm.model.network_source import NetworkSource  # noqa: E402
 from autotm.model.training import Adam, Sgd, Training  # noqa: E402
 from autotm.zoo import from_torch  # noqa: E402
-from autotm.zoo.torch_reference import TorchNetwork, optimizer_of, require_pytorch_step  # noqa: E402
+from autotm.zoo.torch_reference import TorchNetwork, require_pytorch_step  # noqa: E402
 
 
 def test_a_value_lives_until_its_last_use() -> None:
@@ -72,15 +72,6 @@ def test_what_pytorch_cannot_have_is_named() -> None:
         require_pytorch_step(dataclasses.replace(network, training=None))
 
 
-def test_rules_are_groups_of_one_optimizer() -> None:
-    network = zoo.build("mlp", {"batch": 2, "width": 8})
-    first = next(iter(network.parameters))
-    several = dataclasses.replace(network, training=Training(Sgd(0.1), {first: Sgd(0.3, momentum=0.5)}))
-    optimizer = optimizer_of(several, TorchNetwork(several, start_of(several), torch.float32))
-    found = {(group["lr"], group["momentum"]): len(group["params"]) for group in optimizer.param_groups}
-    assert found == {(0.3, 0.5): 1, (0.1, 0.0): len(network.parameters) - 1}
-
-
 def test_a_module_that_came_with_its_gradients_has_a_loss_and_no_optimizer() -> None:
     module, x = Made(lambda self, x: (x * self.scale).sum()), torch.arange(6.0)
     module.register_parameter("scale", torch.nn.Parameter(torch.linspace(-1, 1, 6)))
@@ -97,8 +88,17 @@ NETS = """
 import torch
 
 
+class Mean(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(6, 1)
+
+    def forward(self, input):
+        return self.line(input).mean()
+
+
 def pair(batch):
-    return torch.nn.Sequential(torch.nn.Linear(6, 1), torch.nn.Flatten(0), Mean()), torch.randn(batch, 6)
+    return Mean(), torch.randn(batch, 6)
 
 
 def options(batch):
@@ -113,11 +113,6 @@ def options(batch):
 
 def neither(batch):
     return torch.nn.Linear(6, 3)
-
-
-class Mean(torch.nn.Module):
-    def forward(self, x):
-        return x.mean()
 """
 
 
@@ -139,7 +134,7 @@ def source(folder: Path, function: str) -> NetworkSource:
 def test_weights_and_data_come_from_the_seed(folder: Path) -> None:
     first, same, other = (zoo.build_from(source(folder, "pair"), seed) for seed in (1, 1, 2))
     assert (first.name, first.batch) == ("mine", 4)
-    for name in ("0.weight", "0.bias"):
+    for name in ("line.weight", "line.bias"):
         np.testing.assert_array_equal(first.parameters[name], same.parameters[name])
         assert not np.array_equal(first.parameters[name], other.parameters[name])
     assert not np.array_equal(first.inputs["input"], other.inputs["input"])

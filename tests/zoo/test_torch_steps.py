@@ -64,27 +64,6 @@ def shuffled() -> Module:
     return Made(forward, first=nn.Conv2d(4, 16, 3, padding=1), second=nn.Conv2d(16, 8, 3, groups=4, dilation=2))
 
 
-def upsampled() -> Module:
-    def forward(self: Made, x: torch.Tensor) -> torch.Tensor:
-        y = F.silu(self.norm(self.up(x)))
-        fine = F.interpolate(y, scale_factor=2, mode="bilinear", align_corners=False)
-        return fine + F.interpolate(y, scale_factor=2, mode="nearest")
-
-    return Made(forward, up=nn.ConvTranspose2d(6, 8, 3, stride=2, output_padding=1), norm=nn.GroupNorm(2, 8))
-
-
-def positions() -> Module:
-    def forward(self: Made, indices: torch.Tensor) -> torch.Tensor:
-        length = indices.shape[1]
-        places = torch.arange(length).expand_as(indices)
-        mask = torch.ones(length, length, dtype=torch.bool).tril()
-        y = self.table(indices) + self.places(places)
-        scores = (y @ y.transpose(1, 2)).masked_fill(~mask, float("-inf"))
-        return scores.softmax(-1) @ y
-
-    return Made(forward, table=nn.Embedding(20, 16), places=nn.Embedding(12, 16))
-
-
 NO_PLACE = (torch.arange(64).view(8, 8) % 7 != 0) & (torch.arange(8) % 3 != 1)[:, None]
 """Rows that may attend to nothing get nothing."""
 
@@ -210,7 +189,6 @@ def resized() -> Module:
         y = self.line(x)
         return (
             F.interpolate(y, scale_factor=1.3, mode="bilinear"),
-            F.interpolate(y, scale_factor=0.75, mode="bilinear"),
             F.interpolate(y, scale_factor=(1.3, 0.6), mode="nearest"),
             F.avg_pool2d(y, 2, divisor_override=3),
             F.pad(y, (-1, 1, 2, -2)),
@@ -219,14 +197,6 @@ def resized() -> Module:
         )
 
     return Made(forward, line=nn.Conv2d(3, 4, 1))
-
-
-def volumes() -> Module:
-    """Resized volumes, and norms of groups of their channels, with scale and without."""
-    return nn.Sequential(
-        nn.Conv3d(3, 4, 1), nn.GroupNorm(2, 4, affine=False), nn.Upsample(scale_factor=2, mode="trilinear"),
-        nn.GroupNorm(2, 4), nn.Upsample(scale_factor=2),
-    )  # fmt: skip
 
 
 MODULES: dict[str, tuple[Callable[[], Module], tuple[torch.Tensor, ...]]] = {
@@ -244,26 +214,15 @@ MODULES: dict[str, tuple[Callable[[], Module], tuple[torch.Tensor, ...]]] = {
     "rms norm": (lambda: nn.Sequential(nn.Linear(6, 8), nn.RMSNorm(8), nn.Linear(8, 3)), images(4, 5, 6)),
     "activations": (
         lambda: nn.Sequential(
-            nn.Linear(6, 8),
-            nn.SiLU(),
-            nn.Hardsigmoid(),
-            nn.ELU(0.5),
-            nn.Mish(),
-            nn.PReLU(),
-            nn.Softplus(),
-            nn.ReLU6(),
+            nn.Linear(6, 8), nn.SiLU(), nn.Hardsigmoid(), nn.ELU(0.5), nn.Mish(), nn.PReLU(), nn.Softplus(), nn.ReLU6(),
             nn.GELU("tanh"),
         ),
         images(4, 6),
     ),
     "pools": (
         lambda: nn.Sequential(
-            nn.Conv2d(3, 8, 3),
-            nn.MaxPool2d(3, 2, 1, ceil_mode=True),
-            nn.AvgPool2d(2, 1),
-            nn.AdaptiveAvgPool2d((2, 3)),
-            nn.Flatten(),
-            nn.Linear(48, 5),
+            nn.Conv2d(3, 8, 3), nn.MaxPool2d(3, 2, 1, ceil_mode=True), nn.AvgPool2d(2, 1), nn.AdaptiveAvgPool2d((2, 3)),
+            nn.Flatten(), nn.Linear(48, 5),
         ),
         images(2, 3, 14, 14),
     ),
@@ -280,14 +239,21 @@ MODULES: dict[str, tuple[Callable[[], Module], tuple[torch.Tensor, ...]]] = {
         images(2, 6, 9, 9),
     ),
     "shuffled, dilated, rolled": (shuffled, images(2, 4, 9, 9)),
-    "upsampled, transposed": (upsampled, images(2, 6, 5, 5)),
+    "transposed, upsampled": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(6, 8, 3, 2, output_padding=1), nn.SiLU(), nn.UpsamplingBilinear2d(9)),
+        images(2, 6, 5, 5),
+    ),
     "tied table with padding": (tied, words(20, 3, 7)),
-    "positions and masks": (positions, words(20, 3, 8)),
     "causal attention": (lambda: attended(is_causal=True), images(2, 8, 32)),
     "attention to nothing": (lambda: attended(attn_mask=NO_PLACE), images(2, 8, 32)),
     "options": (options, images(6, 6)),
     "images resized by scales": (resized, images(2, 3, 9, 10)),
-    "resized volumes": (volumes, images(2, 3, 4, 5, 3)),
+    "norms of groups, resized volumes": (
+        lambda: nn.Sequential(
+            nn.Conv3d(3, 4, 1), nn.GroupNorm(2, 4, affine=False), nn.Upsample(scale_factor=2), nn.GroupNorm(2, 4)
+        ),
+        images(2, 3, 4, 5, 3),
+    ),
     "biased attention": (lambda: attended(attn_mask=torch.linspace(-1, 1, 64).view(8, 8), scale=0.2), images(2, 8, 32)),
     "multi-head attention": (
         lambda: Made(
@@ -299,12 +265,6 @@ MODULES: dict[str, tuple[Callable[[], Module], tuple[torch.Tensor, ...]]] = {
     "a table of odd width": (
         lambda: Made(lambda self, i: F.gelu(self.table(i)) * 2, table=nn.Embedding(20, 24)), words(20, 3, 7),
     ),
-    "products": (
-        lambda: Made(
-            lambda self, x: torch.einsum("bij,bkj->bik", self.l(x), x).pow(2).mean(-1).sqrt(), l=nn.Linear(6, 6)
-        ),
-        images(3, 5, 6),
-    ),
     "stopped gradients": (stopped, images(4, 6)),
     "changes in place": (in_place, images(4, 6)),
     "state of its own": (remembered, images(4, 6)),
@@ -312,13 +272,6 @@ MODULES: dict[str, tuple[Callable[[], Module], tuple[torch.Tensor, ...]]] = {
     "recurrent": (recurrent, images(2, 3, 6)),
     "counted": (
         lambda: Made(lambda self, x: self.dense(x) * (x > 0).cumsum(1)[:, -1:], dense=nn.Linear(6, 8)), images(4, 6),
-    ),
-    "extremes": (
-        lambda: Made(
-            lambda self, x: self.dense(x).logsumexp(1) + self.dense(x).prod(1) + self.dense(x).amin(1),
-            dense=nn.Linear(6, 4),
-        ),
-        images(4, 6),
     ),
     "smoothed labels": (
         lambda: Made(

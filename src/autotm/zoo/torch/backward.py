@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ class JointImporter(ForwardImporter):
             name: self._kept(base[name])
             for name in (
                 "_adaptive_avg_pool2d.default", "_log_softmax.default", "_softmax.default",
-                "max_pool2d_with_indices.default", "native_group_norm.default", "native_layer_norm.default",
+                "max_pool2d_with_indices.default", "native_layer_norm.default",
             )
         }  # fmt: skip
         return {
@@ -63,8 +63,7 @@ class JointImporter(ForwardImporter):
             "native_batch_norm_backward.default": self._batch_norm_gradient,
             "native_dropout.default": self._dropout_with_mask,
             "native_dropout_backward.default": self._dropout_gradient,
-            "native_group_norm_backward.default": lambda node: self._norm_gradient(node, 2, 4, [node.args[6]]),
-            "native_layer_norm_backward.default": lambda node: self._norm_gradient(node, 3, 5, node.args[2]),
+            "native_layer_norm_backward.default": self._layer_norm_gradient,
         }
 
     def _kept(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
@@ -117,14 +116,11 @@ class JointImporter(ForwardImporter):
             )
         return tuple(gradient_of(self.block_builder, results, self.env[dy], [x, scale, shift]))
 
-    def _norm_gradient(self, node: fx.Node, saved: int, weight: int, shape: Sequence[int]) -> tuple[Any, ...]:
-        """Compute a norm's gradients by data, scale and shift, of which the last two have the given shape.
-
-        `saved` is the place among the node's arguments of the norm's statistics, `weight` that of its scale.
-        """
-        operands = [self.env[node.args[1]], *[self._whole(node.args[weight], list(shape), 1.0)] * 2]
-        forward = self._forward_of(node.args[saved])
-        return tuple(gradient_of(self.block_builder, forward, self.env[node.args[0]], operands))
+    def _layer_norm_gradient(self, node: fx.Node) -> tuple[Any, ...]:
+        """Compute a layer norm's gradients by data, scale and shift."""
+        dy, x, shape, saved, _, weight, *_ = node.args
+        operands = [self.env[x], *[self._whole(weight, list(shape), 1.0)] * 2]
+        return tuple(gradient_of(self.block_builder, self._forward_of(saved), self.env[dy], operands))
 
     def _softmax_gradient(self, node: fx.Node) -> relax.Var:
         dy, y = (self.env[item] for item in node.args[:2])

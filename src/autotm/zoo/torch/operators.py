@@ -38,8 +38,6 @@ class ForwardImporter(ExportedProgramImporter):
         """Return conversions by name of PyTorch's operator."""
         return {
             **super().create_convert_map(),
-            "amax.default": self._extremum(relax.op.max),
-            "amin.default": self._extremum(relax.op.min),
             "constant_pad_nd.default": self._padded,
             # Truth values are counted, not joined.
             "cumsum.default": lambda node: self._emit(
@@ -47,7 +45,6 @@ class ForwardImporter(ExportedProgramImporter):
             ),
             "linalg_vector_norm.default": self._norm,
             "max_pool2d_with_indices.default": self._largest_of_windows,
-            "native_group_norm.default": self._group_norm_any,
             "roll.default": self._rolled,
             "as_strided.default": lambda node: self._strided(node, node.args[0], node.args[0], *node.args[1:]),
             "as_strided_scatter.default": lambda node: self._strided(node, *node.args),
@@ -56,16 +53,10 @@ class ForwardImporter(ExportedProgramImporter):
             "new_empty_strided.default": lambda node: self.zeros(node.meta["val"].shape, dtype_of(node)),
             "scatter.src": self._put_in_lines,
             "scatter.value": self._put_in_lines,
-            "scatter_add.default": self._scatter_added,
             "select.int": self._selected,
-            "select_scatter.default": self._slice_put,
             "slice_scatter.default": self._slice_put,
             "_safe_softmax.default": self._safe_softmax,
             "_native_batch_norm_legit_functional.default": self._batch_norm_training,
-            # Without running averages: the batch's own statistics, in training and after it.
-            "_native_batch_norm_legit.no_stats": lambda node: _alone(
-                self._normalised(node, *node.args[:3], node.args[5])[0]
-            ),
             "_native_batch_norm_legit_no_training.default": lambda node: _alone(
                 self._batch_norm_by(*node.args[:5], node.args[-1])
             ),
@@ -110,12 +101,6 @@ class ForwardImporter(ExportedProgramImporter):
         around = [max(width, 0) for pair in pairs for width in pair]
         return self._emit(relax.op.nn.pad(x, around, "constant", argument(node, 2, "value", 0.0))) if any(around) else x
 
-    def _group_norm_any(self, node: fx.Node) -> tuple[Any, ...]:
-        x, weight, bias, _, channels, _, groups, epsilon = node.args
-        scale, shift = self._scale_and_shift(weight, bias, [channels])
-        axes = list(range(2, len(self.shape_of(self.env[x]))))
-        return _alone(self._emit(relax.op.nn.group_norm(self.env[x], scale, shift, groups, 1, axes, epsilon)))
-
     def _scale_and_shift(self, weight: Any, bias: Any, shape: Sequence[int]) -> list[relax.Expr]:
         return [self._whole(item, list(shape), value) for item, value in ((weight, 1.0), (bias, 0.0))]
 
@@ -124,13 +109,6 @@ class ForwardImporter(ExportedProgramImporter):
         if node is not None:
             return self.env[node]
         return self._emit(relax.op.full(list(shape), relax.const(value, "float32"), "float32"))
-
-    def _extremum(self, operator: Callable[..., relax.Expr]) -> Callable[[fx.Node], relax.Var]:
-        def converted(node: fx.Node) -> relax.Var:
-            x, axes, keeps, *_ = (*node.args, None, None)
-            return self._emit(operator(self.env[x], list(axes) if axes else None, keepdims=bool(keeps)))
-
-        return converted
 
     def _norm(self, node: fx.Node) -> relax.Var:
         """Compute the Euclidean norm."""
@@ -183,7 +161,8 @@ class ForwardImporter(ExportedProgramImporter):
         x = self.zeros(tensor.meta["val"].shape, dtype_of(tensor))
         read = self._entries_at(x, several)
         slope = self._emit(relax.op.broadcast_to(self.env[values], self.shape_of(read)))
-        return self._added(tensor, gradient_by(self.block_builder, x, read, slope))
+        added = gradient_by(self.block_builder, x, read, slope)
+        return added if self._is_zero(tensor) else self._emit(relax.op.add(self.env[tensor], added))
 
     def _put_in_lines(self, node: fx.Node) -> relax.Var:
         """Put a value into each line along an axis where an index names the place: safe for every index."""
@@ -198,15 +177,6 @@ class ForwardImporter(ExportedProgramImporter):
         is_here = self._emit(relax.op.equal(self.env[indices], numbers))
         value, rest = (self._argument_as(item, dtype_of(node)) for item in (source, tensor))
         return self._emit(relax.op.where(is_here, value, rest))
-
-    def _scatter_added(self, node: fx.Node) -> relax.Var:
-        """Add values along an axis, at an index for each."""
-        tensor, axis, indices, source = node.args
-        if source.meta["val"].shape != indices.meta["val"].shape:
-            raise BadInputError("fewer indices than values have no kernel here")
-        x = self.zeros(tensor.meta["val"].shape, dtype_of(tensor))
-        read = self._emit(relax.op.gather_elements(x, self.env[indices], axis))
-        return self._added(tensor, gradient_by(self.block_builder, x, read, self.env[source]))
 
     # Parts of tensors that slices name.
 
@@ -223,11 +193,7 @@ class ForwardImporter(ExportedProgramImporter):
         tensor, part, axis, *bounds = (*node.args, *[0][len(node.args) - 2 :])
         shape = [int(extent) for extent in tensor.meta["val"].shape]
         axis, value = axis % len(shape), self.env[part]
-        if "select" in node.target.__name__:
-            begin = bounds[0] % shape[axis]
-            end, step, value = begin + 1, 1, self._emit(relax.op.expand_dims(value, axis))
-        else:
-            begin, end, step = slice(*(*bounds, None, None, None)[:3]).indices(shape[axis])
+        begin, end, step = slice(*(*bounds, None, None, None)[:3]).indices(shape[axis])
         if (begin, end, step) == (0, shape[axis], 1):
             return value
         if self._is_zero(tensor) and tensor.meta["val"].is_floating_point():
@@ -262,10 +228,6 @@ class ForwardImporter(ExportedProgramImporter):
         """Whether all elements of a node are known to be zero."""
         return node in self.known and not self.known[node].any()
 
-    def _added(self, node: fx.Node, more: relax.Var) -> relax.Var:
-        """Add something to a node's value."""
-        return more if self._is_zero(node) else self._emit(relax.op.add(self.env[node], more))
-
     # Operators as they are in training: running averages, norms, softmax of masked scores, lookups.
 
     def _batch_norm_training(self, node: fx.Node) -> tuple[Any, ...]:
@@ -274,8 +236,14 @@ class ForwardImporter(ExportedProgramImporter):
         if not training:
             fixed = self._batch_norm_by(x, weight, bias, mean, variance, epsilon)
             return (fixed, None, None, self.env[mean], self.env[variance])
-        y, *moments = self._normalised(node, x, weight, bias, epsilon)
-        batch, _, *rest = (int(extent) for extent in self.shape_of(self.env[x]))
+        batch, channels, *rest = (int(extent) for extent in self.shape_of(self.env[x]))
+        scale, shift = self._scale_and_shift(weight, bias, [channels])
+        zero, one = (self._whole(None, [channels], value) for value in (0.0, 1.0))
+        found = self._emit(
+            relax.op.nn.batch_norm(self.env[x], scale, shift, zero, one, axis=1, epsilon=epsilon, momentum=1.0)
+        )
+        self.forwards[node] = found
+        y, *moments = (self._emit(relax.TupleGetItem(found, index)) for index in range(3))
         old = (self.env[mean], self.env[variance])
         count = batch * math.prod(rest)
         if count == 1:
@@ -283,17 +251,6 @@ class ForwardImporter(ExportedProgramImporter):
         new = self.block_builder.call_te(normalization.running_averages, *moments, *old, momentum, epsilon, count)
         new = self._emit(new)
         return (y, None, None, *(self._emit(relax.TupleGetItem(new, index)) for index in range(2)))
-
-    def _normalised(self, node: fx.Node, x: fx.Node, weight: Any, bias: Any, epsilon: float) -> tuple[relax.Var, ...]:
-        """Return (y, mean, 1 / sqrt(variance + epsilon)) of a batch norm without running averages."""
-        channels = int(self.shape_of(self.env[x])[1])
-        scale, shift = self._scale_and_shift(weight, bias, [channels])
-        zero, one = (self._whole(None, [channels], value) for value in (0.0, 1.0))
-        found = self._emit(
-            relax.op.nn.batch_norm(self.env[x], scale, shift, zero, one, axis=1, epsilon=epsilon, momentum=1.0)
-        )
-        self.forwards[node] = found
-        return tuple(self._emit(relax.TupleGetItem(found, index)) for index in range(3))
 
     def _batch_norm_by(self, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, epsilon: float) -> relax.Var:
         """Scale and shift each channel by given statistics."""
