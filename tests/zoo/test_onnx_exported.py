@@ -80,7 +80,7 @@ CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...], dict[str, Any]]] = [
     (pixels, IMAGES, NEW),
     (pixels, IMAGES, {**OLD, "opset_version": 16}),
     (attention, WORDS, {**NEW, "opset_version": 23}),
-    (attention, WORDS, {**NEW, "dynamic_shapes": ({0: ANY["batch"], 1: ANY["words"]},)}),
+    (attention, WORDS, {**NEW, "dynamic_shapes": (({0: ANY["batch"], 1: ANY["words"]},),)}),
     (attention, WORDS, {**OLD, "opset_version": 14, "input_names": ["x"], "dynamic_axes": {"x": {0: "batch"}}}),
 ]
 
