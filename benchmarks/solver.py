@@ -32,7 +32,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from autotm.check.plan import check_plan
-from autotm.layout.packing import Blocks, pack
+from autotm.layout.packing import Blocks, layout_of
 from autotm.model.files import load
 from autotm.model.graph import Graph, Tier
 from autotm.model.limit import Limit
@@ -176,7 +176,7 @@ def measure(row: Row) -> Line:
     plan = solve(case.graph, case.profile, case.links, row.optimizer, limit, options)
     total_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
     started = time.perf_counter()
-    layout = pack(case.graph, plan)
+    layout = layout_of(case.graph, plan)
     pack_s = time.perf_counter() - started
     if not fits(plan, layout):
         started, cpu_started = time.perf_counter(), time.process_time()

@@ -34,7 +34,7 @@ import numpy as np
 from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
-from autotm.layout.packing import Blocks, pack
+from autotm.layout.packing import Blocks, layout_of
 from autotm.model.files import load
 from autotm.model.graph import Graph, Tier
 from autotm.model.limit import Counts, Limit, counting
@@ -139,7 +139,7 @@ def _solved(case: Case) -> Outcome:
     started = time.perf_counter()
     first = solve(graph, profile, links, case.optimizer, limit, options)
     solved = time.perf_counter()
-    layout = pack(graph, first)
+    layout = layout_of(graph, first)
     packed = time.perf_counter()
     plan = replace(first, offsets=layout.offsets)
     whole_s = packed - started

@@ -16,7 +16,7 @@ from autotm.check.fault import Fault, FaultError
 from autotm.check.plan import Residence
 from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
-from autotm.layout.packing import pack
+from autotm.layout.packing import layout_of
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tier, configuration
 from autotm.model.limit import Counts, Limit
@@ -54,7 +54,7 @@ class Packed:
 
     @cached_property
     def program(self) -> Program:
-        program = compile_program(self.graph, self.plan, pack(self.graph, self.plan))
+        program = compile_program(self.graph, self.plan, layout_of(self.graph, self.plan))
         check_program(self.graph, self.plan, program)
         return program
 
@@ -239,7 +239,7 @@ def test_bytes_reused_too_early_are_found(
     packed: Packed = request.getfixturevalue(name)
     graph, plan, faults = packed.graph, packed.plan, []
     last = {stay: needed_until(plan, stay) for stay in plan.stays}
-    layout = pack(graph, plan)
+    layout = layout_of(graph, plan)
     size = {stay: graph.by_name[stay.tensor].allocated_bytes for stay in plan.stays}
     for (i, one), (j, other) in permutations(enumerate(plan.stays), 2):
         meet = one.tier is other.tier and one.start < last[other] and other.start < last[one]
@@ -336,7 +336,7 @@ def test_what_happens_between_two_kernels_has_one_order() -> None:
 def test_reading_what_is_being_copied_is_found() -> None:
     """A program, and a plan that agrees with it, in which kernel 3 reads the destination of the copy under way."""
     arriving = plan_of(ARRIVING, {2: {"act2"}})
-    program = compile_program(arriving.graph, arriving.plan, pack(arriving.graph, arriving.plan))
+    program = compile_program(arriving.graph, arriving.plan, layout_of(arriving.graph, arriving.plan))
     start, kernel = program.steps[of_type(program, StartMoveStep)[0]], of_type(program, KernelStep)[3]
     addresses = tuple(start.destination if a == start.source else a for a in program.steps[kernel].addresses)
     wrong = changed(program, kernel, replace(program.steps[kernel], addresses=addresses))

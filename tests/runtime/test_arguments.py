@@ -16,7 +16,7 @@ from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.kernels.library import KernelLibrary
 from autotm.layout.compile import compile_program
-from autotm.layout.packing import pack
+from autotm.layout.packing import layout_of
 from autotm.memory.tiers import open_tiers
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph, Initial, Role, Tensor, Tier
@@ -179,7 +179,7 @@ def test_arguments_lie_where_the_program_has_them(profile: Profile) -> None:
     plan = solve(COUNTED, profile, links, "all-slow", Limit(1, 1))
     stays = (replace(stay, tier=Tier.FAST) if stay.tensor == "v" else stay for stay in plan.stays)
     plan = replace(plan, stays=tuple(stays))
-    layout = pack(COUNTED, plan)
+    layout = layout_of(COUNTED, plan)
     program = compile_program(COUNTED, plan, layout)
     with open_tiers(machine, links, program.fast_bytes, program.slow_bytes, small_step.DEVICES) as tiers:
         arguments = Arguments.in_pools(GRAPH, COUNTED, program, tiers)

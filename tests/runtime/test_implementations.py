@@ -21,7 +21,7 @@ from autotm.check.program import check_program
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.target import host_target
 from autotm.layout.compile import compile_program
-from autotm.layout.packing import pack
+from autotm.layout.packing import layout_of
 from autotm.lower.lowering import lower_network
 from autotm.model.files import hash_of
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, Configuration, Graph, Initial, Role, Tier
@@ -99,7 +99,7 @@ def planned(graph: Graph, implementations: tuple[str, ...]) -> Plan:
 
 
 def program_of(graph: Graph, plan: Plan) -> Program:
-    program = compile_program(graph, plan, pack(graph, plan))
+    program = compile_program(graph, plan, layout_of(graph, plan))
     check_program(graph, plan, program)
     return program
 

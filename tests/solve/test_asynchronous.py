@@ -18,7 +18,7 @@ from random_graphs import Case, exact_case, random_case, training_step_case, wit
 
 from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
-from autotm.layout.packing import pack
+from autotm.layout.packing import layout_of
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Status
@@ -65,7 +65,7 @@ def test_the_optimum_of_small_steps_is_found(seed: int, slower: float) -> None:
         assert async_moves(plan) or limit != Limit(1, 1) or (seed, slower) not in FLYING
         if flying == 0:
             assert plan.objective_us == pytest.approx(solved(case, "synchronous", limit, EXACT).objective_us)
-        layout = pack(case.graph, plan)
+        layout = layout_of(case.graph, plan)
         if layout.fast_bytes <= plan.dram_limit_bytes:
             check_program(case.graph, plan, compile_program(case.graph, plan, layout))
 

@@ -16,7 +16,7 @@ from autotm.check.fault import Fault
 from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
-from autotm.layout.packing import pack
+from autotm.layout.packing import layout_of
 from autotm.model.cache import CachedPool, amplified_bytes
 from autotm.model.graph import Graph, Role, Tier
 from autotm.model.limit import Counts, Limit, counting
@@ -145,7 +145,7 @@ def test_a_wrong_plan_is_told(breaks: Callable[[CachedPool], dict[str, object]],
 def test_a_program_elsewhere_or_charged_otherwise_is_told() -> None:
     case = training_step_case(layers=5)
     plan = planned(case, Limit(4, 1))
-    program = compile_program(case.graph, plan, pack(case.graph, plan))
+    program = compile_program(case.graph, plan, layout_of(case.graph, plan))
     for wrong, fault in (
         (replace(program, cache_traffic_bytes=()), Fault.CACHE),
         (replace(program, slow_bytes=program.slow_bytes + 64), Fault.CACHE),

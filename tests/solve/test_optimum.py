@@ -29,7 +29,7 @@ from autotm.check.fault import Fault, FaultError
 from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
-from autotm.layout.packing import pack
+from autotm.layout.packing import layout_of
 from autotm.model.files import hash_of
 from autotm.model.graph import Implementation, Operand, Role, Tier
 from autotm.model.limit import Counts, Limit, counted_by, counting
@@ -267,7 +267,7 @@ def test_optimum_where_arguments_count(seed: int, kernels: int, limit: Limit, op
     assert plan.counts is Counts.ALL
     assert plan.objective_us == pytest.approx(optimum_us(case, plan.dram_limit_bytes, moves=optimizer != "static"))
     assert claimed_gap(plan) < 1e-6
-    check_program(case.graph, plan, compile_program(case.graph, plan, pack(case.graph, plan)))
+    check_program(case.graph, plan, compile_program(case.graph, plan, layout_of(case.graph, plan)))
 
 
 def test_a_plan_is_for_what_its_limit_counts() -> None:
@@ -291,7 +291,7 @@ def test_arguments_never_move() -> None:
 def test_the_next_step_finds_its_arguments() -> None:
     case = counted(random_case(7), 7)
     plan = solve(*case, "all-fast", Limit(0, 1), EXACT)
-    layout = pack(case.graph, plan)
+    layout = layout_of(case.graph, plan)
     last = len(case.graph.kernels) - 1
     at = {stay.tensor: index for index, stay in enumerate(layout.stays)}
     written = case.graph.kernels[last - 1].outputs[0].tensor

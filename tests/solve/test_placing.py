@@ -18,7 +18,7 @@ from random_graphs import Case, exact_case, random_case, training_step_case, wit
 from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
-from autotm.layout.packing import Addresses, Place, pack
+from autotm.layout.packing import Addresses, Place, layout_of
 from autotm.model.errors import AutotmError, InfeasibleLimitError
 from autotm.model.graph import Graph, Tier
 from autotm.model.limit import Limit
@@ -37,7 +37,7 @@ EXACT = SolveOptions(gap=0.0)
 def test_what_does_not_fit_together_is_given_up_and_the_plan_is_for_the_limit_asked() -> None:
     limit, case = Limit(2, 1), random_case(82, kernels=9)
     first = solve(*case, "synchronous", limit, EXACT)
-    assert pack(case.graph, first).fast_bytes > first.dram_limit_bytes, "this step's best plan cannot be packed"
+    assert layout_of(case.graph, first).fast_bytes > first.dram_limit_bytes, "this step's best plan cannot be packed"
     plan, layout = solve_and_pack(*case, "synchronous", limit, EXACT)
     assert layout.fast_bytes <= plan.dram_limit_bytes == first.dram_limit_bytes
     assert plan.limit == first.limit
@@ -52,7 +52,7 @@ def test_what_does_not_fit_together_is_given_up_and_the_plan_is_for_the_limit_as
 
 def test_no_limit_tolerates_fragmentation(monkeypatch: pytest.MonkeyPatch) -> None:
     case = random_case(0)
-    monkeypatch.setattr(fit, "pack", needing(repeat(case.graph.peak_live_bytes + 64)))
+    monkeypatch.setattr(fit, "layout_of", needing(repeat(case.graph.peak_live_bytes + 64)))
     plan, layout = solve_and_pack(*case, "all-fast", Limit(0, 1))
     assert layout.fast_bytes > plan.dram_limit_bytes
 
@@ -60,7 +60,7 @@ def test_no_limit_tolerates_fragmentation(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_cannot_be_packed_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     case = random_case(0)
     peak = case.graph.peak_live_bytes
-    monkeypatch.setattr(fit, "pack", needing(repeat(peak + 64)))
+    monkeypatch.setattr(fit, "layout_of", needing(repeat(peak + 64)))
     with pytest.raises(AutotmError, match=f"offsets need {peak + 64}, .* at least {peak + 64} bytes"):
         solve_and_pack(*case, "all-fast", Limit(size_bytes=peak))
 
@@ -68,13 +68,13 @@ def test_what_cannot_be_packed_is_an_error_with_a_remedy(monkeypatch: pytest.Mon
 def test_the_limit_is_tightened_until_the_offsets_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packing that wastes half of what it gets: most of the limit has to go, and a plan comes out all the same."""
     case = random_case(0)
-    monkeypatch.setattr(fit, "pack", lambda graph, plan, place: wasteful(pack(graph, plan, place), 1.5))
+    monkeypatch.setattr(fit, "layout_of", lambda graph, plan, place: wasteful(layout_of(graph, plan, place), 1.5))
     limit = Limit(size_bytes=case.graph.peak_live_bytes // 2)
     plan, layout = solve_and_pack(*case, "synchronous", limit)
     assert 1.5 * 64 < layout.fast_bytes <= plan.dram_limit_bytes == limit.size_bytes
     assert len(plan.attempts_s) > 2
     check_plan(*case, plan)
-    monkeypatch.setattr(fit, "pack", lambda graph, plan, place: wasteful(pack(graph, plan, place), 1e6))
+    monkeypatch.setattr(fit, "layout_of", lambda graph, plan, place: wasteful(layout_of(graph, plan, place), 1e6))
     plan, layout = solve_and_pack(*case, "synchronous", limit)
     assert layout.fast_bytes == 0, "nothing is fast where nothing can be packed"
 
@@ -100,7 +100,7 @@ def test_a_plan_outside_the_gap_only_because_of_the_smaller_limit_is_searched_cl
         return (next(results),)
 
     monkeypatch.setattr(Optimizer, "sweep", sweep)
-    monkeypatch.setattr(fit, "pack", needing(iter([limit + 64, limit, limit])))
+    monkeypatch.setattr(fit, "layout_of", needing(iter([limit + 64, limit, limit])))
     plan, _ = solve_and_pack(*case, "static", Limit(size_bytes=limit), SolveOptions(gap=0.02))
     assert gaps == pytest.approx([0.02, 0.02, 1 - 0.98 * 1.01])
     assert (plan.objective_us, plan.bound_us, plan.status) == (min(found_us, 102.5), 100.0, status)
@@ -113,7 +113,7 @@ def test_a_plan_that_nothing_searched_for_claims_no_proof_when_packed_into_less(
     case = random_case(0)
     limit = case.graph.peak_live_bytes // 2
     needs = iter([limit + 64, limit])
-    monkeypatch.setattr(fit, "pack", needing(needs))
+    monkeypatch.setattr(fit, "layout_of", needing(needs))
     plan, _ = solve_and_pack(*case, "numa", Limit(size_bytes=limit))
     assert len(plan.attempts_s) == 2
     assert (plan.status, plan.gap, plan.dram_limit_bytes) == (Status.NOT_OPTIMIZED, 0, limit)
@@ -122,7 +122,7 @@ def test_a_plan_that_nothing_searched_for_claims_no_proof_when_packed_into_less(
 
 def needing(needs: Iterator[int]) -> Callable[[Graph, Plan, Place], Layout]:
     """A packing that needs so many bytes, call after call."""
-    return lambda graph, plan, place: replace(pack(graph, plan, place), fast_bytes=next(needs))
+    return lambda graph, plan, place: replace(layout_of(graph, plan, place), fast_bytes=next(needs))
 
 
 TIGHT = Limit(1, 2)

@@ -17,7 +17,7 @@ from autotm.check.fault import Fault, FaultError
 from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
-from autotm.layout.packing import pack
+from autotm.layout.packing import layout_of
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Graph, Kernel, OpClass, Role, Tier
 from autotm.model.limit import Counts, Limit, counting, storage_of
@@ -283,7 +283,7 @@ def called_so(plan: Plan, graph: Graph, calls: Sequence[int]) -> tuple[Plan, Pro
         configurations=tuple("D" * len(kernel.operands) for kernel in step.kernels),
         offsets=(),
     )
-    return other, compile_program(graph, other, pack(graph, other))
+    return other, compile_program(graph, other, layout_of(graph, other))
 
 
 @given(st.integers(0, 10_000), st.integers(6, 20), st.sampled_from(Counts), st.sampled_from(["0:1", "1:3", "1:1"]))

@@ -159,12 +159,7 @@ _TIME = 1e-9
 
 
 def check_plan(
-    graph: CountedGraph,
-    profile: Profile,
-    links: Links,
-    plan: Plan,
-    *,
-    fast_operands_only: bool = False,
+    graph: CountedGraph, profile: Profile, links: Links, plan: Plan, *, fast_operands_only: bool = False
 ) -> None:
     """Vouch for a plan: residence, moves, configurations, limit, addresses, engines in integers; objective and bound.
 

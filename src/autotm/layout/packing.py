@@ -250,7 +250,7 @@ Place = Callable[[Blocks, int | None], Ints]
 """Offsets of blocks for a limit in bytes."""
 
 
-def pack(graph: CountedGraph, plan: Plan, place: Place | None = None) -> Layout:
+def layout_of(graph: CountedGraph, plan: Plan, place: Place | None = None) -> Layout:
     """An offset for every stay of the plan, 64-byte aligned: those that the plan states, or else new ones.
 
     Two stays of one tier may share bytes exactly when their spans [start, end) do not meet. That suffices at the

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyomo.core as pyo
 
-from autotm.layout.packing import StepPacking, pack
+from autotm.layout.packing import StepPacking, layout_of
 from autotm.model.errors import BadInputError, InfeasibleLimitError, unknown_name
 from autotm.model.files import write_atomically
 from autotm.model.graph import ALIGNMENT_BYTES, CountedGraph
@@ -198,7 +198,7 @@ def _less(limit_bytes: int, share: float) -> int:
 
 def _packed(graph: CountedGraph, plan: Plan, packing: StepPacking) -> tuple[Plan, Layout]:
     """The plan with its offsets."""
-    layout = pack(graph, plan, packing.place)
+    layout = layout_of(graph, plan, packing.place)
     return (plan if plan.one_pool else replace(plan, offsets=layout.offsets)), layout
 
 

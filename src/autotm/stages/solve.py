@@ -215,9 +215,9 @@ def program_of(step: Graph, plan: Plan, layout: Layout | None = None) -> Program
         IllegalPlanError: as `check_program`; a fault of ours.
     """
     from autotm.layout.compile import compile_program
-    from autotm.layout.packing import pack
+    from autotm.layout.packing import layout_of
 
-    compiled = compile_program(step, plan, layout or pack(step, plan))
+    compiled = compile_program(step, plan, layout or layout_of(step, plan))
     check_program(step, plan, compiled)
     return compiled
 

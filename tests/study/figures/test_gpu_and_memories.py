@@ -15,7 +15,7 @@ from synthetic_figures import DEVICES, SOURCE, write_links, write_program
 from synthetic_modelled import write_modelled
 from synthetic_records import PROVENANCE, record, write_devices
 
-from autotm.layout.packing import pack
+from autotm.layout.packing import layout_of
 from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, read_yaml, save
@@ -234,7 +234,7 @@ def table(files: tuple[Path, Path, Path, Path]) -> pd.DataFrame:
 def test_addresses_are_those_that_were_packed(files: tuple[Path, Path, Path, Path], table: pd.DataFrame) -> None:
     graph, _, plan, program = files
     step, placed, laid = load(graph, "graph", Graph), load(plan, "plan", Plan), load(program, "program", Program)
-    assert table["offset_bytes"].tolist() == list(pack(step, placed).offsets)
+    assert table["offset_bytes"].tolist() == list(layout_of(step, placed).offsets)
     tops = (table["offset_bytes"] + table["size_bytes"]).groupby(table["tier"]).max()
     assert (tops.get("dram", 0), tops.get("pmem", 0)) == (laid.fast_bytes, laid.slow_bytes)
 

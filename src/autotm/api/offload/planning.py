@@ -9,7 +9,7 @@ from itertools import accumulate
 from autotm.api.offload.joint_graph import Step, Storage
 from autotm.api.offload.measuring import Measured
 from autotm.check.plan import check_plan
-from autotm.layout.packing import pack
+from autotm.layout.packing import layout_of
 from autotm.memory.torch_device import Device
 from autotm.model.config import SolveConfig
 from autotm.model.errors import InfeasibleLimitError
@@ -125,7 +125,7 @@ def place(
     plan = solve(graph, profile, links, optimizer, Limit(size_bytes=size_bytes), options)
     check_plan(graph, profile, links, plan, fast_operands_only=True)
     plain_us = sum(profile.base_us(kernel) for kernel in graph.kernels)
-    return Planned(graph, plan, pack(graph, plan), plain_us, least)
+    return Planned(graph, plan, layout_of(graph, plan), plain_us, least)
 
 
 def require_budget(graph: Graph, size_bytes: int, besides: str = "") -> int:
