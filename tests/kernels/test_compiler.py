@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import small_step
 import tvm
-from compiled_kernels import TARGET, placeholders
+from compiled_kernels import TARGET, kernel_of, placeholders
 from tvm import te
 
 from autotm.kernels import compiler, contractions
 from autotm.kernels.calibration_kernels import make_rate_kernels
-from autotm.kernels.compiler import KernelCompiler, Request, function_hash, in_processes
+from autotm.kernels.compiler import KernelCompiler, Request, build_library, function_hash, identity, in_processes
 from autotm.kernels.compute_rates import multiply_add_flop_per_s
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.target import host_target
@@ -23,15 +23,16 @@ from autotm.model.cores import Watch
 from autotm.model.errors import AutotmError
 
 
-def more(width):
-    x = te.placeholder((4, width), name="x")
-    return te.create_prim_func([x, te.compute(x.shape, lambda *i: x(*i) + 1.0, name="more")])
+def more(width, operand="x", name="more"):
+    """One more than an operand, in a block of that name."""
+    x = te.placeholder((4, width), name=operand)
+    return te.create_prim_func([x, te.compute(x.shape, lambda *i: x(*i) + 1.0, name=name)])
 
 
-def convolution():
+def convolution(padding=(1, 1, 1, 1), channels=32):
     """One that has a lean way."""
-    x, w = te.placeholder((2, 20, 20, 32)), te.placeholder((3, 3, 32, 32))
-    return te.create_prim_func([x, w, contractions.conv2d(x, w, (1, 1), (1, 1, 1, 1))])
+    x, w = placeholders((2, 20, 20, channels), (3, 3, channels, 32))
+    return te.create_prim_func([x, w, contractions.conv2d(x, w, (1, 1), padding)])
 
 
 def test_what_is_kept_is_neither_scheduled_nor_compiled_again(tmp_path, monkeypatch):
@@ -70,11 +71,10 @@ def test_code_that_is_not_wanted_is_not_made_until_it_is(tmp_path):
 
 def test_a_kernel_is_known_by_all_that_decides_it():
     request = Request(convolution())
-    other = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
     keys = [
         request.key(host_target(1), 1),
         request.key(host_target(1), 2),
-        request.key(other, 1),
+        request.key(tvm.target.Target({"kind": "llvm", "mcpu": "haswell"}), 1),
         replace(request, implementation="lean").key(host_target(1), 1),
         Request(more(3)).key(host_target(1), 1),
     ]
@@ -84,7 +84,7 @@ def test_a_kernel_is_known_by_all_that_decides_it():
 
 def matmul(rows=12, depth=40, columns=48):
     a, b = placeholders((rows, depth), (depth, columns))
-    return [a, b, contractions.matmul(a, b)]
+    return te.create_prim_func([a, b, contractions.matmul(a, b)])
 
 
 def padded(before, after):
@@ -92,21 +92,69 @@ def padded(before, after):
     (x,) = placeholders((8, 8))
     inside = lambda j: tvm.tirx.all(j >= before, j < 8 + before)  # noqa: E731
     wide = te.compute((8, 10), lambda i, j: tvm.tirx.if_then_else(inside(j), x[i, j - before], 0.0))
-    return [x, te.compute((8, 8), lambda i, j: wide[i, j] + wide[i, j + after], name="sum")]
-
-
-def named(name):
-    """One more, in a block of that name: schedules find blocks by their names."""
-    (x,) = placeholders((8, 8))
-    return [x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, name=name)]
+    return te.create_prim_func([x, te.compute((8, 8), lambda i, j: wide[i, j] + wide[i, j + after], name="sum")])
 
 
 def test_equal_functions_share_a_hash_and_others_do_not():
     products = [matmul(), matmul(rows=13), matmul(depth=41), matmul(columns=49)]
-    others = [padded(1, 1), padded(2, 1), padded(1, 2), named("one"), named("other")]
-    hashes = [function_hash(te.create_prim_func(tensors)) for tensors in (*products, *others)]
+    # Names of blocks count because schedules find blocks by them.
+    others = [padded(1, 1), padded(2, 1), padded(1, 2), more(8, name="one"), more(8, name="other")]
+    hashes = list(map(function_hash, (*products, *others)))
     assert len(set(hashes)) == len(hashes)
-    assert function_hash(te.create_prim_func(matmul())) == hashes[0]
+    assert function_hash(matmul()) == hashes[0]
+
+
+def identity_of(function, target=TARGET):
+    return identity(kernel_of(function).func, target)
+
+
+def test_identity_knows_shapes_target_and_padding_but_no_names():
+    assert identity_of(more(50)) == identity_of(more(50, "y", "add"))
+    windows = [identity_of(convolution(padding, 16)) for padding in ((1, 1, 1, 1), (0, 2, 2, 0), (2, 2, 0, 0))]
+    haswell = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
+    assert len({identity_of(more(50)), identity_of(more(51)), identity_of(more(50), haswell), *windows}) == 6
+
+
+def test_kept_machine_code_is_not_made_again(tmp_path, monkeypatch):
+    kernels = {f"more{width}": kernel_of(more(width)).func for width in range(1, 40)}
+    build_library(kernels, TARGET, tmp_path / "first.so", tmp_path / "objects")
+    compiled = []
+    make = compiler.add_object
+
+    def record(folder, missing, *rest):
+        compiled.extend(symbol for symbol, _ in missing.values())
+        make(folder, missing, *rest)
+
+    monkeypatch.setattr(compiler, "add_object", record)
+    build_library(kernels, TARGET, tmp_path / "second.so", tmp_path / "objects")
+    assert compiled == []
+    library = KernelLibrary.load(tmp_path / "second.so")
+    for name in kernels:
+        library.function(name)
+    build_library({"more1": kernel_of(more(90)).func}, TARGET, tmp_path / "third.so", tmp_path / "objects")
+    assert compiled == ["more1"], "the same symbol with other code is other code"
+    for object_file in (tmp_path / "objects").glob("*.o"):
+        object_file.write_bytes(b"cut")
+    with pytest.raises(AutotmError, match=r"remove .*objects"):
+        build_library(kernels, TARGET, tmp_path / "fourth.so", tmp_path / "objects")
+
+
+def test_library_without_a_compiler_is_refused_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(AutotmError, match="apt-get install gcc"):
+        build_library({"more": kernel_of(more(50)).func}, TARGET, tmp_path / "kernels.so")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_link_keeps_the_old_library(tmp_path, monkeypatch):
+    path = tmp_path / "kernels.so"
+    path.write_text("old")
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(AutotmError, match="linking"):
+        build_library({"more": kernel_of(more(50)).func}, TARGET, path)
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["kernels.so"]
 
 
 @pytest.mark.parametrize("damage", ["object", "list"])

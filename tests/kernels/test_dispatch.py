@@ -1,4 +1,4 @@
-"""Every function finds a schedule that computes the same, and its kernel an identity and a place in a library."""
+"""Every function finds a schedule that computes the same."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import logging
 
 import numpy as np
 import pytest
-import tvm
-from compiled_kernels import TARGET, call, fused, kernel_of, placeholders
+from compiled_kernels import call, fused, kernel_of, placeholders
 from tvm import relax, te, topi
 
-from autotm.kernels import compiler, contractions, windowed
-from autotm.kernels.compiler import build_library, identity
+from autotm.kernels import windowed
 from autotm.kernels.contractions import matmul
-from autotm.kernels.library import KernelLibrary
 from autotm.kernels.schedules import dispatch
-from autotm.model.errors import AutotmError
 from autotm.model.graph import SCHEDULES_KEY, OpClass, ScheduleKind, schedules_in
 
 
@@ -126,69 +122,6 @@ def functions() -> list[list[te.Tensor]]:
     """A product of matrices, and a map."""
     x, w = placeholders((8, 16), (16, 32))
     return [[x, w, matmul(x, w)], [x, te.compute(x.shape, lambda i, j: x[i, j] * 2.0, name="doubled")]]
-
-
-def named(x_name, block_name, width=50):
-    x = te.placeholder((4, width), name=x_name)
-    return kernel_of([x, te.compute(x.shape, lambda *i: x(*i) + 1.0, name=block_name)]).func
-
-
-def test_identity_knows_shapes_and_target_but_no_names():
-    assert identity(named("x", "more"), TARGET) == identity(named("y", "add"), TARGET)
-    assert identity(named("x", "more"), TARGET) != identity(named("x", "more", 51), TARGET)
-    other = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
-    assert identity(named("x", "more"), TARGET) != identity(named("x", "more"), other)
-
-
-def test_identity_tells_stride_and_padding_apart():
-    x, w = te.placeholder((1, 9, 9, 16)), te.placeholder((3, 3, 16, 16))
-    geometries = [((1, 1), (1, 1, 1, 1)), ((1, 1), (0, 2, 2, 0)), ((1, 1), (2, 2, 0, 0))]
-    identities = {
-        identity(kernel_of([x, w, contractions.conv2d(x, w, *geometry)]).func, TARGET) for geometry in geometries
-    }
-    assert len(identities) == len(geometries)
-
-
-def test_kept_machine_code_is_not_made_again(tmp_path, monkeypatch):
-    kernels = {f"more{width}": named("x", "more", width) for width in range(1, 40)}
-    build_library(kernels, TARGET, tmp_path / "first.so", tmp_path / "objects")
-    compiled = []
-    make = compiler.add_object
-
-    def record(folder, missing, *rest):
-        compiled.extend(symbol for symbol, _ in missing.values())
-        make(folder, missing, *rest)
-
-    monkeypatch.setattr(compiler, "add_object", record)
-    build_library(kernels, TARGET, tmp_path / "second.so", tmp_path / "objects")
-    assert compiled == []
-    library = KernelLibrary.load(tmp_path / "second.so")
-    for name in kernels:
-        library.function(name)
-    build_library({"more1": named("x", "more", 90)}, TARGET, tmp_path / "third.so", tmp_path / "objects")
-    assert compiled == ["more1"], "the same symbol with other code is other code"
-    for object_file in (tmp_path / "objects").glob("*.o"):
-        object_file.write_bytes(b"cut")
-    with pytest.raises(AutotmError, match=r"remove .*objects"):
-        build_library(kernels, TARGET, tmp_path / "fourth.so", tmp_path / "objects")
-
-
-def test_library_without_a_compiler_is_refused_and_nothing_is_left(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(AutotmError, match="apt-get install gcc"):
-        build_library({"more": named("x", "more")}, TARGET, tmp_path / "kernels.so")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_failed_link_keeps_the_old_library(tmp_path, monkeypatch):
-    path = tmp_path / "kernels.so"
-    path.write_text("old")
-    monkeypatch.setenv("CC", "false")
-    with pytest.raises(AutotmError, match="linking"):
-        build_library({"more": named("x", "more")}, TARGET, path)
-    assert path.read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["kernels.so"]
 
 
 def test_generated_code_and_general_rules_are_told_apart() -> None:
