@@ -90,43 +90,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status; files are written whole or not at all, whatever it is.
     """
-    given = [*(sys.argv[1:] if arguments is None else arguments)]
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
+    # Messages go to standard error, unless a handler is set already.
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[TerminalHandler()])
     try:
-        _log_to_terminal()
-        return _called(given)
+        return _called(words)
     except click.ClickException as misuse:
         misuse.show()
-        return _failed(given, MISUSE, misuse.format_message())
-    except KeyboardInterrupt:
-        return _interrupted(given)
+        return _failed(words, MISUSE, misuse.format_message())
     except BrokenPipeError:
         _drop_output()
         return CLOSED
-    except Exception as error:
-        if interrupts.pressed:  # compiled code makes other errors of it
-            return _interrupted(given)
+    except (Exception, KeyboardInterrupt) as error:
+        if interrupts.pressed or isinstance(error, KeyboardInterrupt):  # compiled code makes other errors of it
+            log.error(INTERRUPTED_TEXT)  # noqa: TRY400 - the message is all a user needs
+            return _failed(words, INTERRUPTED, INTERRUPTED_TEXT)
         text = _message_of(error)
         if text is None:
             raise
-        log.error("%s", text)  # noqa: TRY400 - the message is all a user needs
-        return _failed(given, FAULT, None if isinstance(error, AnsweredError) else text)
+        log.error("%s", text)  # noqa: TRY400 - as above
+        return _failed(words, FAULT, None if isinstance(error, AnsweredError) else text)
 
 
-def _log_to_terminal() -> None:
-    """Let messages go to standard error, unless a handler is set already."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[TerminalHandler()])
-
-
-def _interrupted(given: list[str]) -> int:
-    _log_to_terminal()
-    with interrupts.aloud():
-        log.error(INTERRUPTED_TEXT)
-    return _failed(given, INTERRUPTED, INTERRUPTED_TEXT)
-
-
-def _failed(given: list[str], status: int, text: str | None) -> int:
+def _failed(words: list[str], status: int, text: str | None) -> int:
     """Where JSON was asked for and not written yet, write the error as JSON; return the exit status."""
-    if text is not None and "--json" in given:
+    if text is not None and "--json" in words:
         with contextlib.suppress(OSError):
             click.echo(json.dumps({"error": text, "exit_status": status}))
     _drop_output()

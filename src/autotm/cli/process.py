@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import logging
 import math
 import os
-import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 
 # How messages look on a terminal; elsewhere they are plain.
@@ -39,15 +34,11 @@ class TerminalHandler(logging.Handler):
             self.handleError(record)
 
 
-# Ctrl-C while a command runs: it is taken once, and pressed again where compiled code has lost it.
+# Ctrl-C while a command runs: it is taken once, and again where compiled code has lost it.
 
 _ENOUGH_S = 1.0
 """Seconds after a Ctrl-C in which another one is ignored: it would only interrupt the clearing up."""
 _AGAIN_S = 0.005
-
-_STANDARD_ERROR = 2
-
-SIGINT = {signal.SIGINT}
 
 
 class Interrupts:
@@ -60,55 +51,31 @@ class Interrupts:
     def __init__(self) -> None:
         self.pressed = False
         self._pressed_s = -math.inf
-        self._errors: int | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler's signature
-        """Raise, but for what follows at once.
-
-        Raises:
-            KeyboardInterrupt: always, but for what follows at once.
-        """
+        """Raise KeyboardInterrupt, but for what follows at once."""
         now_s = time.monotonic()
-        if now_s - self._pressed_s >= _ENOUGH_S:
+        if number == signal.SIGALRM or now_s - self._pressed_s >= _ENOUGH_S:
+            if not self.pressed:
+                # Compiled code complains of what it was torn out of, and writes that to standard error itself.
+                sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             self.pressed, self._pressed_s = True, now_s
-            self._hush()
             raise KeyboardInterrupt
 
     def take(self) -> None:
         """Become the handler from now on, unless SIGINT is ignored, as a shell has it for what runs behind it."""
-        self.pressed, self._pressed_s = False, -math.inf
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self)
+            signal.signal(signal.SIGALRM, self)
             sys.unraisablehook = self._unraisable
-
-    @contextmanager
-    def aloud(self) -> Iterator[None]:
-        """Within it standard error is what it was before Ctrl-C, after which nobody wants to read of how things end."""
-        if self._errors is not None:
-            os.dup2(self._errors, _STANDARD_ERROR)
-        try:
-            yield
-        finally:
-            if self._errors is not None:
-                self._hush()
-
-    def _hush(self) -> None:
-        """Compiled code complains of what it was torn out of, and writes that to standard error itself."""
-        if self._errors is None:
-            self._errors = os.dup(_STANDARD_ERROR)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, _STANDARD_ERROR)
-        os.close(nowhere)
 
     def _unraisable(self, lost: sys.UnraisableHookArgs) -> None:
         """An exception that compiled code could not pass on; Python itself would print it and go on."""
-        if not issubclass(lost.exc_type, KeyboardInterrupt):
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        elif not self.pressed:
             sys.__unraisablehook__(lost)
-            return
-        self._pressed_s = -math.inf
-        again = threading.Timer(_AGAIN_S, _thread.interrupt_main)
-        again.daemon = True
-        again.start()
 
 
 interrupts = Interrupts()
@@ -127,36 +94,28 @@ def program() -> int:
     Returns:
         The exit status. From then on SIGINT is ignored: the command is done, and Python is on its way out.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     interrupts.take()
-    folder, status = _temporary_folder(), None
-    try:
+    status = None
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # What needs a temporary file will say so.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="autotm-", ignore_cleanup_errors=True))
+            # This process, and the compilers that it starts, write there.
+            tempfile.tempdir = os.environ["TMPDIR"] = folder
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGINT)
-            from autotm.cli.main import main  # noqa: PLC0415 - whoever presses Ctrl-C meanwhile is heard
+            try:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+                from autotm.cli.main import main  # noqa: PLC0415 - whoever presses Ctrl-C meanwhile is heard
 
-            status = main()
-        finally:
+                status = main()
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except BaseException:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except BaseException as error:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if not (interrupts.pressed or isinstance(error, KeyboardInterrupt)):
-            raise
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            if not interrupts.pressed:
+                raise
     if status is None:
         status = INTERRUPTED
-        with contextlib.suppress(OSError), interrupts.aloud():
-            os.write(2, f"autotm: {INTERRUPTED_TEXT}\n".encode())
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"autotm: {INTERRUPTED_TEXT}\n")
     return status
-
-
-def _temporary_folder() -> str | None:
-    """One that this process, and the compilers that it starts, write into; None where there is no place for one."""
-    try:
-        folder = tempfile.mkdtemp(prefix="autotm-")
-    except OSError:  # what needs a temporary file will say so
-        return None
-    tempfile.tempdir = os.environ["TMPDIR"] = folder
-    return folder

@@ -169,23 +169,14 @@ def supervised(on_signal: Callable[[int], bool]) -> None:
     Call it early, before threads and large memory. The child ends with this process. `on_signal` is called here, with
     the number of the signal that killed the child; where it says that all is done, the status is 0.
     """
-    parent = os.getpid()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until there is somebody to pass it on
-    child = os.fork()
+    parent, child = os.getpid(), os.fork()
     if not child:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # It died before it could be bound to it.
             sys.exit(1)
         return
-
-    def pass_on(number: int, _: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
-
-    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to both.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status < 0:
         status = 0 if on_signal(-status) else _STATUS_OF_SIGNAL - status
@@ -286,15 +277,15 @@ def end_jobs_when_asked() -> None:
     What these signals did before they still do; one that is ignored, as SIGINT behind nohup, still is. Call it in the
     main thread, after Snakemake's scheduler has set its own handlers.
     """
+
+    def end_jobs_and(before: Any, number: int, frame: FrameType | None) -> None:
+        threading.Thread(target=_end_jobs, daemon=True).start()
+        if callable(before):
+            before(number, frame)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         if (before := signal.getsignal(number)) is not signal.SIG_IGN:
-            signal.signal(number, partial(_end_jobs_and, before))
-
-
-def _end_jobs_and(before: Any, number: int, frame: FrameType | None) -> None:
-    threading.Thread(target=_end_jobs, daemon=True).start()
-    if callable(before):
-        before(number, frame)
+            signal.signal(number, partial(end_jobs_and, before))
 
 
 def _end_jobs() -> None:
