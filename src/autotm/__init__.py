@@ -6,31 +6,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotm.api import Placement, TrainingStep, plan, prepare, sweep
     from autotm.api.offload.entry import offload
+    from autotm.api.preparing import plan, prepare, sweep
+    from autotm.api.training_step import Placement, TrainingStep
     from autotm.model.errors import AutotmError
     from autotm.model.graph import Initial
     from autotm.model.training import Adam, AdamW, Sgd, Training
     from autotm.zoo import Network, NetworkBuilder, from_onnx, from_torch
 
 
-_HOMES = {
-    "Adam": "autotm.model.training",
-    "AdamW": "autotm.model.training",
-    "AutotmError": "autotm.model.errors",
-    "Initial": "autotm.model.graph",
-    "Network": "autotm.zoo",
-    "NetworkBuilder": "autotm.zoo",
-    "Placement": "autotm.api",
-    "Sgd": "autotm.model.training",
-    "from_onnx": "autotm.zoo",
-    "from_torch": "autotm.zoo",
-    "Training": "autotm.model.training",
-    "TrainingStep": "autotm.api",
-    "offload": "autotm.api.offload.entry",
-    "plan": "autotm.api",
-    "prepare": "autotm.api",
-    "sweep": "autotm.api",
+_NAMES = {
+    "autotm.api.offload.entry": ("offload",),
+    "autotm.api.preparing": ("plan", "prepare", "sweep"),
+    "autotm.api.training_step": ("Placement", "TrainingStep"),
+    "autotm.model.errors": ("AutotmError",),
+    "autotm.model.graph": ("Initial",),
+    "autotm.model.training": ("Adam", "AdamW", "Sgd", "Training"),
+    "autotm.zoo": ("Network", "NetworkBuilder", "from_onnx", "from_torch"),
 }
 __all__ = [
     "Adam",
@@ -54,9 +46,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: commands and Snakemake must not wait for TVM."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'autotm' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'autotm' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

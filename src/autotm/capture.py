@@ -199,11 +199,7 @@ def capture(
 
 @contextlib.contextmanager
 def _attributes_kept(module: nn.Module) -> Iterator[None]:
-    """Gives a module's attributes back that its forward pass assigns.
-
-    Raises:
-        BadInputError: such an attribute is a tensor: its value would be lost after each step.
-    """
+    """Give a module's attributes back that its forward pass assigns; BadInputError if one is a tensor: it is lost."""
     before = {part: dict(vars(part)) for part in module.modules()}
     try:
         yield

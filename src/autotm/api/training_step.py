@@ -131,15 +131,22 @@ class Placement:
         origin, known, session = self.training_step.origin, self.training_step.input_names, self._session
         fed = origin.fed(known, [_array(item) for item in inputs], {name: _array(item) for name, item in named.items()})
         if rate_scale is not None:
-            fed[RATE_SCALE] = self._scale(rate_scale)
+            if not self.training_step.is_scheduled:
+                raise BadInputError(
+                    f"rate_scale: the learning rates of network {self.training_step.graph.network} are compiled in; "
+                    "prepare it with scheduled=True"
+                )
+            if not 0 <= rate_scale < math.inf:
+                raise BadInputError(f"rate_scale: {rate_scale} is not a number of at least 0")
+            fed[RATE_SCALE] = np.asarray(rate_scale, np.float64)
         session.feed(fed)
         by_name = self.training_step.lowered.by_name
         whole = [name for name in known if np.issubdtype(by_name[name].dtype, np.integer)]
         origin.check({name: origin.back(name, session.value(name)) for name in whole})
-        found = session.step()
-        if "loss" in found:
-            return found["loss"].item()
-        return origin.outputs([self.training_step.as_given(value) for value in found.values()])
+        results = session.step()
+        if "loss" in results:
+            return results["loss"].item()
+        return origin.outputs([self.training_step.as_given(value) for value in results.values()])
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and running averages as they are after the steps run so far, by their names in the source.
@@ -147,8 +154,8 @@ class Placement:
         Of a network that came from PyTorch: what its module's `load_state_dict` takes.
         """
         session = self._session
-        found = self.training_step.origin.state(session.values(), session.steps)
-        return {name: self.training_step.as_given(value) for name, value in found.items()}
+        state = self.training_step.origin.state(session.values(), session.steps)
+        return {name: self.training_step.as_given(value) for name, value in state.items()}
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the state of the update rules after the steps run so far.
@@ -157,12 +164,12 @@ class Placement:
             By parameter, named as in `state_dict`, the state of its rule: `momentum`, or `first_moment` and
             `second_moment`, in the parameter's layout; beside them under `step`, where a rule counts steps, how many.
         """
-        found = self.training_step.origin.rule_state(self._session.values(), self._parameters)
+        by_parameter = self.training_step.origin.rule_state(self._session.values(), self._parameters)
         return {
-            name: {state: self.training_step.as_given(value) for state, value in kept.items()}
-            if isinstance(kept, dict)
-            else kept
-            for name, kept in found.items()
+            name: {key: self.training_step.as_given(value) for key, value in state.items()}
+            if isinstance(state, dict)
+            else state
+            for name, state in by_parameter.items()
         }
 
     def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
@@ -172,11 +179,11 @@ class Placement:
             BadInputError: a parameter or state that this step does not have, one left out, or another shape.
         """
         session, origin = self._session, self.training_step.origin
-        given = {
-            name: {key: np.asarray(value) for key, value in kept.items()} if isinstance(kept, Mapping) else kept
-            for name, kept in state.items()
+        arrays = {
+            name: {key: np.asarray(value) for key, value in item.items()} if isinstance(item, Mapping) else item
+            for name, item in state.items()
         }
-        session.put(origin.from_rule_state(given, origin.rule_state(session.values(), self._parameters)))
+        session.put(origin.from_rule_state(arrays, origin.rule_state(session.values(), self._parameters)))
 
     def close(self) -> None:
         """Give back the memory of the steps run by `step`; the weights are gone with it."""
@@ -187,16 +194,6 @@ class Placement:
     @property
     def _parameters(self) -> list[str]:
         return [tensor.name for tensor in self.training_step.lowered.tensors if tensor.role is Role.PARAMETER]
-
-    def _scale(self, rate_scale: float) -> npt.NDArray[np.float64]:
-        if not self.training_step.is_scheduled:
-            raise BadInputError(
-                f"rate_scale: the learning rates of network {self.training_step.graph.network} are compiled in; "
-                "prepare it with scheduled=True"
-            )
-        if not 0 <= rate_scale < math.inf:
-            raise BadInputError(f"rate_scale: {rate_scale} is not a number of at least 0")
-        return np.asarray(rate_scale, np.float64)
 
     @cached_property
     def _session(self) -> Session:
@@ -336,9 +333,9 @@ class TrainingStep:
         if limits is not None and (isinstance(limits, str) or not limits):
             raise BadInputError(f"limits: {limits!r}: give a list of at least one, or None for a series of them")
         asked = None if limits is None else list(dict.fromkeys(map(Limit.parse, limits)))
-        found = list(place_each(self.graph, self.profile, self.links, optimizer, asked, options))
-        refused = [one for one in found if isinstance(one, Refusal)]
-        kept = [one for one in found if not isinstance(one, Refusal)]
+        outcomes = list(place_each(self.graph, self.profile, self.links, optimizer, asked, options))
+        refused = [one for one in outcomes if isinstance(one, Refusal)]
+        kept = [one for one in outcomes if not isinstance(one, Refusal)]
         placed = [Placement(self, plan, program_of(self.graph, plan, layout)) for plan, layout in kept]
         how = dict(run) if isinstance(run, Mapping) else {}
         points = [SweepPoint(one.plan, one.program, one.run(**how) if run is not False else None) for one in placed]

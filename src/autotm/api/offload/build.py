@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from autotm.api.offload.execute import Executor, schedule
-from autotm.api.offload.joint_graph import Slots, Step, capture, step_of
-from autotm.api.offload.measuring import Measured, measure
-from autotm.api.offload.planning import model_of, place, require_budget
+from autotm.api.offload.joint_graph import Step, capture
+from autotm.api.offload.measuring import measure
+from autotm.api.offload.planning import model_of, place
 from autotm.api.offload.step import OffloadedStep, arguments
-from autotm.memory.torch_device import Device, device_of, measured_links
+from autotm.memory.torch_device import device_of
 from autotm.model.config import SolveConfig
 from autotm.model.errors import BadInputError
-from autotm.model.profile import Timing
 
 
 def build(
@@ -31,18 +30,18 @@ def build(
 ) -> OffloadedStep:
     """As `autotm.offload`, whose arguments these are; `budget` is a share of the plain step's peak, or bytes."""
     device = device_of(_common_device(module, inputs, targets))
-    captured = capture(module, inputs, loss, targets, device.torch)
-    step = step_of(captured)
-    slots = Slots(list(captured.graph.graph.nodes))
+    step = Step(capture(module, inputs, loss, targets, device.torch))
     share, size_bytes = budget
-    if share is None:
-        _require_possible(step, device, size_bytes)
-    values = arguments(captured, step, slots, (*inputs, *targets))
-    measured = measure(step, slots, values, device, kernel_s)
+    if share is None and device.torch.type == "cuda":
+        total = torch.cuda.get_device_properties(device.torch).total_memory
+        if size_bytes > total:
+            raise BadInputError(
+                f"offload: a budget of {size_bytes} bytes; {device.name} has {total}: give at most that"
+            )
+    measured = measure(step, arguments(step, (*inputs, *targets)), device, kernel_s)
     graph, profile = model_of(step, measured, device)
     size_bytes = size_bytes if share is None else int(share * graph.peak_live_bytes)
-    links = measured_links(device, size_bytes)
-    planned = place(graph, profile, links, optimizer, size_bytes, config)
+    planned = place(graph, profile, device, optimizer, size_bytes, config)
     places = {
         tensor.name: number
         for number, (tensor, storage) in enumerate(zip(graph.tensors, step.storages, strict=False))
@@ -50,39 +49,12 @@ def build(
     }
     before = schedule(planned.plan, planned.layout, places, len(graph.kernels))
     pool = device.host_pool(planned.layout.slow_bytes)
-    executor = Executor(step, slots, before, pool, device.copies(), measured.sizes)
-    return OffloadedStep(module, step, slots, planned, executor, device)
-
-
-def _require_possible(step: Step, device: Device, size_bytes: int) -> None:
-    """Refuse a budget that no plan can keep before anything is timed; workspaces are not known yet, and only add to it.
-
-    Raises:
-        InfeasibleLimitError: names the least, without workspaces.
-        BadInputError: the device has less memory.
-    """
-    count = len(step.operators)
-    unknown = Measured(
-        (Timing(1, 1, 1, 1, 0),) * count,
-        tuple(operator.node.name for operator in step.operators),
-        (0,) * count,
-        tuple(storage.size_bytes for storage in step.storages),
-    )
-    require_budget(model_of(step, unknown, device)[0], size_bytes, " and its workspace")
-    if device.torch.type == "cuda":
-        total = torch.cuda.get_device_properties(device.torch).total_memory
-        if size_bytes > total:
-            raise BadInputError(
-                f"offload: a budget of {size_bytes} bytes; {device.name} has {total}: give at most that"
-            )
+    executor = Executor(step, before, pool, device.copies(), measured.sizes)
+    return OffloadedStep(module, step, planned, executor, device)
 
 
 def _common_device(module: Any, inputs: tuple[Any, ...], targets: tuple[Any, ...]) -> torch.device:
-    """The one device that everything is on.
-
-    Raises:
-        BadInputError: there are several, or an argument is none that a step can be made of.
-    """
+    """Return the one device that everything is on; BadInputError if there are several, or an argument is at fault."""
     _require_trainable(module)
     named = {f"parameter '{name}'": value for name, value in module.named_parameters()}
     named |= {f"buffer '{name}'": value for name, value in module.named_buffers()}

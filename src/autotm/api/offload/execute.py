@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from autotm.api.offload.joint_graph import Slots, Step, Values, keep
+from autotm.api.offload.joint_graph import Step, Values, call_of, keep
 from autotm.memory.torch_device import Copies
 from autotm.model.graph import Tier
 from autotm.model.plan import Plan
@@ -84,7 +84,6 @@ class Executor:
 
     Attributes:
         step: what runs.
-        slots: places of its nodes.
         before: what is done before each operator, before the results are taken, and at the end.
         pool: bytes of host memory.
         copies: the streams.
@@ -94,7 +93,6 @@ class Executor:
     """
 
     step: Step
-    slots: Slots
     before: list[list[Action]]
     pool: torch.Tensor
     copies: Copies
@@ -102,7 +100,7 @@ class Executor:
     poison: bool = False
 
     def __post_init__(self) -> None:
-        self._calls = [self.slots.call(operator.node) for operator in self.step.operators]
+        self._calls = [call_of(operator.node) for operator in self.step.operators]
 
     def run(self, values: Values) -> None:
         """Run the step on values that hold its arguments; results are in the values then, all else is given up.
@@ -111,26 +109,20 @@ class Executor:
             AutotmError: a copy failed.
         """
         for view in self.step.argument_views:
-            values[self.slots[view]] = self.slots.call(view)(values)
+            values[view] = call_of(view)(values)
         made: dict[int, torch.Tensor] = {}
         flying: dict[int, object] = {}
         try:
             for actions, operator, call in zip(self.before, self.step.operators, self._calls, strict=False):
                 self._prepare(actions, made, flying)
-                made.update(keep(self.step, self.slots, values, operator, call(values)))
+                made.update(keep(self.step, values, operator, call(values)))
             self._prepare(self.before[len(self.step.operators)], made, flying)
         except BaseException:
             self.copies.drain()  # Memory of a copy that is under way must not go.
             raise
 
     def _prepare(self, actions: list[Action], made: dict[int, torch.Tensor], flying: dict[int, object]) -> None:
-        """Do what comes before an operator.
-
-        Args:
-            actions: to be done.
-            made: bytes of the storages that operators made.
-            flying: copies under way, by their numbers.
-        """
+        """Do what comes before an operator; `made` has the bytes of storages, `flying` the copies under way."""
         for kind, copy, place, offset in actions:
             host = slice(offset, offset + self.sizes[place])  # Of actions without a place it is not used.
             match kind:

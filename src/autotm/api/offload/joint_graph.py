@@ -1,10 +1,10 @@
-"""PyTorch's joint graph of a step: captured, read as operators over storages, called over a list of values."""
+"""PyTorch's joint graph of a step: captured, read as operators over storages, called over the values of its nodes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import getitem
 from typing import Any
@@ -14,33 +14,12 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx import Node
 
+from autotm.capture import Captured, is_own
 from autotm.capture import capture as captured_by_pytorch
-from autotm.capture import is_own
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Role
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A joint graph, functional but for views, and what its arguments and results are.
-
-    Attributes:
-        graph: of PyTorch's operators; `meta["val"]` of each node has shape, strides and storage.
-        arguments: of each placeholder, its role and name; the gradient of the loss by itself is a constant.
-        loss: the node with the loss.
-        gradients: the node with the gradient of a parameter, by its name; parameters without are left out.
-        updates: the node with the new value of a state, likewise.
-        tensors: the module's parameters and states by name, each once.
-    """
-
-    graph: fx.GraphModule
-    arguments: Mapping[Node, tuple[Role, str]]
-    loss: Node
-    gradients: Mapping[str, Node]
-    updates: Mapping[str, Node]
-    tensors: dict[str, torch.Tensor]
 
 
 def named_batch(batch: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -55,7 +34,7 @@ def capture(
     targets: Sequence[torch.Tensor],
     device: torch.device,
 ) -> Captured:
-    """Trace the step.
+    """Trace the step; of the captured values those of the module's parameters and states are kept.
 
     Raises:
         BadInputError: it depends on the values of tensors, or PyTorch cannot trace it.
@@ -88,14 +67,12 @@ def capture(
         ) from error
     taken = {storage_of(node.meta["val"]) for node in found.arguments}
     own = partial(_with_own_memory, found.graph, taken)
-    (loss_node,) = found.outputs
-    return Captured(
-        found.graph.owning_module,
-        found.arguments,
-        own(loss_node),
-        {name: own(node) for name, node in found.gradients.items()},
-        found.updates,
-        {name: tensor for name, tensor in found.values.items() if name not in batch},
+    names = {name for role, name in found.arguments.values() if role in {Role.PARAMETER, Role.STATE}}
+    return replace(
+        found,
+        outputs=[own(node) for node in found.outputs],
+        gradients={name: own(node) for name, node in found.gradients.items()},
+        values={name: tensor for name, tensor in found.values.items() if name in names},
     )
 
 
@@ -109,10 +86,7 @@ def _checked(loss: Any) -> torch.Tensor:
 
 
 def _with_own_memory(graph: fx.Graph, taken: set[int], node: Node) -> Node:
-    """Return a result; a copy with memory of its own if its storage is in `taken` or larger than it, as autograd does.
-
-    Adds the storage to `taken`.
-    """
+    """Return a result, or a copy if its storage is in `taken` or larger than it, as autograd does; add to `taken`."""
     value = node.meta["val"]
     storage = storage_of(value)
     if storage not in taken and value.untyped_storage().nbytes() == value.numel() * value.element_size():
@@ -222,11 +196,11 @@ class Operator:
     views: list[Node] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class Step:
-    """A joint graph, ready to be timed, planned and run.
+    """A joint graph, ready to be timed, planned and run: operators, told from views by PyTorch's traced storages.
 
     Attributes:
+        captured: the graph.
         operators: in PyTorch's order.
         storages: of arguments first.
         argument_views: nodes that view arguments and constants.
@@ -234,46 +208,20 @@ class Step:
         results: storages that are there at the end.
     """
 
-    captured: Captured
-    operators: tuple[Operator, ...]
-    storages: tuple[Storage, ...]
-    argument_views: tuple[Node, ...]
-    constants: dict[Node, torch.Tensor]
-    results: tuple[int, ...]
-
-
-def step_of(captured: Captured) -> Step:
-    """Tell operators from views, by the storages that PyTorch's own tracing gave them.
-
-    Raises:
-        BadInputError: an operator overwrites a tensor, or takes a function.
-    """
-    made = _Reader(captured)
-    for node in captured.graph.graph.nodes:
-        made.read(node)
-    last = (captured.loss, *captured.gradients.values(), *captured.updates.values())
-    results = tuple(dict.fromkeys(made.places[storage_of(node.meta["val"])] for node in last))
-    return Step(
-        captured, tuple(made.operators), tuple(made.storages), tuple(made.argument_views), made.constants, results
-    )
-
-
-class _Reader:
     def __init__(self, captured: Captured) -> None:
+        """Read the graph; BadInputError if an operator overwrites a tensor, or takes a function."""
         self.captured = captured
         self.operators: list[Operator] = []
         self.storages: list[Storage] = []
         self.argument_views: list[Node] = []
         self.constants: dict[Node, torch.Tensor] = {}
-        self.places: dict[int, int] = {}
+        self._places: dict[int, int] = {}
         self._extents: dict[int, set[tuple[int, int]]] = defaultdict(set)
-
-    def read(self, node: Node) -> None:
-        match node.op:
-            case "placeholder":
-                self._argument(node, self.captured.arguments[node][0])
-            case "get_attr":
-                value = getattr(self.captured.graph, str(node.target))
+        for node in captured.graph.nodes:
+            if node.op == "placeholder":
+                self._argument(node, captured.arguments[node][0])
+            elif node.op == "get_attr":
+                value = getattr(captured.graph.owning_module, str(node.target))
                 if not isinstance(value, torch.Tensor):
                     raise BadInputError(
                         f"offload: operator with a function of its own, '{node.name}', is not supported"
@@ -281,16 +229,18 @@ class _Reader:
                 node.meta.setdefault("val", value)
                 self.constants[node] = value
                 self._argument(node, Role.CONSTANT)
-            case "call_function":
+            elif node.op == "call_function":
                 self._call(node)
+        last = (*captured.outputs, *captured.gradients.values(), *captured.updates.values())
+        self.results = tuple(dict.fromkeys(self._places[storage_of(node.meta["val"])] for node in last))
 
     def _argument(self, node: Node, argument: Role) -> None:
         value = node.meta["val"]
         key = storage_of(value)
-        if key not in self.places:
-            self.places[key] = len(self.storages)
+        if key not in self._places:
+            self._places[key] = len(self.storages)
             self.storages.append(Storage(node.name, 0, argument, None))
-        storage = self.storages[self.places[key]]
+        storage = self.storages[self._places[key]]
         # A batch may be a slice of a large tensor, which is none of the step's business; tensors may share memory.
         extent = (value.storage_offset() * value.element_size(), value.numel() * value.element_size())
         if extent not in self._extents[key]:
@@ -305,14 +255,14 @@ class _Reader:
         if is_operator and node.target._schema.is_mutable:  # noqa: SLF001 - as above
             raise BadInputError(f"offload: operator '{node.target}' overwrites a tensor, which is not supported")
         read = dict.fromkeys(
-            self.places[storage_of(value)]
+            self._places[storage_of(value)]
             for source in node.all_input_nodes
             for value in tensors_of(source.meta.get("val"))
         )
         values = list(tensors_of(node.meta.get("val")))
         fresh: dict[int, int] = {}
         for element, value in enumerate(values):
-            if storage_of(value) not in self.places:
+            if storage_of(value) not in self._places:
                 fresh.setdefault(storage_of(value), element)
         if node.target is getitem or (values and not fresh):
             self._view(node, values, read)
@@ -322,14 +272,14 @@ class _Reader:
             self.storages[place].readers.append(index)
         outputs = []
         for key, element in fresh.items():
-            self.places[key] = len(self.storages)
-            outputs.append(self.places[key])
+            self._places[key] = len(self.storages)
+            outputs.append(self._places[key])
             size_bytes, name = values[element].untyped_storage().nbytes(), f"{node.name}.{element}"
             self.storages.append(Storage(name, size_bytes, None, index, nodes=[node], element=element))
         self.operators.append(Operator(node, tuple(read), tuple(outputs)))
 
     def _view(self, node: Node, values: list[torch.Tensor], read: dict[int, None]) -> None:
-        for place in dict.fromkeys(self.places[storage_of(value)] for value in values):
+        for place in dict.fromkeys(self._places[storage_of(value)] for value in values):
             self.storages[place].nodes.append(node)
         # An element of several results belongs to its operator, whichever storages the others have.
         producers = [self.storages[place].producer for place in read]
@@ -346,41 +296,25 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_of(item)
 
 
-Values = list[Any]
-"""The value of each node, by its slot; None before the node ran, and after its value was released."""
-Call = Callable[[Values], Any]
+Values = dict[Node, Any]
+"""The value of each node that ran; None once it was released."""
 
 
-class Slots:
-    """The place of each node's value."""
+def call_of(node: Node) -> Callable[[Values], Any]:
+    """Return a function that calls the node's function on the values of others."""
+    target, named = node.target, dict(node.kwargs)
+    assert callable(target)
+    if not any(isinstance(item, tuple | list | dict | slice | Node) for item in named.values()) and not any(
+        isinstance(item, tuple | list | dict | slice) for item in node.args
+    ):
+        flat = [(isinstance(item, Node), item) for item in node.args]
+        return lambda values: target(*[values[item] if is_node else item for is_node, item in flat], **named)
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._places = {node: place for place, node in enumerate(nodes)}
+    def call(values: Values) -> Any:
+        args, kwargs = torch.fx.node.map_arg((node.args, named), values.__getitem__)
+        return target(*args, **kwargs)
 
-    def __getitem__(self, node: Node) -> int:
-        return self._places[node]
-
-    def empty(self) -> Values:
-        """Return the list of values before any node ran: None in every slot."""
-        return [None] * len(self._places)
-
-    def call(self, node: Node) -> Call:
-        """Calls the node's function on the values of others."""
-        target, named = node.target, dict(node.kwargs)
-        assert callable(target)
-        if not any(isinstance(item, tuple | list | dict | slice) for item in (*node.args, *named.values())):
-            flat = [(isinstance(item, Node), self[item] if isinstance(item, Node) else item) for item in node.args]
-            if not any(isinstance(item, Node) for item in named.values()):
-                return lambda values: target(*[values[item] if is_node else item for is_node, item in flat], **named)
-
-        def call(values: Values) -> Any:
-            def value_of(other: Node) -> Any:
-                return values[self[other]]
-
-            args = torch.fx.node.map_arg(node.args, value_of)
-            return target(*args, **torch.fx.node.map_arg(named, value_of))
-
-        return call
+    return call
 
 
 def bytes_of(value: torch.Tensor) -> torch.Tensor:
@@ -389,12 +323,12 @@ def bytes_of(value: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
-def keep(step: Step, slots: Slots, values: Values, operator: Operator, found: Any) -> dict[int, torch.Tensor]:
+def keep(step: Step, values: Values, operator: Operator, result: Any) -> dict[int, torch.Tensor]:
     """Store an operator's result, make the views of it, and return the bytes of each storage that it made."""
-    values[slots[operator.node]] = found
+    values[operator.node] = result
     for view in operator.views:
-        values[slots[view]] = slots.call(view)(values)
-    tensors = list(tensors_of(found))
-    if not isinstance(found, torch.Tensor):
-        values[slots[operator.node]] = None  # Its tensors have nodes of their own, and are given up one by one.
+        values[view] = call_of(view)(values)
+    tensors = list(tensors_of(result))
+    if not isinstance(result, torch.Tensor):
+        values[operator.node] = None  # Its tensors have nodes of their own, and are given up one by one.
     return {place: bytes_of(tensors[step.storages[place].element]) for place in operator.outputs}

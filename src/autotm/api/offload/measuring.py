@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from autotm.api.offload.joint_graph import Operator, Slots, Step, Values, keep, storage_of, tensors_of
+from autotm.api.offload.joint_graph import Operator, Step, Values, call_of, keep, storage_of, tensors_of
 from autotm.memory.torch_device import Device
 from autotm.model.errors import AutotmError
 from autotm.model.profile import Timing
@@ -40,12 +40,11 @@ class Measured:
     sizes: tuple[int, ...]
 
 
-def measure(step: Step, slots: Slots, values: Values, device: Device, kernel_s: float) -> Measured:
+def measure(step: Step, values: Values, device: Device, kernel_s: float) -> Measured:
     """Run the step once and time its operators; nothing that is the caller's changes.
 
     Args:
         step: to be timed.
-        slots: places of its nodes.
         values: with those of the arguments.
         device: that it runs on.
         kernel_s: seconds for each distinct operator.
@@ -54,7 +53,7 @@ def measure(step: Step, slots: Slots, values: Values, device: Device, kernel_s: 
         AutotmError: an operator does not allocate as PyTorch's tracing said.
         torch.OutOfMemoryError: the device's memory cannot hold an operator by itself.
     """
-    run = _Measuring(step, slots, values, device, kernel_s)
+    run = _Measuring(step, values, device, kernel_s)
     cuda = [device.torch] if device.torch.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(cuda):
         for index, operator in enumerate(step.operators):
@@ -65,25 +64,24 @@ def measure(step: Step, slots: Slots, values: Values, device: Device, kernel_s: 
 class _Measuring:
     """The tensors of a step between two operators; they go to host memory where the device's memory is too small."""
 
-    def __init__(self, step: Step, slots: Slots, values: Values, device: Device, kernel_s: float) -> None:
-        self._step, self._slots, self._values = step, slots, values
-        self._device, self._kernel_s = device, kernel_s
+    def __init__(self, step: Step, values: Values, device: Device, kernel_s: float) -> None:
+        self._step, self._values, self._device, self._kernel_s = step, values, device, kernel_s
         self._known: dict[str, tuple[Timing, int]] = {}
         self._away: dict[int, torch.Tensor] = {}
         # The storages of arguments, to be told apart from others; they are never moved.
         arguments = [place for place, storage in enumerate(step.storages) if storage.argument is not None]
-        self._bytes = {place: values[slots[step.storages[place].nodes[0]]] for place in arguments}
+        self._bytes = {place: values[step.storages[place].nodes[0]] for place in arguments}
         self.sizes = [storage.size_bytes for storage in step.storages]
         self.timings: list[Timing] = []
         self.identities: list[str] = []
         self.workspaces: list[int] = []
         for view in step.argument_views:
-            values[slots[view]] = slots.call(view)(values)
+            values[view] = call_of(view)(values)
 
     def operator(self, index: int, operator: Operator) -> None:
         """Call and time an operator; give up what no later one uses."""
         identity = _identity(operator)
-        call = partial(self._slots.call(operator.node), self._values)
+        call = partial(call_of(operator.node), self._values)
         found, peak_bytes = self._with_enough_memory(operator, lambda: self._called(operator, call))
         self._require_as_traced(operator, found)
         if identity not in self._known:
@@ -95,12 +93,12 @@ class _Measuring:
         self.identities.append(identity)
         self.timings.append(timing)
         self.workspaces.append(workspace)
-        self._bytes.update(keep(self._step, self._slots, self._values, operator, found))
+        self._bytes.update(keep(self._step, self._values, operator, found))
         for place in (*operator.inputs, *operator.outputs):
             storage = self._step.storages[place]
             if storage.argument is None and index >= storage.last:
                 for node in storage.nodes:
-                    self._values[self._slots[node]] = None
+                    self._values[node] = None
                 self._bytes.pop(place).untyped_storage().resize_(0)
 
     def _with_enough_memory(self, operator: Operator, work: Callable[[], T]) -> T:
@@ -123,11 +121,7 @@ class _Measuring:
         return self._device.peak(call)
 
     def _require_as_traced(self, operator: Operator, found: object) -> None:
-        """Note the sizes of the storages that an operator made.
-
-        Raises:
-            AutotmError: it shares memory otherwise than traced.
-        """
+        """Note the sizes of the storages that an operator made; AutotmError if memory is not shared as traced."""
         tensors = list(tensors_of(found))
         traced = list(tensors_of(operator.node.meta.get("val")))
         of_traced, of_found = ([storage_of(value) for value in values] for values in (traced, tensors))

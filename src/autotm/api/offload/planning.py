@@ -10,7 +10,7 @@ from autotm.api.offload.joint_graph import Step, Storage
 from autotm.api.offload.measuring import Measured
 from autotm.check.plan import check_plan
 from autotm.layout.packing import layout_of
-from autotm.memory.torch_device import Device
+from autotm.memory.torch_device import Device, measured_links
 from autotm.model.config import SolveConfig
 from autotm.model.errors import InfeasibleLimitError
 from autotm.model.files import hash_of
@@ -27,7 +27,6 @@ from autotm.model.graph import (
     workspace,
 )
 from autotm.model.limit import Limit
-from autotm.model.links import Links
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile, Timing
 from autotm.model.program import Layout
@@ -113,14 +112,14 @@ def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Pro
 
 
 def place(
-    graph: Graph, profile: Profile, links: Links, optimizer: str, size_bytes: int, config: SolveConfig
+    graph: Graph, profile: Profile, device: Device, optimizer: str, size_bytes: int, config: SolveConfig
 ) -> Planned:
-    """The best plan for a budget, after the independent checker's look at it.
+    """Time the device's copies; return the best plan for a budget, after the independent checker's look at it.
 
     Raises:
         InfeasibleLimitError: no plan keeps the budget; names the least.
     """
-    least = require_budget(graph, size_bytes)
+    least, links = _require_budget(graph, size_bytes), measured_links(device, size_bytes)
     options = SolveOptions(**config.model_dump(), fast_operands_only=True)
     plan = solve(graph, profile, links, optimizer, Limit(size_bytes=size_bytes), options)
     check_plan(graph, profile, links, plan, fast_operands_only=True)
@@ -128,12 +127,8 @@ def place(
     return Planned(graph, plan, layout_of(graph, plan), plain_us, least)
 
 
-def require_budget(graph: Graph, size_bytes: int, besides: str = "") -> int:
-    """Return the bytes that the largest kernel and the tensors that never move need together.
-
-    Raises:
-        InfeasibleLimitError: the budget is smaller; `besides` says what the kernel needs that is not counted.
-    """
+def _require_budget(graph: Graph, size_bytes: int) -> int:
+    """Return the bytes that the largest kernel and what never moves need; InfeasibleLimitError if these are more."""
     held = {tensor.name: tensor.allocated_bytes for tensor in graph.tensors if tensor.held}
     always = sum(held.values())
     most, where = always, RESULTS
@@ -145,7 +140,7 @@ def require_budget(graph: Graph, size_bytes: int, besides: str = "") -> int:
     if size_bytes < most:
         raise InfeasibleLimitError(
             f"offload: a budget of {size_bytes} bytes is too small: operator {where} with its operands, and what is "
-            f"never moved (parameters, buffers, the batch), needs {most} bytes{besides}; give at least that, or a "
+            f"never moved (parameters, buffers, the batch), needs {most} bytes; give at least that, or a "
             "smaller batch",
             most,
         )

@@ -10,7 +10,7 @@ from torch import nn
 
 from autotm.api.offload.entry import OffloadSummary
 from autotm.api.offload.execute import Executor
-from autotm.api.offload.joint_graph import Captured, Slots, Step, Values, named_batch
+from autotm.api.offload.joint_graph import Step, Values, named_batch
 from autotm.api.offload.planning import Planned
 from autotm.memory.torch_device import Device
 from autotm.model.errors import BadInputError
@@ -40,11 +40,9 @@ class OffloadedStep:
     buffers, as `loss.backward()` does. Parameters are the module's own: any optimizer updates them.
     """
 
-    def __init__(
-        self, module: nn.Module, step: Step, slots: Slots, planned: Planned, executor: Executor, device: Device
-    ) -> None:
-        self._module, self._step, self._slots = module, step, slots
-        self._planned, self._executor, self._device = planned, executor, device
+    def __init__(self, module: nn.Module, step: Step, planned: Planned, executor: Executor, device: Device) -> None:
+        self._module, self._step, self._planned = module, step, planned
+        self._executor, self._device = executor, device
         self._is_training = module.training
         self._is_closed = False
 
@@ -64,17 +62,18 @@ class OffloadedStep:
         self._require_as_captured(batch)
         captured = self._step.captured
         with torch.no_grad():
-            values = arguments(captured, self._step, self._slots, batch)
+            values = arguments(self._step, batch)
             self._executor.run(values)
             for name, node in captured.updates.items():
-                captured.tensors[name].copy_(values[self._slots[node]])
+                captured.values[name].copy_(values[node])
             for name, node in captured.gradients.items():
-                parameter, gradient = captured.tensors[name], values[self._slots[node]]
+                parameter, gradient = captured.values[name], values[node]
                 if parameter.grad is None:
                     parameter.grad = gradient
                 else:
                     parameter.grad.add_(gradient)
-        return values[self._slots[captured.loss]]
+        (loss,) = captured.outputs
+        return values[loss]
 
     def measure(self, *batch: torch.Tensor) -> MeasuredStep:
         """Run a step, as calling it does, and count its memory and time."""
@@ -139,7 +138,7 @@ class OffloadedStep:
                 f"offload: the step was made in {modes[self._is_training]} mode, the module is in "
                 f"{modes[self._module.training]} mode; call module.train({self._is_training}), or make another step"
             )
-        for name, tensor in self._step.captured.tensors.items():
+        for name, tensor in self._step.captured.values.items():
             if tensor.device != self._device.torch:
                 raise BadInputError(
                     f"offload: {name} is on {tensor.device}, the step was made for {self._device.torch}"
@@ -157,19 +156,15 @@ class OffloadedStep:
                 )
 
 
-def arguments(captured: Captured, step: Step, slots: Slots, batch: tuple[torch.Tensor, ...]) -> Values:
-    """Values that hold what the step takes, and nothing else."""
-    values = slots.empty()
-    known = {name: tensor.detach() for name, tensor in (captured.tensors | named_batch(batch)).items()}
-    for node, (_, name) in captured.arguments.items():
-        value = node.meta["val"]
-        given = known.get(name)
+def arguments(step: Step, batch: tuple[torch.Tensor, ...]) -> Values:
+    """Values of the nodes that stand for what the step takes."""
+    known = {name: tensor.detach() for name, tensor in {**step.captured.values, **named_batch(batch)}.items()}
+    values: Values = dict(step.constants)
+    for node, (role, name) in step.captured.arguments.items():
+        fake = node.meta["val"]
         # The gradient of the loss by itself is one.
-        values[slots[node]] = (
-            torch.ones(value.shape, dtype=value.dtype, device=value.device) if given is None else given
-        )
-    for node, value in step.constants.items():
-        values[slots[node]] = value
+        is_constant = role is Role.CONSTANT
+        values[node] = torch.ones(fake.shape, dtype=fake.dtype, device=fake.device) if is_constant else known[name]
     return values
 
 
