@@ -16,20 +16,32 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import small_step
 import yaml
+from planned_streams import Planned, planned_step
+from thread_device import Delays, ThreadDevice
 
-import autotm.profile.host_commands
+import autotm
 from autotm.cli.main import main
 from autotm.memory.calibration import Effort, calibrate_links
+from autotm.memory.gpu.cuda_memory import DeviceMemoryError
 from autotm.model.errors import AutotmError, BadInputError
-from autotm.model.files import load, save
+from autotm.model.files import hash_of, load, save
+from autotm.model.graph import Tier, all_fast
+from autotm.model.limit import Counts
 from autotm.model.profile import read_profile
+from autotm.model.program import KernelStep
 from autotm.model.record import Record
-from autotm.profile import copies
+from autotm.profile import copies, host_commands
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.runtime.streams.executor import Kernels, OpenDevice
+from autotm.runtime.streams.schedule import device_bytes
+from autotm.runtime.verify import VerificationError, plain_program
 from autotm.stages.bundle_files import downloaded_files, is_needed, modules_of, newest_glibc, require_installed
 from autotm.stages.bundle_launcher import (
     UnfitError,
@@ -67,9 +79,6 @@ def package(tmp_path: Path) -> Path:
 def test_imports_are_followed(package: Path) -> None:
     found = {path.relative_to(package).as_posix() for path in modules_of(package, "own.entry")}
     assert found == FILES.keys() - {"never.py"}
-
-
-def test_a_module_that_is_gone_is_told(package: Path) -> None:
     (package / "far" / "other.py").unlink()
     with pytest.raises(AutotmError, match=r"own\.far\.other is imported and not there"):
         modules_of(package, "own.entry")
@@ -113,9 +122,6 @@ def test_libraries_that_are_not_to_be_had_are_told(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(BadInputError, match=r"--python 3\.12: pip could not download numpy==.* for CPython 3\.12"):
         list(downloaded_files(["numpy"], "3.12", tmp_path))
-
-
-def test_a_library_that_is_missing_is_told_before_anything_is_made() -> None:
     with pytest.raises(AutotmError, match="bundle: autotm-of-no-one is not installed here: pip install"):
         require_installed(["numpy", "autotm-of-no-one"])
 
@@ -246,7 +252,7 @@ def test_every_file_is_listed_under_its_hash_with_a_licence_for_every_library(ho
 def hosted(host: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """A command of the bundle in this process."""
     monkeypatch.chdir(home)  # Commands change the folder; this takes it back.
-    return lambda *arguments: autotm.profile.host_commands.main(host, arguments, "python bundle")
+    return lambda *arguments: host_commands.main(host, arguments, "python bundle")
 
 
 def test_a_program_equals_the_plain_step_bit_for_bit(
@@ -326,11 +332,7 @@ def _linked(source: str, destination: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        ((), "COMMAND"),
-        (("chekc",), "invalid choice: 'chekc'"),
-        (("check", "--threads", "0"), "'0' is no number of threads"),
-    ],
+    [((), "COMMAND"), (("chekc",), "choice: 'chekc'"), (("check", "--threads", "0"), "'0' is no number of threads")],
 )
 def test_a_wrong_command_line_is_told_with_the_usage(
     hosted: Callable[..., int], arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
@@ -343,10 +345,7 @@ def test_a_wrong_command_line_is_told_with_the_usage(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (("check", "--threads", "100000"), "threads: 100000"),
-        (("run", "--to", "/proc/run.zip"), "/proc: "),
-    ],
+    [(("check", "--threads", "100000"), "threads: 100000"), (("run", "--to", "/proc/run.zip"), "/proc: ")],
 )
 def test_what_cannot_be_is_one_message(
     hosted: Callable[..., int], arguments: Sequence[str], message: str, caplog: pytest.LogCaptureFixture
@@ -354,3 +353,76 @@ def test_what_cannot_be_is_one_message(
     assert hosted(*arguments) == 1
     (said,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert message in said.getMessage()
+
+
+# The commands of a GPU's bundle on threads that play the device: programs compared, kernels and copies timed.
+
+COUNTS = Counts.INTERMEDIATES
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Planned:
+    return planned_step("mlp", tmp_path_factory.mktemp("mlp"), objects)
+
+
+def opener(planned: Planned, seed: int = 0, most_bytes: int = 1 << 40) -> OpenDevice:
+    @contextmanager
+    def opened(device_bytes: int, host_bytes: int, **_: int) -> Iterator[tuple[ThreadDevice, Kernels]]:
+        if device_bytes > most_bytes:
+            raise DeviceMemoryError(f"{most_bytes} bytes are free")
+        with ThreadDevice(device_bytes, host_bytes, order=Delays(seed), machine=small_step.machine()) as device:
+            yield device, planned.library
+
+    return opened
+
+
+@pytest.mark.parametrize("optimizer", ["synchronous", "asynchronous"])
+def test_a_program_equals_the_plain_step(planned: Planned, optimizer: str) -> None:
+    program = planned.programs[optimizer]
+    assert host_commands.compared(planned.graph, program, COUNTS, 1, 2, opener(planned)) == len(planned.expected)
+    assert len(host_commands.step_seconds(planned.graph, program, COUNTS, 1, 3, opener(planned))) == 3
+
+
+def test_a_program_is_compared_kernel_by_kernel_where_the_plain_step_does_not_fit(planned: Planned) -> None:
+    graph, program = planned.graph, planned.programs["synchronous"]
+    needed = device_bytes(graph, graph, program)
+    assert needed < device_bytes(graph, graph, plain_program(graph))
+    opened = opener(planned, most_bytes=needed)
+    assert host_commands.compared(graph, program, COUNTS, 1, 2, opened) == len(planned.expected)
+    late = replace(program, steps=tuple(step for step in program.steps if getattr(step, "tensor", None) is None))
+    with pytest.raises(VerificationError, match="differs from the plain step"):
+        host_commands.compared(graph, late, COUNTS, 1, 2, opened)
+    with pytest.raises(AutotmError, match=r"alone take .* 64 bytes are free"):
+        host_commands.compared(graph, program, COUNTS, 1, 2, opener(planned, most_bytes=64))
+
+
+def test_a_program_that_reads_elsewhere_is_told(planned: Planned) -> None:
+    program = planned.programs["synchronous"]
+    first = next(step for step in program.steps if isinstance(step, KernelStep))
+    places = [place for place, address in enumerate(first.addresses) if address.offset is not None]
+    moved = list(first.addresses)
+    moved[places[0]] = replace(moved[places[0]], offset=(moved[places[0]].offset or 0) + 64)
+    wrong = replace(
+        program,
+        fast_bytes=program.fast_bytes + 64,
+        steps=tuple(replace(step, addresses=tuple(moved)) if step is first else step for step in program.steps),
+    )
+    with pytest.raises(VerificationError, match="step 1 differs from the plain step in"):
+        host_commands.compared(planned.graph, wrong, COUNTS, 1, 2, opener(planned))
+
+
+def test_every_kernel_and_copy_is_timed(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_commands, "COPIED_BYTES", host_commands.COPIED_BYTES[:3])
+    options = ProfileOptions(min_repeats=3, max_repeats=6, step_s=0.0)
+    profile, links = host_commands.profiled(planned.graph, COUNTS, options, opener(planned), {"machine": "played"})
+    assert profile.graph_hash == hash_of(planned.graph)
+    for kernel in planned.graph.kernels:
+        timing = profile.timing(kernel, all_fast(kernel))
+        assert timing is not None
+        assert timing.repeats == options.min_repeats
+        assert timing.median_ns >= 0
+    assert (profile.provenance["machine"], profile.provenance["gpu"]) == ("played", "threads")
+    assert [link.destination for link in (links.to_fast, links.to_slow)] == [Tier.FAST, Tier.SLOW]
+    assert [size for size, _ in links.to_slow.points] == list(host_commands.COPIED_BYTES)
+    assert links.asynchronous is None
+    assert links.contraction_flop_per_s > 0

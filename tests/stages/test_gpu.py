@@ -5,41 +5,111 @@ This processor runs the kernels: plans and rivals become records, and pictures n
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 import small_step
-from played_study import RUN, SOURCE, compiled, played_context, profiled, ran
+from emulated_cuda import emulated_functions
+from played_cudart import PlayedRuntime
+from played_gpu import plug_in
 from recorded_nvml import NVMLError_LibraryNotFound, Recorded
 from synthetic_modelled import write_modelled
+from thread_device import Delays
 
+import autotm.profile.copies
+from autotm.kernels.cuda.device import device_named
+from autotm.kernels.cuda.source import Fatbin
+from autotm.lower.cuda import co_runners_for_gpu, cuda_step
 from autotm.memory.gpu.opening import NoGpuError
-from autotm.model.config import StyleConfig
+from autotm.model.config import ProfileConfig, RunConfig, SolveConfig, StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, load_with_provenance, save
 from autotm.model.graph import Graph, all_fast
 from autotm.model.limit import Limit
 from autotm.model.links import Links
 from autotm.model.machine import CudaTier
+from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.model.plan import SAVE_ON_CPU, Plan, repeats
 from autotm.model.profile import read_profile
+from autotm.model.program import KernelStep, Program
 from autotm.model.record import FrameworkRecord, Record
 from autotm.model.timeline import Lane, Timeline
-from autotm.stages.context import Context
+from autotm.stages.bundle import _gpu_step
+from autotm.stages.context import Context, PlacementInputs
 from autotm.stages.figures import figure_stage, placed_of
 from autotm.stages.gpu import save_on_cpu_stage
-from autotm.stages.profile import calibrate_stage
+from autotm.stages.profile import calibrate_stage, kernel_profile_stage
+from autotm.stages.run import RunsStage
+from autotm.stages.solve import compile_stage, ilp_solve_stage
 from autotm.study.view.page import write_page
+from autotm.zoo import build
 
 NAMES = ("managed-memory", "asynchronous", "lru-paging", "swap-all", "recompute")
 STYLE = StyleConfig(dots_per_inch=50)
+
+
+# A study's context on a computer with a played H100, whose kernels of a small network this processor runs.
+
+SIZES = {"batch": 16, "width": 64}
+"""Of the network, `mlp`."""
+SOURCE = NetworkSource("mlp", SIZES)
+PROFILE = ProfileConfig(implementations="all", min_repeats=2)
+SOLVE = SolveConfig(time_limit_s=10.0)
+RUN = RunConfig(min_seconds=0.01, patience_s=0.1)
+_DEVICE_BYTES = 128 << 20
+
+
+def played_context(folder: Path, monkeypatch: pytest.MonkeyPatch, tier: CudaTier) -> Context:
+    """On a GPU of 128 MiB; kernels that run beside copies do nothing there."""
+    monkeypatch.setattr("autotm.lower.cuda.fatbin", _no_image)
+    monkeypatch.setattr(
+        autotm.profile.copies,
+        "measure_gpu_links",
+        functools.partial(autotm.profile.copies.measure_gpu_links, sizes_bytes=(1 << 12, 1 << 16)),
+    )
+    step = cuda_step(build("mlp", SIZES), "tiny", device_named("h100"), "all", tier.products)
+    functions = emulated_functions(step.kernels.values(), folder)
+    _, beside = co_runners_for_gpu(device_named("h100"), folder / "co_runners.zip", products=tier.products)
+    for kernel in beside.values():
+        functions |= {launch.function: lambda *_: None for launch in kernel.launches}
+    played = PlayedRuntime(device_bytes=_DEVICE_BYTES, order=Delays(2, 1e-5))
+    plug_in(monkeypatch, played, functions)
+    machine = replace(small_step.machine(), name="gpu", slow_tier=tier)
+    return Context(machine, folder, 20)
+
+
+def profiled(folder: Path, context: Context) -> Paths:
+    """The files of the network, after its copies and kernels were timed."""
+    paths = Paths(folder / "results", context.machine, "tiny", "mlp")
+    calibrate_stage(context, 0.0, links=paths.links)
+    kernel_profile_stage(context, SOURCE, PROFILE, paths)
+    return paths
+
+
+def compiled(context: Context, paths: Paths, optimizer: str, limit: Limit) -> None:
+    """Make plan and program of a network."""
+    given, plan = PlacementInputs(paths), paths.plan(optimizer, limit)
+    ilp_solve_stage(context, optimizer, limit, SOLVE, given, plan=plan)
+    compile_stage(context, given, plan=plan, program=paths.program(optimizer, limit))
+
+
+def ran(context: Context, paths: Paths, optimizer: str, limit: Limit) -> Path:
+    """The record of a program that is there."""
+    return RunsStage(context, RUN, paths).run(optimizer, limit)
+
+
+def _no_image(*_: object, **__: object) -> Fatbin:
+    """What nvcc would make; the played driver has the functions already."""
+    return Fatbin(b"fatbin", ())
 
 
 # Products in tf32; those in float32 follow.
@@ -235,6 +305,25 @@ def test_pages_and_heaps_show_a_kernel_for_each_call(records: dict[str, Path], t
     assert len(again) >= len(repeats(plan.calls)) > 0
     assert all(name in page for name in again["tensor"])
     assert heap["end"].max() == len(plan.calls)
+
+
+def test_a_bundle_for_gpus_has_the_plan_of_its_step_or_else_nothing_leaves_the_device(
+    records: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(records["recompute"].parents[5], tmp_path / "results")
+    monkeypatch.setattr("autotm.kernels.cuda.source.fatbin", _no_image)
+    context = Context(replace(small_step.machine(), name="gpu", slow_tier=CudaTier(kind="cuda")), tmp_path, 20)
+    study: Any = SimpleNamespace(network=lambda _: SOURCE, config=SimpleNamespace(profile=PROFILE))
+    paths = Paths(tmp_path / "results", context.machine, "tiny", "mlp")
+    planned, plain = (
+        _gpu_step(study, context, paths, "asynchronous", limit, "h100", tmp_path) for limit in (LIMIT, WIDE)
+    )
+    for_home = {"plan.json", "profile.json", "links.json"}
+    assert {"graph.json", "program.json", "kernels.fatbin.zip"} == planned.files.keys() - for_home == {*plain.files}
+    assert (planned.optimizer, planned.limit) == ("asynchronous", str(LIMIT))
+    assert (plain.optimizer, plain.limit) == ("all-fast", "none")
+    program = load(plain.files["program.json"], "program", Program)
+    assert not [step for step in program.steps if not isinstance(step, KernelStep)]
 
 
 def test_pytorch_trains_the_same_network_and_one_that_takes_more_than_the_limit_is_not_timed(

@@ -7,7 +7,9 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,27 +18,35 @@ from typing import Any, TypeVar
 
 from autotm.kernels.compute_rates import CalibrationKernels
 from autotm.kernels.library import FatbinLibrary, KernelLibrary
+from autotm.memory.gpu.links import StreamTimer, copy_times
 from autotm.model.errors import AutotmError
 from autotm.model.files import load, require_writable, save, write_results
-from autotm.model.graph import Graph
-from autotm.model.limit import Counts
+from autotm.model.graph import ALIGNMENT_BYTES, Graph, OpClass, Tier
+from autotm.model.limit import Counts, Limit, counting
 from autotm.model.links import Links
 from autotm.model.machine import load_machine
+from autotm.model.paths import Paths
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile, read_profile, write_profile
 from autotm.model.program import Program
 from autotm.model.provenance import provenance
 from autotm.model.record import Record
-from autotm.profile import host_gpu
 from autotm.profile.copies import measure_links
 from autotm.profile.kernel_timing import ProfileOptions
 from autotm.profile.step_profile import profile_step
 from autotm.profile.store import KernelStore
 from autotm.runtime.run import run
 from autotm.runtime.step_times import RunOptions
-from autotm.runtime.streams.executor import OpenDevice, open_machines_gpu
-from autotm.runtime.streams.run import run_on_device
-from autotm.runtime.verify import verified
+from autotm.runtime.streams.executor import (
+    OpenDevice,
+    StreamExecutor,
+    open_machines_gpu,
+    plain_on_device,
+    prepare_streams,
+)
+from autotm.runtime.streams.run import operand_bytes, profile_on, run_on_gpu
+from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
+from autotm.runtime.verify import digested, verified, verify
 
 # The files of a bundle that are of one step: what was compiled and planned at home, and how it is to be measured.
 
@@ -49,8 +59,7 @@ class Settings:
 
     Attributes:
         target: of the kernels: `cpu` or `cuda`.
-        network, scale, optimizer, limit: of the plan, as commands take them.
-        plan_folder: where plan, program and record lie below the network's results.
+        network, scale, optimizer, limit: of the program, as commands take them; `all-fast` and `none` without a plan.
         machine: name of the machine file.
         threads: that kernels were built for.
         counts: what the limit counts.
@@ -66,7 +75,6 @@ class Settings:
     scale: str
     optimizer: str
     limit: str
-    plan_folder: str
     machine: str
     threads: int
     counts: Counts
@@ -107,11 +115,6 @@ class Contents:
         return load(self.folder / f"{_KINDS[kind]}.json", _KINDS[kind], kind)
 
     @property
-    def profile(self) -> Profile:
-        """Kernel times that the plan was made from."""
-        return read_profile(self.folder / "profile.json")
-
-    @property
     def library(self) -> KernelLibrary:
         """The compiled kernels."""
         return KernelLibrary.load(self.folder / "kernels.so")
@@ -146,6 +149,88 @@ class Contents:
         return file
 
 
+# A step on a GPU: compared with the plain step, timed kernel by kernel and copy by copy, by events of its streams.
+
+COPIED_BYTES = (ALIGNMENT_BYTES, *(4096 * 4**power for power in range(8)))
+"""Sizes of copies that are timed: a copy's latency, then 4 KiB to 64 MiB."""
+_CONTRACTIONS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
+_WARM_UP = 2
+
+
+def compared(graph: Graph, program: Program, counts: Counts, seed: int, steps: int, opened: OpenDevice) -> int:
+    """Run steps of a program and of the plain step; returns how many results were the same, bit for bit.
+
+    Memory of the program is overwritten as soon as its tensor is dead. Where the device has too little memory for the
+    plain step, that is run kernel by kernel.
+
+    Raises:
+        VerificationError: a result differs, or is not finite.
+        AutotmError: as `opened`.
+    """
+    chosen = graph.computed_by(program.implementations)
+    with plain_on_device(chosen, opened) as (_, plain):
+        expected = digested(chosen, plain, seed, steps)
+    with _prepared(graph, program, counts, opened, poison=True) as executor:
+        executor.arguments.fill(seed)
+        verify(chosen, executor, expected, steps)
+    return len(expected[0])
+
+
+def step_seconds(
+    graph: Graph, program: Program, counts: Counts, seed: int, rounds: int, opened: OpenDevice
+) -> list[float]:
+    """Time `rounds` whole steps after a warm-up, each waited for; returns the seconds of each."""
+    seconds = []
+    with _prepared(graph, program, counts, opened) as executor:
+        executor.arguments.fill(seed)
+        for _ in range(_WARM_UP + rounds):
+            start = time.perf_counter()
+            executor.step()
+            seconds.append(time.perf_counter() - start)
+    return seconds[_WARM_UP:]
+
+
+def profiled(
+    graph: Graph, counts: Counts, options: ProfileOptions, opened: OpenDevice, came_from: Mapping[str, Any]
+) -> tuple[Profile, Links]:
+    """Time every kernel by each of its implementations, and copies; both alone.
+
+    Kernels use device memory only, so there are no other configurations. The profile's provenance names the GPU.
+
+    Raises:
+        AutotmError: as `opened`.
+    """
+    counted = counting(graph, counts)
+    with opened(operand_bytes(counted), ALIGNMENT_BYTES) as (device, kernels):
+        timed = profile_on(device, kernels, counted, options.min_repeats, {**came_from, "gpu": device.name})
+    with opened(COPIED_BYTES[-1], COPIED_BYTES[-1]) as (device, _):
+        alone_ns = StreamTimer(device).alone_ns
+        curves = (copy_times(alone_ns, tier, COPIED_BYTES) for tier in (Tier.FAST, Tier.SLOW))
+        links = Links(*curves, _contraction_flop_per_s(graph, timed), 1.0)
+    return timed, links
+
+
+def _contraction_flop_per_s(graph: Graph, profile: Profile) -> float:
+    """Rate of the step's contractions, or, where it has none, of its kernels; floating-point operations a second."""
+    kernels = [each for each in graph.computed_by(()).kernels if each.op_class in _CONTRACTIONS] or graph.kernels
+    seconds = sum(profile.base_us(kernel) for kernel in kernels) / 1e6
+    if not seconds:
+        raise AutotmError(f"network '{graph.network}': its kernels took no time that events could tell")
+    return sum(kernel.flops for kernel in kernels) / seconds
+
+
+@contextmanager
+def _prepared(
+    graph: Graph, program: Program, counts: Counts, opened: OpenDevice, *, poison: bool = False
+) -> Iterator[StreamExecutor]:
+    placed, chosen = program.step_of(counting(graph, counts)), graph.computed_by(program.implementations)
+    with opened(device_bytes(chosen, placed, program), max(program.slow_bytes, ALIGNMENT_BYTES)) as (device, kernels):
+        arguments = DeviceArguments.of(chosen, placed, program, device)
+        yield prepare_streams(placed, kernels, program, arguments, poison=poison)
+
+
+# The commands.
+
 log = logging.getLogger("autotm")
 
 _DONE, _FAULT = 0, 1
@@ -177,35 +262,27 @@ def main(folder: Path, arguments: Sequence[str], program: str) -> int:
     return _DONE
 
 
-def check(contents: Contents, to: Path | None) -> None:
+def check(contents: Contents, to: Path | None = None) -> None:
     """Load everything, and compare steps of the program with the plain step's, bit for bit; dead memory is NaN."""
     del to
     settings, program, machine = contents.settings, contents.read(Program), contents.machine
+    graph = contents.read(Graph)
     if settings.target == CUDA:
-        _tell_same(settings, program, _compared_on_gpu(contents, program), "on the GPU")
-        return
-    names = verified(
-        contents.read(Graph),
-        contents.library,
-        program,
-        settings.counts,
-        machine,
-        contents.read(Links),
-        settings.seed,
-        _CHECKED_STEPS,
-        contents.devices_dir,
-    )
-    _tell_same(settings, program, len(names), f"on {machine.threads} threads")
-
-
-def _compared_on_gpu(contents: Contents, program: Program) -> int:
-    settings = contents.settings
-    return host_gpu.compared(
-        contents.read(Graph), program, settings.counts, settings.seed, _CHECKED_STEPS, contents.open_gpu()
-    )
-
-
-def _tell_same(settings: Settings, program: Program, results: int, where: str) -> None:
+        results = compared(graph, program, settings.counts, settings.seed, _CHECKED_STEPS, contents.open_gpu())
+        where = "on the GPU"
+    else:
+        names = verified(
+            graph,
+            contents.library,
+            program,
+            settings.counts,
+            machine,
+            contents.read(Links),
+            settings.seed,
+            _CHECKED_STEPS,
+            contents.devices_dir,
+        )
+        results, where = len(names), f"on {machine.threads} threads"
     sys.stdout.write(
         f"{settings.network}, {program.optimizer} at {program.limit}: {_CHECKED_STEPS} steps equal the plain step bit "
         f"for bit in all {results} results, {where}\n"
@@ -214,18 +291,19 @@ def _tell_same(settings: Settings, program: Program, results: int, where: str) -
 
 def run_program(contents: Contents, to: Path | None) -> None:
     """Verify and time the program, and write what `autotm import` takes in at home."""
-    settings, machine, program = contents.settings, contents.machine, contents.read(Program)
+    settings, machine = contents.settings, contents.machine
+    graph, program = contents.read(Graph), contents.read(Program)
     if settings.target == CUDA and not (contents.folder / "plan.json").exists():
-        _tell_same(settings, program, _compared_on_gpu(contents, program), "on the GPU")
-        graph, rounds = contents.read(Graph), settings.run["min_steps"]
-        seconds = host_gpu.step_seconds(graph, program, settings.counts, settings.seed, rounds, contents.open_gpu())
+        check(contents)
+        rounds = settings.run["min_steps"]
+        seconds = step_seconds(graph, program, settings.counts, settings.seed, rounds, contents.open_gpu())
         sys.stdout.write(f"{median(seconds):.6g} s measured a step, the median of {rounds}; nothing is planned yet\n")
         return
     file = contents.output(to, "run")
-    graph, plan, links, profile = contents.read(Graph), contents.read(Plan), contents.read(Links), contents.profile
+    plan, links, profile = contents.read(Plan), contents.read(Links), read_profile(contents.folder / "profile.json")
     options = RunOptions(**settings.run, seed=settings.seed)
     if settings.target == CUDA:
-        record, _ = run_on_device(graph, program, plan, machine, links, profile, options, contents.open_gpu())
+        record, _ = run_on_gpu(graph, contents.fatbin, program, plan, machine, links, profile, options)
     else:
         if profile.provenance.get("cpu_model") != provenance(machine, settings.seed)["cpu_model"]:
             log.warning(
@@ -242,17 +320,17 @@ def run_program(contents: Contents, to: Path | None) -> None:
 def profile_kernels(contents: Contents, to: Path | None) -> None:
     """Calibrate this host, time every kernel of the step, and write what `autotm import` takes in at home."""
     settings, machine, devices = contents.settings, contents.machine, contents.devices_dir
-    file = contents.output(to, "profile")
+    file, graph = contents.output(to, "profile"), contents.read(Graph)
     options = ProfileOptions(**settings.timing, seed=settings.seed)
     if settings.target == CUDA:
-        graph, opened, came_from = contents.read(Graph), contents.open_gpu(), provenance(machine, settings.seed)
-        timed, links = host_gpu.profiled(graph, settings.counts, options, opened, came_from)
+        opened, came_from = contents.open_gpu(), provenance(machine, settings.seed)
+        timed, links = profiled(graph, settings.counts, options, opened, came_from)
     else:
         library, rates = contents.calibration("rates")
         links = measure_links(
             machine, devices, library, rates, lambda _: contents.calibration("co_runners"), settings.patience_s
         )
-        graph, kernels = contents.read(Graph), contents.library
+        kernels = contents.library
         with (
             tempfile.TemporaryDirectory(prefix="autotm-") as folder,
             KernelStore(Path(folder) / "kernels.sqlite") as store,
@@ -265,27 +343,23 @@ def profile_kernels(contents: Contents, to: Path | None) -> None:
 
 def _export(contents: Contents, file: Path, links: Links, profile: Profile, record: Record | None) -> None:
     """One file for `autotm import`; with a record also what it is of, so that all of it belongs together."""
-    settings = contents.settings
-    of_machine = Path(contents.machine.slug)
-    of_network = of_machine / settings.scale / settings.network
-    of_plan = of_network / settings.plan_folder
+    settings, folder = contents.settings, contents.folder
+    paths = Paths(Path(), contents.machine, settings.scale, settings.network)
     came_from = provenance(contents.machine, settings.seed)
-    with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
-        made = Path(folder)
+    with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
+        made = Path(temporary)
         write_profile(made / "profile.json", profile)
-        files = {
-            of_network / "graph.json": contents.folder / "graph.json",
-            of_network / "profile.json": made / "profile.json",
-        }
+        files = {paths.graph: folder / "graph.json", paths.profile.with_suffix(".json"): made / "profile.json"}
         if record is None:
             save(made / "links.json", "links", links, came_from)
-            files[of_machine / "links.json"] = made / "links.json"
+            files[paths.links] = made / "links.json"
         else:
             save(made / "record.json", "record", record, came_from | {"tier_reality": record.tier_reality})
-            files[of_machine / "links.json"] = contents.folder / "links.json"
-            files[of_plan / "plan.json"] = contents.folder / "plan.json"
-            files[of_plan / "program.json"] = contents.folder / "program.json"
-            files[of_plan / "record.json"] = made / "record.json"
+            placement = settings.optimizer, Limit.parse(settings.limit)
+            files[paths.links] = folder / "links.json"
+            files[paths.plan(*placement)] = folder / "plan.json"
+            files[paths.program(*placement)] = folder / "program.json"
+            files[paths.record(*placement)] = made / "record.json"
         write_results(file, {path.as_posix(): source.read_bytes() for path, source in files.items()}, came_from)
 
 

@@ -64,11 +64,6 @@ class StepFiles:
     compiled_for: str
     cpu_flags: tuple[str, ...] = ()
 
-    @property
-    def is_planned(self) -> bool:
-        """Whether its program follows a plan."""
-        return "plan.json" in self.files
-
 
 def _gpu_step(
     study: Study, context: Context, paths: Paths, optimizer: str, limit: Limit, gpu: str, folder: Path
@@ -193,7 +188,7 @@ def bundle_stage(
         brought = installed_files(libraries) if is_here else downloaded_files(libraries, python, folder / "wheels")
         files |= {f"site/{name}": content for name, content in brought}
     files |= _own_files(modules)
-    name = f"{paths.network}-{made.optimizer}-{Limit.parse(made.limit).slug if made.is_planned else 'plain'}"
+    name = f"{paths.network}-{made.optimizer}-{Limit.parse(made.limit).slug if 'plan.json' in made.files else 'plain'}"
     found = {library: metadata.version(library) for library in libraries}
     facts = {
         "target": made.target,
@@ -265,14 +260,12 @@ def _step_files(study: Study, context: Context, paths: Paths, made: StepFiles, f
 
     machine, timing = context.machine, study.scale.of_profile(study.config.profile)
     graph = load(made.files["graph.json"], "graph", Graph)
-    plan = paths.plan(made.optimizer, Limit.parse(made.limit)) if made.is_planned else paths.graph
     settings = Settings(
         made.target,
         paths.network,
         paths.scale,
         made.optimizer,
         made.limit,
-        plan.parent.relative_to(paths.graph.parent).as_posix(),
         machine.name,
         machine.threads,
         made.counts,

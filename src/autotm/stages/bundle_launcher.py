@@ -58,7 +58,7 @@ def require_python(manifest: dict) -> None:
         )
 
 
-def require_computer(manifest: dict, cpuinfo: str = "/proc/cpuinfo") -> None:
+def require_computer(manifest: dict) -> None:
     """Refuse another architecture, an older C library, or a processor that lacks instructions of the kernels."""
     wanted, system, machine = manifest["machine"], platform.system(), platform.machine()
     if (system, machine) != ("Linux", wanted):
@@ -73,7 +73,7 @@ def require_computer(manifest: dict, cpuinfo: str = "/proc/cpuinfo") -> None:
             "container of one"
         )
     flags = set()
-    for line in Path(cpuinfo).read_text(encoding="utf-8").splitlines():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("flags"):
             flags.update(line.split(":", 1)[1].split())
     missing = ", ".join(sorted(set(manifest["cpu_flags"]) - flags))
