@@ -26,29 +26,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "machine" / "kernels.sqlite"
 
 
-def test_what_was_put_is_there_after_reopening(path: Path) -> None:
+def test_the_last_timing_is_there_after_reopening_by_every_part_of_its_key(path: Path) -> None:
     with KernelStore(path) as store:
         store.put({KEY: TIMING})
-    with KernelStore(path) as store:
         assert store.get(KEY) == TIMING
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"context": "x"}, {"identity": "x"}, {"implementation": "x"}, {"configuration": "PD"}, {"delay_ns": 18}],
-)
-def test_every_part_of_the_key_counts(path: Path, change: dict[str, object]) -> None:
-    with KernelStore(path) as store:
-        store.put({KEY: TIMING})
-        assert store.get(replace(KEY, **change)) is None
-
-
-def test_a_later_timing_replaces_the_earlier(path: Path) -> None:
-    with KernelStore(path) as store:
-        store.put({KEY: TIMING})
         store.put({KEY: replace(TIMING, median_ns=5)})
+    with KernelStore(path) as store:
         assert store.get(KEY) == replace(TIMING, median_ns=5)
         assert store.connection.execute("SELECT COUNT(*) FROM timings").fetchone() == (1,)
+        for change in ("context", "identity", "implementation", "configuration", "delay_ns"):
+            assert store.get(replace(KEY, **{change: 18 if change == "delay_ns" else "x"})) is None
 
 
 def test_a_store_with_a_table_that_nobody_reads_any_more_is_kept(path: Path) -> None:
@@ -116,30 +103,25 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_empty_store_takes_everything(file: Path, tmp_path: Path) -> None:
+def test_an_empty_store_takes_everything_and_the_file_says_where_it_comes_from(file: Path, tmp_path: Path) -> None:
     with KernelStore(tmp_path / "to.sqlite") as store:
         assert import_store(store, file) == Merged(added=1)
         assert store.get(KEY) == TIMING
         assert import_store(store, file) == Merged(kept=1), "nothing is new the second time"
-
-
-def test_the_file_says_where_it_comes_from(file: Path) -> None:
     manifest = json.loads(zipfile.ZipFile(file).read("manifest.json"))
     assert manifest["provenance"] == {"machine": "server-2t"}
     assert manifest["tables"]["timings"] == {"schema": 2, "entries": 1}
 
 
-def test_timings_of_another_processor_stay_apart(file: Path, tmp_path: Path) -> None:
-    with made(tmp_path / "to.sqlite", key=replace(KEY, context="mine"), timing=Timing(7, 7, 7, 7, 7)) as store:
-        import_store(store, file)
-        assert store.get(replace(KEY, context="mine")) == Timing(7, 7, 7, 7, 7)
-        assert store.get(KEY) == TIMING
-
-
-def test_a_timing_of_ones_own_is_never_replaced(file: Path, tmp_path: Path) -> None:
-    with made(tmp_path / "to.sqlite", timing=Timing(7, 7, 7, 7, 7)) as store:
-        assert import_store(store, file) == Merged(kept=1)
-        assert store.get(KEY) == Timing(7, 7, 7, 7, 7)
+@pytest.mark.parametrize("context", ["mine", KEY.context])
+def test_timings_of_ones_own_stay_and_those_of_another_processor_beside_them(
+    file: Path, tmp_path: Path, context: str
+) -> None:
+    own, timing = replace(KEY, context=context), Timing(7, 7, 7, 7, 7)
+    with made(tmp_path / "to.sqlite", key=own, timing=timing) as store:
+        assert import_store(store, file) == (Merged(kept=1) if own == KEY else Merged(added=1))
+        assert store.get(own) == timing
+        assert store.get(KEY) == (timing if own == KEY else TIMING)
 
 
 def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, str]], None], *, rehash: bool = True) -> None:
@@ -148,7 +130,7 @@ def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, str]], Non
         texts = {name: archive.read(f"{name}.jsonl").decode() for name in SCHEMAS}
     change(manifest, texts)
     if rehash:
-        manifest["contents_hash"] = _hash(texts)
+        manifest["contents_hash"] = _hash({f"{name}.jsonl": text.encode() for name, text in texts.items()})
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("manifest.json", json.dumps(manifest))
         for name, text in texts.items():
@@ -204,30 +186,10 @@ def changed(path: Path) -> None:
     rewritten(path, lambda _, texts: texts.update(timings=""), rehash=False)
 
 
-def of_another_kind(path: Path) -> None:
-    rewritten(path, lambda manifest, _: manifest.update(kind="photo album"))
-
-
-def of_a_later_format(path: Path) -> None:
-    rewritten(path, lambda manifest, _: manifest.update(format=2))
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [cut_short, flipped, changed, of_another_kind, of_a_later_format, emptied])
+@pytest.mark.parametrize("damage", [cut_short, flipped, changed])
 def test_a_damaged_file_is_refused_with_the_remedy(damage: Callable[[Path], None], file: Path, tmp_path: Path) -> None:
     damage(file)
     with KernelStore(tmp_path / "to.sqlite") as store:
         with pytest.raises(DamagedFileError, match=r"autotm kernels export kernels.zip"):
             import_store(store, file)
         assert store.get(KEY) is None
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with (
-        KernelStore(tmp_path / "to.sqlite") as store,
-        pytest.raises(DamagedFileError, match=r"away\.zip: no such file"),
-    ):
-        import_store(store, tmp_path / "away.zip")

@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from autotm.model.errors import BadInputError, DamagedFileError, FileVersionError, made_by_another, no_such_file
+from autotm.model.errors import BadInputError, DamagedFileError, made_by_another, no_such_file
 
 SCHEMA_VERSION = 1
 _RAISED = {"links": 3, "plan": 5, "reference": 3}
@@ -234,29 +234,77 @@ def _parsed(text: str) -> Any:
     return yaml.safe_load(text)
 
 
-# Files of the pipeline as one zip: `manifest.json` (kind, format, SHA-256 of each, where they come from), and they.
+# What goes to other machines, as one zip: `manifest.json` says its kind, its format, and what else is to be known.
 
-RESULTS_EXPORT = "results export"
-_ARCHIVE_FORMAT = 1
 _MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A kind of zip with a manifest.
+
+    Attributes:
+        kind: in words.
+        format: of this version of autotm.
+        command: of autotm, that writes one at the path that follows.
+    """
+
+    kind: str
+    format: int
+    command: str
+
+    def write(self, file: Path, contents: Mapping[str, bytes], **facts: object) -> None:
+        """Write contents by their names, and facts into the manifest, whole or not at all."""
+        manifest = {"kind": self.kind, "format": self.format, **facts}
+
+        def write(temporary: Path) -> None:
+            with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
+                for name, content in contents.items():
+                    archive.writestr(name, content)
+
+        write_atomically(file, write)
+
+    def read(self, file: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """Read the manifest, and the contents by their names.
+
+        Raises:
+            DamagedFileError: no such file, none of this kind, or cut.
+            FileVersionError: it is of another format.
+        """
+        try:
+            with zipfile.ZipFile(file) as archive:
+                manifest = json.loads(archive.read(_MANIFEST))
+                contents = {name: archive.read(name) for name in archive.namelist() if name != _MANIFEST}
+        except FileNotFoundError:
+            raise DamagedFileError(f"{file}: no such file; make it with: autotm {self.command} {file}") from None
+        except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError) as error:
+            raise self.damaged(file, f"it cannot be read ({error})") from None
+        if not isinstance(manifest, dict) or manifest.get("kind") != self.kind:
+            raise self.damaged(file, f"it is not a {self.kind}")
+        if type(version := manifest.get("format")) is not int:
+            raise self.damaged(file, f"its format is {version!r}")
+        if version != self.format:
+            raise made_by_another(file, version, self.format, self.remedy(file), "format")
+        return manifest, contents
+
+    def damaged(self, file: Path, reason: str) -> DamagedFileError:
+        """The error for an archive that must be made again."""
+        return DamagedFileError(f"{file}: damaged {self.kind}: {reason}; {self.remedy(file)}")
+
+    def remedy(self, file: Path) -> str:
+        """What to do about an archive that cannot be used, in words."""
+        return f"nothing was imported. Export it again where it comes from: autotm {self.command} {file.name}"
+
+
+RESULTS = Archive("results export", 1, "export NETWORK")
+"""Files of the pipeline by their paths below the results; the manifest has the SHA-256 of each."""
 
 
 def write_results(file: Path, contents: Mapping[str, bytes], provenance: Mapping[str, Any]) -> None:
     """Write files by their paths below the results, whole or not at all."""
-    manifest = {
-        "kind": RESULTS_EXPORT,
-        "format": _ARCHIVE_FORMAT,
-        "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
-        "provenance": dict(provenance),
-    }
-
-    def write(temporary: Path) -> None:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-            for name, content in contents.items():
-                archive.writestr(name, content)
-
-    write_atomically(file, write)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    RESULTS.write(file, contents, files=hashes, provenance=dict(provenance))
 
 
 def read_results(file: Path) -> dict[str, bytes]:
@@ -266,37 +314,10 @@ def read_results(file: Path) -> dict[str, bytes]:
         DamagedFileError: no such file, no export, cut or changed.
         FileVersionError: it is of another format.
     """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            manifest = json.loads(archive.read(_MANIFEST))
-            is_export = isinstance(manifest, dict) and manifest.get("kind") == RESULTS_EXPORT
-            wanted = manifest["files"] if is_export else None
-            contents = {name: archive.read(name) for name in wanted or ()}
-    except FileNotFoundError:
-        raise DamagedFileError(f"{file}: no such file; make it with: autotm export NETWORK {file}") from None
-    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, TypeError) as error:
-        raise damaged_results(file, f"it cannot be read ({error})") from None
-    if wanted is None:
-        raise damaged_results(file, f"it is not a {RESULTS_EXPORT}")
-    if type(version := manifest.get("format")) is not int:
-        raise damaged_results(file, f"its format is {version!r}")
-    if version != _ARCHIVE_FORMAT:
-        raise made_by_another(file, version, _ARCHIVE_FORMAT, _again(file), "format")
-    for name, content in contents.items():
-        if hashlib.sha256(content).hexdigest() != wanted[name]:
-            raise damaged_results(file, f"{name} is not what was exported")
-    return contents
-
-
-def damaged_results(file: Path, reason: str) -> DamagedFileError:
-    """The error for an export that must be made again."""
-    return DamagedFileError(f"{file}: damaged {RESULTS_EXPORT}: {reason}; {_again(file)}")
-
-
-def outdated_results(file: Path, name: str, origin: str) -> FileVersionError:
-    """The error for an export with a file `name` of another version, which its `origin` tells."""
-    return FileVersionError(f"{file}: {name} was {origin}; {_again(file)}", origin)
-
-
-def _again(file: Path) -> str:
-    return f"nothing was imported. Export it again where it comes from: autotm export NETWORK {file.name}"
+    manifest, contents = RESULTS.read(file)
+    if not isinstance(hashes := manifest.get("files"), dict):
+        raise RESULTS.damaged(file, "it lists no files")
+    for name, digest in hashes.items():
+        if name not in contents or hashlib.sha256(contents[name]).hexdigest() != digest:
+            raise RESULTS.damaged(file, f"{name} is not what was exported")
+    return {name: contents[name] for name in hashes}

@@ -7,8 +7,6 @@ import hashlib
 import json
 import logging
 import sqlite3
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from autotm.model.errors import AutotmError, DamagedFileError, made_by_another
-from autotm.model.files import write_atomically
+from autotm.model.errors import AutotmError
+from autotm.model.files import Archive
 from autotm.model.profile import Timing
 
 # The store itself. It is a cache: deleting it costs time, never truth.
@@ -115,11 +113,7 @@ class KernelStore:
 
 @contextmanager
 def _writing(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction: all that is written within it stays, or, where it fails or is killed, nothing.
-
-    Raises:
-        AutotmError: the file cannot be written.
-    """
+    """A transaction: all that is written within it stays, or, if it fails (AutotmError) or is killed, nothing."""
     try:
         with connection:
             yield
@@ -165,11 +159,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _is_made(connection: sqlite3.Connection) -> bool:
-    """Whether all tables are there.
-
-    Raises:
-        sqlite3.DatabaseError: the file is damaged, or of another version.
-    """
+    """Whether all tables are there; sqlite3.DatabaseError if the file is damaged, or of another version."""
     verdict, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("quick_check", "user_version"))
     if verdict != "ok":
         raise sqlite3.DatabaseError(str(verdict))
@@ -183,12 +173,10 @@ def _is_made(connection: sqlite3.Connection) -> bool:
 # hash of the contents, where they come from) and one text file per table, a JSON list per line. Timings of another
 # processor keep their own context and so never stand for this one's.
 
-KIND = "kernel store export"
-FORMAT = 1
-"""Version of the file's make-up; that of the entries stands beside each table."""
+_EXPORT = Archive("kernel store export", 1, "kernels export")
+"""Its format is that of the file's make-up; that of the entries stands beside each table."""
 SCHEMAS = {"contexts": 1, "timings": 2}
 """The tables that are exchanged, and the version of the entries in each; other tables of a file are ignored."""
-_MANIFEST = "manifest.json"
 _TYPES: Mapping[str, type] = {"TEXT": str, "INTEGER": int}
 
 _SIGNED = ("beyond_ns",)
@@ -212,27 +200,13 @@ class Merged:
 
 def export_store(store: KernelStore, path: Path, provenance: Mapping[str, Any]) -> dict[str, int]:
     """Write every entry of `store` to `path`, whole or not at all; returns the number of entries by table."""
-    texts, counts = {}, {}
-    for table in SCHEMAS:
+    texts, tables = {}, {}
+    for table, schema in SCHEMAS.items():
         rows = store.connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()  # noqa: S608
-        texts[table] = "".join(json.dumps(row) + "\n" for row in rows)
-        counts[table] = len(rows)
-    manifest = {
-        "kind": KIND,
-        "format": FORMAT,
-        "contents_hash": _hash(texts),
-        "tables": {name: {"schema": schema, "entries": counts[name]} for name, schema in SCHEMAS.items()},
-        "provenance": dict(provenance),
-    }
-
-    def write(temporary: Path) -> None:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-            for name, text in texts.items():
-                archive.writestr(f"{name}.jsonl", text)
-
-    write_atomically(path, write)
-    return counts
+        texts[f"{table}.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        tables[table] = {"schema": schema, "entries": len(rows)}
+    _EXPORT.write(path, texts, contents_hash=_hash(texts), tables=tables, provenance=dict(provenance))
+    return {name: table["entries"] for name, table in tables.items()}
 
 
 def import_store(store: KernelStore, path: Path) -> Merged:
@@ -242,7 +216,9 @@ def import_store(store: KernelStore, path: Path) -> Merged:
         DamagedFileError: no such file, not an export, cut or changed.
         FileVersionError: it is of another format.
     """
-    manifest, texts = _read(path)
+    manifest, texts = _EXPORT.read(path)
+    if manifest.get("contents_hash") != _hash(texts):
+        raise _EXPORT.damaged(path, "its contents are not those that were exported")
     counts = Counter[str]()
     with _writing(store.connection):
         for table, schema in SCHEMAS.items():
@@ -251,7 +227,7 @@ def import_store(store: KernelStore, path: Path) -> Merged:
                 log.warning("%s: %s of schema %s are skipped, not %s", path, table, described["schema"], schema)
                 counts["skipped"] += described["entries"]
                 continue
-            for row in _rows(store.connection, table, texts.get(table, "")):
+            for row in _rows(store.connection, table, texts.get(f"{table}.jsonl", b"")):
                 if row is None:
                     counts["skipped"] += 1
                     continue
@@ -263,43 +239,12 @@ def import_store(store: KernelStore, path: Path) -> Merged:
     return Merged(**counts)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read(_MANIFEST))
-            names = [name for name in archive.namelist() if name != _MANIFEST]
-            texts = {name.removesuffix(".jsonl"): archive.read(name).decode() for name in names}
-    except FileNotFoundError:
-        raise DamagedFileError(f"{path}: no such file; make it with: autotm kernels export {path}") from None
-    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError) as error:
-        raise _damaged(path, f"it cannot be read ({error})") from None
-    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
-        raise _damaged(path, f"it is not a {KIND}")
-    if type(found := manifest.get("format")) is not int:
-        raise _damaged(path, f"its format is {found!r}")
-    if found != FORMAT:
-        raise made_by_another(path, found, FORMAT, _again(path), "format")
-    if manifest.get("contents_hash") != _hash(texts):
-        raise _damaged(path, "its contents are not those that were exported")
-    return manifest, texts
+def _hash(texts: Mapping[str, bytes]) -> str:
+    names = sorted(texts)
+    return hashlib.sha256(b"".join(f"{Path(name).stem}\n".encode() + texts[name] for name in names)).hexdigest()
 
 
-def _damaged(path: Path, reason: str) -> DamagedFileError:
-    return DamagedFileError(f"{path}: damaged kernel store export: {reason}; {_again(path)}")
-
-
-def _again(path: Path) -> str:
-    return f"nothing was imported. Export it again where it comes from: autotm kernels export {path.name}"
-
-
-def _hash(texts: Mapping[str, str]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(texts):
-        digest.update(f"{name}\n{texts[name]}".encode())
-    return digest.hexdigest()
-
-
-def _rows(connection: sqlite3.Connection, table: str, text: str) -> Iterator[tuple[Any, ...] | None]:
+def _rows(connection: sqlite3.Connection, table: str, text: bytes) -> Iterator[tuple[Any, ...] | None]:
     """Each line of a table as a row, or None where it is none."""
     columns = [
         (_TYPES[kind], bool(needed), name in _SIGNED)

@@ -9,16 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from autotm.model.errors import BadInputError, DamagedFileError, FileVersionError
-from autotm.model.files import (
-    damaged_results,
-    load,
-    outdated_results,
-    read_json,
-    read_results,
-    require_writable,
-    write_atomically,
-    write_results,
-)
+from autotm.model.files import RESULTS, load, read_json, read_results, require_writable, write_atomically, write_results
 from autotm.model.graph import Graph
 from autotm.model.links import Links
 from autotm.model.paths import Paths
@@ -107,7 +98,7 @@ def _read(file: Path) -> dict[str, bytes]:
         for number, (name, content) in enumerate(read_results(file).items()):
             place = PurePosixPath(name)
             if place.is_absolute() or ".." in place.parts or place.name not in {*_TYPES, _PROFILE, _TEXT_PROFILE}:
-                raise damaged_results(file, f"{name} is no place below the results")
+                raise RESULTS.damaged(file, f"{name} is no place below the results")
             copy = Path(folder, str(number), place.name)
             copy.parent.mkdir()
             copy.write_bytes(content)
@@ -117,19 +108,15 @@ def _read(file: Path) -> dict[str, bytes]:
                 else:
                     profile = read_profile(copy)
             except DamagedFileError as error:
-                raise _unreadable(file, name, error) from None
+                if isinstance(error, FileVersionError):
+                    text = f"{file}: {name} was {error.origin}; {RESULTS.remedy(file)}"
+                    raise FileVersionError(text, error.origin) from None
+                raise RESULTS.damaged(file, f"{name}: {str(error).split('; remove it')[0]}") from None
             if place.name == _TEXT_PROFILE:
                 place, copy = place.with_name(_PROFILE), copy.with_name(_PROFILE)
                 write_profile(copy, profile)
             contents[place.as_posix()] = copy.read_bytes()
     return contents
-
-
-def _unreadable(file: Path, name: str, error: DamagedFileError) -> DamagedFileError:
-    """Return the error of the export for `error`, which reading a copy of one of its files raised."""
-    if isinstance(error, FileVersionError):
-        return outdated_results(file, name, error.origin)
-    return damaged_results(file, f"{name}: {str(error).split('; remove it')[0]}")
 
 
 def imported_plans(found: Imported) -> Iterator[str]:
