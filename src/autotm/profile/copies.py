@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotm.kernels.compute_rates import (
-    CalibrationKernels,
-    co_runners,
-    contraction_flop_per_s,
-    multiply_add_flop_per_s,
-)
+from autotm.kernels.compute_rates import CalibrationKernels, co_runners, contraction_flop_per_s, multiply_add_flop_per_s
 from autotm.kernels.library import FatbinLibrary, KernelLibrary
 from autotm.memory.calibration import calibrate_links, copy_bytes_per_s
 from autotm.memory.gpu.cuda_device import CudaDevice
@@ -35,16 +30,13 @@ if TYPE_CHECKING:
 
 # What a machine can do: copies between its memories, its cores at best, what copies and kernels cost each other.
 
-Beside = Callable[[float], tuple[KernelLibrary, CalibrationKernels]]
-"""A kernel of each op class for cores whose convolutions reach a rate, in floating-point operations a second."""
-
 
 def measure_links(
     machine: Machine,
     devices_dir: Path,
     library: KernelLibrary,
     known: CalibrationKernels,
-    beside: Beside,
+    load_co_runners: Callable[[float], tuple[KernelLibrary, CalibrationKernels]],
     patience_s: float,
 ) -> Links:
     """Copies between the tiers, the convolutions that emulated memory is balanced against, and the cores' best.
@@ -56,7 +48,8 @@ def measure_links(
         devices_dir: folder of the device files.
         library: holds the kernels of `known`.
         known: what tells the cores' rate, compiled for the machine's threads.
-        beside: kernels to run beside copies.
+        load_co_runners: gives a kernel of each op class, to run beside copies, for cores whose convolutions reach a
+            rate, in floating-point operations a second.
         patience_s: as above.
 
     Raises:
@@ -65,7 +58,7 @@ def measure_links(
     watch = Watch(machine.cpus, patience_s)
     rate = contraction_flop_per_s(library, known, machine, watch)
     best = MachineRates(multiply_add_flop_per_s(library, known, machine, watch), copy_bytes_per_s(machine, watch))
-    with co_runners(*beside(rate), machine) as kernels:
+    with co_runners(*load_co_runners(rate), machine) as kernels:
         measured = calibrate_links(machine, devices_dir, rate, kernels, watch)
     return replace(measured, rates=best)
 

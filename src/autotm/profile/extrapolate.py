@@ -12,8 +12,10 @@ proportion to the batch go on growing; the others keep what they had at the larg
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import median
 
 from autotm.model.errors import BadInputError
@@ -189,9 +191,6 @@ def _bytes(graph: Graph, tensor: str) -> int:
 
 
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    half, passed = sum(weights) / 2, 0.0
-    for value, weight in sorted(zip(values, weights, strict=True)):
-        passed += weight
-        if passed >= half:
-            return value
-    return 0.0
+    ascending = sorted(zip(values, weights, strict=True))
+    passed = list(accumulate(weight for _, weight in ascending))
+    return ascending[bisect_left(passed, passed[-1] / 2)][0]

@@ -102,18 +102,18 @@ def roofline_profile(graph: Graph, gpu: GpuFile) -> Profile:
 
 def with_winograd(graph: Graph, gpu: GpuFile) -> Graph:
     """The step whose convolutions a plan may also compute by Winograd's algorithm, where the model has that faster."""
-    return replace(graph, kernels=tuple(_with_winograd(graph, kernel, gpu) for kernel in graph.kernels))
 
+    def with_alternative(kernel: Kernel) -> Kernel:
+        if not (values := workspace_values(kernel)):
+            return kernel
+        workspace = Operand(f"{kernel.name}.{WINOGRAD}.workspace0", (values,), kernel.outputs[0].dtype)
+        identity = content_hash([kernel.identity, WINOGRAD])
+        other = Implementation(WINOGRAD, f"{kernel.function}_{WINOGRAD}", identity, (workspace,))
+        both = replace(kernel, alternatives=(*kernel.alternatives, other))
+        is_faster = kernel_us(graph, both.computed_by(WINOGRAD), gpu) < kernel_us(graph, kernel, gpu)
+        return both if is_faster else kernel
 
-def _with_winograd(graph: Graph, kernel: Kernel, gpu: GpuFile) -> Kernel:
-    if not (values := workspace_values(kernel)):
-        return kernel
-    workspace = Operand(f"{kernel.name}.{WINOGRAD}.workspace0", (values,), kernel.outputs[0].dtype)
-    identity = content_hash([kernel.identity, WINOGRAD])
-    other = Implementation(WINOGRAD, f"{kernel.function}_{WINOGRAD}", identity, (workspace,))
-    both = replace(kernel, alternatives=(*kernel.alternatives, other))
-    is_faster = kernel_us(graph, both.computed_by(WINOGRAD), gpu) < kernel_us(graph, kernel, gpu)
-    return both if is_faster else kernel
+    return replace(graph, kernels=tuple(map(with_alternative, graph.kernels)))
 
 
 def kernel_us(graph: Graph, kernel: Kernel, gpu: GpuFile) -> float:

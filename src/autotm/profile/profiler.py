@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -109,7 +108,6 @@ def _configurations(graph: Graph, kernel: Kernel, mode: Literal["additive", "ful
 
 # In which order kernels are timed, and which of them once more because others held the cores.
 
-T = TypeVar("T")
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -143,26 +141,6 @@ def undisturbed(
         if not queue and not watch.is_over:
             queue, given_up = given_up, deque()
     watch.disturbed.extend(["a kernel"] * len(given_up))
-
-
-LOG_EVERY_S = 10.0
-
-
-def track(items: Iterable[T], total: int) -> Iterator[T]:
-    """Yield `items`, and tell how many of `total` kernels are done: a bar on a terminal, else a line now and then."""
-    what = "profiling kernels"
-    if sys.stderr.isatty():
-        yield from tqdm(items, desc=what, total=total, file=sys.stderr, unit="kernel", smoothing=0.05)
-        return
-    start = shown = time.monotonic()
-    for done, item in enumerate(items):
-        now = time.monotonic()
-        if done and now - shown >= LOG_EVERY_S:
-            shown = now
-            left = (now - start) / done * (total - done)
-            log.info("%s: %d of %d, %.0f s passed, %.0f s left", what, done, total, now - start, left)
-        yield item
-    log.info("%s: %d of %d done in %.0f s", what, total, total, time.monotonic() - start)
 
 
 # Timing what the store lacks.
@@ -298,7 +276,9 @@ def _time_all(bench: _Bench, machine: Machine, missing: Sequence[Sequence[Case]]
     watch = Watch(machine.cpus, bench.options.patience_s)
     with quiet_interpreter():
         timed = undisturbed(missing, lambda group: _timed(bench, filler, group, plans, watch), watch)
-        for timings, is_disturbed in track(timed, len(missing)):
+        # A bar on a terminal, else nothing.
+        bar = tqdm(timed, "profiling kernels", len(missing), unit="kernel", smoothing=0.05, disable=None)
+        for timings, is_disturbed in bar:
             bench.tiers.check()
             bench.store.put({key: replace(timing, disturbed=is_disturbed) for key, timing in timings.items()})
     if watch.disturbed:

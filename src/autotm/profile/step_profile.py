@@ -197,12 +197,7 @@ def _timed(
     distinct = {kernel.identity for step in steps for kernel in step.kernels}
     log.info("timing %d distinct kernels within the all-fast step", len(distinct))
     effort = Effort(
-        options.min_repeats,
-        options.max_repeats,
-        options.step_s,
-        options.spread,
-        options.patience_s,
-        options.seed,
+        options.min_repeats, options.max_repeats, options.step_s, options.spread, options.patience_s, options.seed
     )
     rounds = time_all_fast(steps, library, machine, effort, devices_dir)
     whole = replace(summary(rounds.step_ns.tolist()), disturbed=rounds.disturbed)

@@ -127,7 +127,8 @@ def compare_with_source(context: Context, network: Network, target: tvm.target.T
             _check_capture(network, reference, single)
         error, name = _worst(ours, single, exact)
         if error > 1.0:
-            _explain(plain_steps, network, origin, reference, before, name, _relative(ours[name], exact[name]))
+            relative = _distance(ours[name], exact[name]) / max(_norm(exact[name]), np.finfo(np.float32).tiny)
+            _explain(plain_steps, network, origin, reference, before, name, relative)
         worst = max(worst, error)
     return (
         f"{reference.name}: {len(steps[0][1])} results of each of {len(steps)} steps are at most "
@@ -211,12 +212,8 @@ def _distance(ours: Array, wanted: Array) -> float:
 
 
 def _norm(values: Array) -> float:
-    found = float(np.sqrt(np.sum(np.square(values.astype(np.float64)))))
-    return found if not np.isnan(found) else float("inf")
-
-
-def _relative(ours: Array, wanted: Array) -> float:
-    return _distance(ours, wanted) / max(_norm(wanted), np.finfo(np.float32).tiny)
+    norm = float(np.sqrt(np.sum(np.square(values.astype(np.float64)))))
+    return float("inf") if np.isnan(norm) else norm
 
 
 def _explain(
@@ -228,11 +225,7 @@ def _explain(
     name: str,
     error: float,
 ) -> None:
-    """Say what a difference comes from; one that comes from no operator, and is small, is one of roundings.
-
-    Raises:
-        DifferentStepError: an operator is off, or the difference is large.
-    """
+    """Raise DifferentStepError, which says what is off; a small difference that no operator makes is of roundings."""
     from autotm.zoo.network import Network
 
     imported, operators = reference.in_detail()

@@ -80,11 +80,7 @@ def figure_stage(
 
 
 def convolution_profile_stage(
-    context: Context,
-    convolution: KernelPlotConfig,
-    batch: int,
-    config: ProfileConfig,
-    paths: ConvolutionPaths,
+    context: Context, convolution: KernelPlotConfig, batch: int, config: ProfileConfig, paths: ConvolutionPaths
 ) -> None:
     """Compile one convolution, and time it with every operand in fast and in slow memory."""
     from autotm.kernels.library import KernelLibrary

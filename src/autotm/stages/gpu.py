@@ -135,12 +135,7 @@ def run_on_the_gpu(
 
 
 def save_on_cpu_stage(
-    context: Context,
-    source: NetworkSource,
-    limit: Limit,
-    config: RunConfig,
-    paths: Paths,
-    device: Device | None = None,
+    context: Context, source: NetworkSource, limit: Limit, config: RunConfig, paths: Paths, device: Device | None = None
 ) -> None:
     """Have PyTorch train the network of a step under `save_on_cpu`, compare it with the plain step, and time it.
 

@@ -68,11 +68,11 @@ def modelled_step_stage(context: Context, optimizer: str, limit: Limit, config: 
     problem = Problem(counted, times, copies, limit, options_of(context, config))
     require_writable(step)
     if placed is None:
-        found = run_rival(optimizer, problem, gpu.managed)
+        simulated = run_rival(optimizer, problem, gpu.managed)
     else:
         check_plan(counted, problem.profile, problem.links, placed, fast_operands_only=True)
-        found = run_plan(problem, placed)
-    made = ModelledStep(
+        simulated = run_plan(problem, placed)
+    modelled = ModelledStep(
         network=counted.network,
         scale=counted.scale,
         batch=counted.batch,
@@ -85,27 +85,18 @@ def modelled_step_stage(context: Context, optimizer: str, limit: Limit, config: 
         dram_limit_bytes=problem.limit_bytes,
         io_size=fixed_bytes(given.lowered),
         peak_live_bytes=counted.peak_live_bytes,
-        fits=found.fits,
-        most_bytes=found.most_bytes,
-        step_us=found.step_us,
-        kernels_us=found.kernels_us,
-        repeated_us=found.repeated_us,
         oracle_us=sum(map(problem.profile.least_us, counted.kernels)),
-        in_bytes=found.in_bytes,
-        out_bytes=found.out_bytes,
         predicted_us=placed.objective_us if placed else None,
         bound_us=placed.bound_us if placed else None,
         gap=placed.gap if placed else None,
         solver_status=str(placed.status) if placed else "",
-        implementations=found.implementations,
-        remark=found.remark,
-        events=found.events,
+        **vars(simulated),
     )
     of_plan = {} if placed is None else {"plan_hash": hash_of(placed)}
-    save(step, "modelled_step", made, provenance(context.machine, context.seed, **of_plan))
+    save(step, "modelled_step", modelled, provenance(context.machine, context.seed, **of_plan))
     log.info(
         "%s, limit %s: a step of %.6g us MODELLED%s",
-        *(optimizer, limit, made.step_us, "" if made.fits else "; it does not fit the limit"),
+        *(optimizer, limit, modelled.step_us, "" if modelled.fits else "; it does not fit the limit"),
     )
 
 
@@ -137,14 +128,14 @@ def extrapolate_stage(
             f"scale {paths.scale}: sizes {dict(sizes)} have no batch, so nothing can be extrapolated over it"
         )
     steps = [(load(g, "graph", Graph), read_profile(p)) for g, p in zip(graphs, profiles, strict=True)]
-    found = extrapolate(steps, sizes["batch"], paths.scale)
+    large = extrapolate(steps, sizes["batch"], paths.scale)
     came_from = {
         **provenance(context.machine, context.seed, sizes=dict(sizes)),
         "tier_reality": "modelled",
         "extrapolated": {
-            "batches": list(found.batches),
-            "step_error": found.step_error,
-            "kernel_error": found.kernel_error,
+            "batches": list(large.batches),
+            "step_error": large.step_error,
+            "kernel_error": large.kernel_error,
         },
     }
-    _write(paths, found.graph, found.profile, came_from)
+    _write(paths, large.graph, large.profile, came_from)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -56,7 +57,6 @@ class RunsStage:
     def __init__(self, context: Context, config: RunConfig, paths: Paths) -> None:
         self._context, self._config = context.to_measure(on_gpu=True), config
         self._paths, self._given = paths, PlacementInputs(paths)
-        self._opened: Runs | None = None
         self._measured: dict[tuple[str, Limit], tuple[Program, Plan, Record]] = {}
 
     def measure_in_turn(self, placements: Sequence[tuple[str, Limit]]) -> None:
@@ -69,14 +69,14 @@ class RunsStage:
         """
         if has_gpu(self._context.machine):
             return
-        given = []
+        programs = []
         for placement in placements:
             with contextlib.suppress(AutotmError):  # `run` meets it again
-                given.append((placement, *self._checked(*placement)))
-        if len(given) < 2:  # noqa: PLR2004 - one is measured alone
+                programs.append((placement, *_checked(self._context, self._given, *placement)))
+        if len(programs) < 2:  # noqa: PLR2004 - one is measured alone
             return
-        found = self._runs().run_in_turn([(compiled, placed) for _, compiled, placed in given])
-        for (placement, compiled, placed), one in zip(given, found, strict=True):
+        outcomes = self._runs.run_in_turn([(compiled, placed) for _, compiled, placed in programs])
+        for (placement, compiled, placed), one in zip(programs, outcomes, strict=True):
             if isinstance(one, Record):
                 self._measured[placement] = compiled, placed, one
             else:
@@ -101,13 +101,13 @@ class RunsStage:
         came_from = provenance(machine, seed, options=config.model_dump())
         record = record or self._paths.record(optimizer, limit)
         known = self._measured.pop((optimizer, limit), None)
-        compiled, placed = known[:2] if known else self._checked(optimizer, limit)
+        compiled, placed = known[:2] if known else _checked(self._context, self._given, optimizer, limit)
         came_from |= {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)}
         if has_gpu(machine):
             run_on_the_gpu(machine, config, seed, came_from, self._given, compiled, placed, record)
             return record
         require_writable(record)
-        measured = known[2] if known else self._runs().run(compiled, placed)
+        measured = known[2] if known else self._runs.run(compiled, placed)
         came_from["tier_reality"] = measured.tier_reality
         save(record, "record", measured, came_from)
         return record
@@ -125,37 +125,38 @@ class RunsStage:
             records += [load(self.run(*one), "record", Record) for one in some]
         return records
 
-    def _checked(self, optimizer: str, limit: Limit) -> tuple[Program, Plan]:
-        placed = load(self._paths.plan(optimizer, limit), "plan", Plan)
-        compiled = load(self._paths.program(optimizer, limit), "program", Program)
-        require_runnable(self._context.machine, compiled.optimizer)
-        check_program(self._given.step(placed.counts), placed, compiled)
-        return compiled, placed
-
     def close(self) -> None:
         """Free the memory that runs share."""
-        if self._opened is not None:
-            self._opened.close()
+        if "_runs" in self.__dict__:
+            self._runs.close()
 
+    @cached_property
     def _runs(self) -> Runs:
         from autotm.kernels.library import KernelLibrary
         from autotm.runtime.run import Runs
         from autotm.runtime.step_times import RunOptions
 
-        if self._opened is None:
-            # A collection of garbage before each timing would look through all that was imported: 40 ms.
-            gc.freeze()
-            self._opened = Runs(
-                self._given.lowered,
-                KernelLibrary.load(self._paths.library),
-                self._context.machine,
-                self._given.copies,
-                self._given.times,
-                RunOptions(**self._config.model_dump(), seed=self._context.seed),
-                self._context.devices_dir,
-                self._paths.reference,
-            )
-        return self._opened
+        # A collection of garbage before each timing would look through all that was imported: 40 ms.
+        gc.freeze()
+        return Runs(
+            self._given.lowered,
+            KernelLibrary.load(self._paths.library),
+            self._context.machine,
+            self._given.copies,
+            self._given.times,
+            RunOptions(**self._config.model_dump(), seed=self._context.seed),
+            self._context.devices_dir,
+            self._paths.reference,
+        )
+
+
+def _checked(context: Context, given: PlacementInputs, optimizer: str, limit: Limit) -> tuple[Program, Plan]:
+    """Read a program and its plan; the machine can run them, and the independent checker accepts the program."""
+    placed = load(given.paths.plan(optimizer, limit), "plan", Plan)
+    compiled = load(given.paths.program(optimizer, limit), "program", Program)
+    require_runnable(context.machine, compiled.optimizer)
+    check_program(given.step(placed.counts), placed, compiled)
+    return compiled, placed
 
 
 def runs_of_study(study: Study, context: Context, network: str) -> RunsStage:
@@ -177,13 +178,9 @@ def trace_stage(
     from autotm.study.view.trace import write_trace
 
     context = context.to_measure()
-    given, placed = PlacementInputs(paths), load(paths.plan(optimizer, limit), "plan", Plan)
-    compiled = load(paths.program(optimizer, limit), "program", Program)
-    require_runnable(context.machine, compiled.optimizer)
-    counted = given.step(placed.counts)
-    check_program(counted, placed, compiled)
+    given, machine = PlacementInputs(paths), context.machine
+    compiled, placed = _checked(context, given, optimizer, limit)
     require_writable(trace)
-    machine = context.machine
     came_from = provenance(machine, context.seed, plan_hash=hash_of(placed), program_hash=hash_of(compiled))
     came_from["tier_reality"] = machine.reality_of(cached=placed.cached is not None)
     session = Session(
@@ -197,11 +194,11 @@ def trace_stage(
         context.seed,
     )
     with closing(session):
-        found = session.trace(rounds, patience_s)
-    if found.disturbed:
+        traced = session.trace(rounds, patience_s)
+    if traced.disturbed:
         log.warning("%s: others held the cores in every round: its times are too long; the file says so", trace)
-    write_trace(trace, compiled.step_of(counted), compiled, found, came_from)
-    return found
+    write_trace(trace, compiled.step_of(given.step(placed.counts)), compiled, traced, came_from)
+    return traced
 
 
 # Measurements that were taken while others held the cores are found, and taken once more.

@@ -67,12 +67,7 @@ def place(
 
 
 def place_each(
-    step: Graph,
-    times: Profile,
-    copies: Links,
-    optimizer: str,
-    limits: Sequence[Limit] | None,
-    options: SolveOptions,
+    step: Graph, times: Profile, copies: Links, optimizer: str, limits: Sequence[Limit] | None, options: SolveOptions
 ) -> Iterator[tuple[Plan, Layout] | Refusal]:
     """As `place`, but a limit that no placement can keep gives the reason, first of all, and the others are placed.
 

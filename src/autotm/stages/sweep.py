@@ -100,11 +100,7 @@ def sweep_of_study(
 
 
 def _prepare(study: Study, context: Context, network: str, *, runs: bool) -> None:
-    """Measure copies and kernels where that was not done, or for another network of that name.
-
-    Raises:
-        BadInputError: no such network, or its step is modelled and cannot run.
-    """
+    """Measure copies and kernels where that was not done, or for another network of that name."""
     source, paths = study.network(network), study.paths(network)
     if study.config.scale.endswith(MODELLED):
         if runs:
