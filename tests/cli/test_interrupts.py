@@ -40,15 +40,7 @@ def moment(name: str, command: Command) -> Press:
     return OTHERWISE.get(name, writes)
 
 
-EACH = [
-    pytest.param(
-        command,
-        moment(name, command),
-        id=name,
-        marks=[pytest.mark.skip(f"needs {command.needs}")] if command.lacks else [],
-    )
-    for name, command in COMMANDS.items()
-]
+EACH = [pytest.param(command, moment(name, command), id=name) for name, command in COMMANDS.items()]
 
 
 def require_one_line(ended: Ended) -> None:

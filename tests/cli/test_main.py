@@ -72,12 +72,17 @@ def test_what_is_not_understood_ends_with_2(
     assert message in capsys.readouterr().err
 
 
-def test_places_that_cannot_be_written_are_one_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_place_that_cannot_be_written_is_one_message_and_json_all_that_standard_output_holds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
-    arguments = ("kernels", "export", str(tmp_path / "file" / "kernels.zip"), "--results", str(tmp_path))
-    assert main([*arguments, *CONFIG, "--scale", "tiny", "--threads", "1"]) == 1
-    assert f"{tmp_path / 'file'}" in caplog.text
+    options = ("--results", str(tmp_path), *CONFIG, "--scale", "tiny", "--threads", "1", "--json")
+    assert main(["kernels", "export", str(tmp_path / "file" / "kernels.zip"), *options]) == 1
     assert "Give another place, or make this one accessible" in caplog.text
+    assert str(tmp_path / "file") in json.loads(capsys.readouterr().out)["error"]
+    file = str(tmp_path / "kernels.zip")
+    assert main(["kernels", "export", file, *options]) == 0
+    assert json.loads(capsys.readouterr().out) == {"file": file, "contexts": 0, "timings": 0}
 
 
 def test_a_shell_completes_commands_options_and_names() -> None:
@@ -94,13 +99,6 @@ def test_a_shell_completes_commands_options_and_names() -> None:
     assert "memory-mode" in completed("solve", *CONFIG, "mlp", "")
     assert "tiny" in completed("solve", *CONFIG, "--scale", "t")
     assert completed("solve", "--thr") == {"--threads"}
-
-
-def test_json_is_all_that_standard_output_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "kernels.zip"
-    arguments = ("kernels", "export", str(file), "--json", "--results", str(tmp_path), "--scale", "tiny")
-    assert main([*arguments, *CONFIG, "--threads", "1"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"file": str(file), "contexts": 0, "timings": 0}
 
 
 def test_output_that_cannot_be_written_is_not_written_again_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:

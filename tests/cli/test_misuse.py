@@ -9,45 +9,24 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import prepared_study
 import pytest
 from command_server import CommandServer, Ended, mounts_allowed
-from misuse_cases import COMMANDS, COMMON, LIBRARY, Command, Misuse
+from misuse_cases import COMMANDS, LIBRARY, Command, Misuse
 
 from autotm.cli.main import CLOSED, DONE, FAULT, MISUSE, SECTIONS, autotm
 
-TURNS = tuple((kind, number) for kind, most in COMMON.items() for number in range(most))
-"""What all commands of a study can be given wrongly, and hear from the same code."""
-
-
-class Asked(NamedTuple):
-    """A misuse with the arguments that it is asked with."""
-
-    name: str
-    arguments: list[str]
-    case: Misuse
-
 
 def cases() -> Iterator[object]:
-    """The misuses of each command, every other one answered in JSON. Of `TURNS` each has its own in `make test`."""
-    total = 0
+    """The misuses of each command; of those that are common to all, each command has its own in `make test`."""
     for turn, (name, command) in enumerate(COMMANDS.items()):
-        quick: list[Asked] = []
-        others: list[Asked] = []
-        for kind in ("missing", "wrong", "unknown"):
-            given = getattr(command, kind)
-            for number, case in enumerate(() if isinstance(given, str) else given):
-                is_others = (kind, number) in TURNS and TURNS[turn % len(TURNS)] != (kind, number)
-                as_json = ["--json"] if total % 2 and "schema" not in name else []
-                asked = Asked(f"{kind} {number}", [*command.with_options(case.arguments), *as_json], case)
-                (others if command.is_of_study and is_others else quick).append(asked)
-                total += 1
-        yield pytest.param(quick, id=name)
+        common = [case for case in command.misuses if case.is_common]
+        others = [case for case in common if case is not common[turn % len(common)]]
+        yield pytest.param(command, [case for case in command.misuses if case not in others], id=name)
         if others:
-            yield pytest.param(others, id=f"{name}-others", marks=pytest.mark.slow)
+            yield pytest.param(command, others, id=f"{name}-others", marks=pytest.mark.slow)
 
 
 def each(*quick: str) -> pytest.MarkDecorator:
@@ -55,14 +34,7 @@ def each(*quick: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "command",
         [
-            pytest.param(
-                command,
-                id=name,
-                marks=[
-                    *([] if name in quick else [pytest.mark.slow]),
-                    *([pytest.mark.skip(f"needs {command.needs}")] if command.lacks else []),
-                ],
-            )
+            pytest.param(command, id=name, marks=[] if name in quick else [pytest.mark.slow])
             for name, command in COMMANDS.items()
         ],
     )
@@ -94,21 +66,30 @@ def require_one_message(ended: Ended, status: int, said: str) -> None:
     assert ended.left == 0
 
 
-@pytest.mark.parametrize("asked", list(cases()))
-def test_misuse_is_one_message_and_nothing_is_written(server: CommandServer, study: Path, asked: list[Asked]) -> None:
+@pytest.mark.parametrize(("command", "misuses"), list(cases()))
+def test_misuse_is_one_message_and_nothing_is_written(
+    server: CommandServer, study: Path, command: Command, misuses: list[Misuse]
+) -> None:
     """The first is a process of its own, as is what loads a library; one process answers the others."""
-    alone = [one for one in asked if one is asked[0] or LIBRARY in one.case.damaged]
-    for one in alone:
-        require_misuse(server, study, one)
+    # Every other one is answered in JSON.
+    asked = [
+        (
+            case,
+            [*command.with_options(case.arguments), *(["--json"] if number % 2 and command.call != "schema" else [])],
+        )
+        for number, case in enumerate(misuses)
+    ]
+    in_turn = [one for one in asked[1:] if LIBRARY not in one[0].damaged]
+    for one in asked:
+        if one not in in_turn:
+            require_misuse(server, study, *one)
     with server.in_turn():
-        for one in asked:
-            if one not in alone:
-                require_misuse(server, study, one)
+        for one in in_turn:
+            require_misuse(server, study, *one)
 
 
-def require_misuse(server: CommandServer, study: Path, asked: Asked) -> None:
-    """Raise where one ends otherwise; the study is as before."""
-    name, arguments, case = asked
+def require_misuse(server: CommandServer, study: Path, case: Misuse, arguments: list[str]) -> None:
+    """Raise where it ends otherwise; the study is as before."""
     whole = {file: (study / file).read_bytes() for file in case.damaged}
     for file, content in case.damaged.items():
         (study / file).unlink() if content is None else (study / file).write_bytes(content)
@@ -116,13 +97,13 @@ def require_misuse(server: CommandServer, study: Path, asked: Asked) -> None:
     ended = server.call(arguments, study)
     require_one_message(ended, case.status, case.said)
     if "--json" in arguments:
-        told = json.loads(ended.output)
-        assert told.keys() == {"error", "exit_status"}, name
-        assert told["exit_status"] == case.status, name
-        assert told["error"] in ended.errors, name
+        answer = json.loads(ended.output)
+        assert answer.keys() == {"error", "exit_status"}, case
+        assert answer["exit_status"] == case.status, case
+        assert answer["error"] in ended.errors, case
     else:
-        assert ended.output == "", name
-    assert prepared_study.contents(study) == before, name
+        assert ended.output == "", case
+    assert prepared_study.contents(study) == before, case
     for file, content in whole.items():
         (study / file).write_bytes(content)
 

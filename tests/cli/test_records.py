@@ -31,13 +31,19 @@ def options(tmp_path: Path) -> list[str]:
     return ["--config", str(CONFIG), "--results", str(tmp_path), "--scale", "tiny", "--threads", "1"]
 
 
+def saved(results: Path, optimizer: str, limit: str = "4:1", **changes: object) -> Path:
+    """A record of vgg19."""
+    path = results / "laptop-1t" / "tiny" / "vgg19" / optimizer / Limit.parse(limit).slug / "record.json"
+    save(path, "record", replace(record(optimizer, limit, network="vgg19"), **changes), PROVENANCE)
+    return path
+
+
 def test_records_go_to_a_file_or_to_the_screen(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["records", *options]) == 1, "there is none yet"
     for optimizer in ("static", "synchronous"):
-        path = tmp_path / "laptop-1t" / "tiny" / "vgg19" / optimizer / "4to1" / "record.json"
-        save(path, "record", record(optimizer, "4:1", network="vgg19"), PROVENANCE)
+        saved(tmp_path, optimizer)
     assert main(["records", *options, "--csv", str(tmp_path / "runs.csv")]) == 0
     assert list(pd.read_csv(tmp_path / "runs.csv")["optimizer"]) == ["static", "synchronous"]
     capsys.readouterr()
@@ -55,12 +61,9 @@ def test_remeasure_runs_what_others_disturbed_and_nothing_else(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The stage stands for a machine that is quiet now; it finds the old record still there."""
-    paths = {}
-    for optimizer, limit, is_marked in (("static", "4:1", True), ("synchronous", "4:1", False), ("numa", "8:1", True)):
-        path = tmp_path / "laptop-1t" / "tiny" / "vgg19" / optimizer / Limit.parse(limit).slug / "record.json"
-        made = replace(record(optimizer, limit, network="vgg19"), disturbed_steps_count=is_marked, disturbed_steps=4)
-        save(path, "record", made, PROVENANCE)
-        paths[optimizer] = path
+    saved(tmp_path, "synchronous", disturbed_steps=4)
+    marked = {"disturbed_steps_count": True, "disturbed_steps": 4}
+    paths = {name: saved(tmp_path, name, limit, **marked) for name, limit in (("static", "4:1"), ("numa", "8:1"))}
     again = []
 
     def quiet(runs: run.RunsStage, optimizer: str, limit: Limit) -> None:
@@ -153,9 +156,7 @@ def test_describe_says_how_many_runs_it_leaves_out(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for optimizer in ("static", "synchronous"):
-        path = tmp_path / "laptop-1t" / "tiny" / "vgg19" / optimizer / "4to1" / "record.json"
-        made = replace(record(optimizer, "4:1", network="vgg19"), disturbed_steps_count=optimizer == "synchronous")
-        save(path, "record", made, PROVENANCE)
+        saved(tmp_path, optimizer, disturbed_steps_count=optimizer == "synchronous")
     assert main(["describe", *options]) == 0
     told = capsys.readouterr().out
     assert "left out: 1 of 1 runs, which others disturbed; measure them again: autotm remeasure" in told

@@ -1,15 +1,14 @@
 """Calls `autotm` or `snakemake` in forks of a process that has imported everything: a call takes what its work takes.
 
-As a program it is that process: it reads a call a line from standard input, and answers with a line each. It starts no
-threads, and where it may it has mounts of its own (`mounts`), which are gone when it ends. Where asked to, one fork
-answers calls in turn, which is for those whose end is all that matters: each leaves its modules and caches to the next.
+As a program it is that process: it answers calls one by one. It starts no threads, and where it may it has mounts of
+its own (`mounts`), which are gone when it ends. Where asked to, one fork answers calls in turn, which is for those
+whose end is all that matters: each leaves its modules and caches to the next.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import json
 import os
 import shutil
 import signal
@@ -21,24 +20,18 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import import_module
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, Self, TextIO
+from typing import Any, NoReturn, Self
 
 MODULES = {
     "autotm": (
-        "matplotlib.backends.backend_agg",
-        "omnimalloc",
-        "pandas",
-        "pyarrow.parquet",
-        "pyomo.environ",
-        "seaborn",
-        "tvm",
+        "matplotlib.backends.backend_agg", "omnimalloc", "pandas", "pyarrow.parquet", "pyomo.environ", "seaborn", "tvm",
     ),
     "snakemake": ("autotm.stages.jobs", "autotm.study.setup", "autotm.zoo", "pandas", "smart_open", "snakemake.cli"),
-}
+}  # fmt: skip
 """What a program imports sooner or later."""
 DEADLINE_S = 200.0
 OWN_MOUNTS = ("unshare", "--mount") if os.getuid() == 0 else ("unshare", "--mount", "--map-root-user")
@@ -98,13 +91,13 @@ class Call:
     """
 
     arguments: Sequence[str]
-    folder: str
+    folder: Path
     environment: Mapping[str, str]
-    output: str | None
-    errors: str | None
-    press: Mapping[str, Any] | None = None
+    output: Path | None
+    errors: Path | None
+    press: Press | None = None
     ignored: bool = False
-    signal: Mapping[str, Any] | None = None
+    signal: Signal | None = None
 
 
 @dataclass(frozen=True)
@@ -127,12 +120,14 @@ class CommandServer:
     """The client's side of that process. Use `with`; without, it ends with this process."""
 
     def __init__(self, program: str = "autotm", *, mounts: bool = False) -> None:
+        self._connection, other = Pipe()
+        command = [*(OWN_MOUNTS if mounts else ()), sys.executable, __file__, program, str(other.fileno())]
         self._process = subprocess.Popen(
-            [*(OWN_MOUNTS if mounts else ()), sys.executable, __file__, program],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[other.fileno()],
             env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
-        self._told()
+        other.close()
+        self._connection.recv()
 
     def call(
         self,
@@ -140,12 +135,10 @@ class CommandServer:
         folder: Path,
         output: str | None = "",
         scratch: Path | None = None,
-        press: Press | None = None,
         *,
-        ignored: bool = False,
         environment: Mapping[str, str] | None = None,
-        signal: Signal | None = None,
         merged: bool = False,
+        **how: Any,
     ) -> Ended:
         """Call the program in a folder.
 
@@ -154,72 +147,58 @@ class CommandServer:
             folder: that it is called in.
             output: as in `Call`; without it standard output is given back.
             scratch: a folder for what it writes elsewhere; else one beside `folder`.
-            press, ignored, environment, signal: as in `Call`.
+            environment: as in `Call`.
             merged: standard error goes where standard output goes.
+            how: `press`, `ignored`, `signal`, as in `Call`.
         """
         scratch = scratch or folder.with_name(f"{folder.name}.scratch")
         shutil.rmtree(scratch, ignore_errors=True)
         (scratch / "tmp").mkdir(parents=True)
-        files = {
-            "output": str(scratch / "output") if output == "" else output,
-            "errors": None if merged else str(scratch / "errors"),
-        }
+        files = (
+            scratch / "output" if output == "" else output and Path(output),
+            None if merged else scratch / "errors",
+        )
         variables = {"TMPDIR": str(scratch / "tmp"), **(environment or {})}
-        call = Call(arguments, str(folder), variables, **files, ignored=ignored)
-        asked = asdict(call) | {"press": press and asdict(press), "signal": signal and asdict(signal)}
-        ended = self.ask(call=asked)
+        ended = self._ask(Call(arguments, folder, variables, *files, **how))
         left = [str(path) for path in (scratch / "tmp").rglob("*")]
         assert not left, f"temporary files that {arguments} left: {left}"
-        texts = {
-            name: Path(path).read_text(encoding="utf-8") if path and Path(path).is_file() else ""
-            for name, path in files.items()
-        }
-        return Ended(**ended, **texts)
+        return Ended(*ended, *(path.read_text(encoding="utf-8") if path and path.is_file() else "" for path in files))
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
         """Meanwhile calls are answered by one process, one after the other."""
-        self.ask(in_turn=True)
+        self._ask(None)
         try:
             yield
         finally:
-            self.ask(in_turn=False)
+            self._ask(None)
 
     def shell(self, command: str) -> None:
         """Run a command of the shell where the process's mounts are."""
-        found = self.ask(shell=command)
-        assert found["status"] == 0, (command, found)
+        done = self._ask(command)
+        assert done.returncode == 0, done
 
-    def ask(self, **asked: object) -> dict[str, object]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        return self._told()
-
-    def _told(self) -> dict[str, object]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"the process ended with {self._process.wait()}"
-        told: dict[str, object] = json.loads(line)
-        return told
+    def _ask(self, what: Call | str | None) -> Any:
+        self._connection.send(what)
+        return self._connection.recv()
 
     def root(self) -> Path:
         """The file system as that process sees it, its mounts too."""
-        return Path(f"/proc/{self.ask(pid=True)['pid']}/root")
+        return Path(f"/proc/{self._process.pid}/root")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+    def __exit__(self, *error: object) -> None:
+        self._connection.close()
         self._process.wait(DEADLINE_S)
 
 
-def serve(program: str) -> None:
-    """Answer calls until standard input ends; returns, in a fork, to the caller of a program that is to be called."""
+def serve(program: str, connection: Connection) -> None:
+    """Answer calls until the client is gone; returns, in a fork, to the caller of a program that is to be called.
+
+    It is asked with a `Call`, a command of the shell, or None: a fork answers the calls up to the next None.
+    """
     for name in MODULES[program]:
         import_module(name)
     if program == "autotm":
@@ -232,44 +211,30 @@ def serve(program: str) -> None:
     others = [name for name in threads[1:] if name != "jemalloc_bg_thd"]  # Arrow's, which is forked with care.
     assert not others, f"threads that a fork lacks: {others}"
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    tell({"ready": True})
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "call" in asked:
-            call = Call(**asked["call"])
-            child = os.fork()
-            if not child:
-                become(program, call)
-                return
-            told = watched(child, Path(call.folder), call.signal and Signal(**call.signal))
-        elif "in_turn" in asked:
-            child = os.fork()
-            if not child:
-                answer_in_turn(program)
-            os.waitpid(child, 0)
-            told = {"done": True}
-        elif "shell" in asked:
-            done = subprocess.run(asked["shell"], shell=True, capture_output=True, text=True, check=False)
-            told = {"status": done.returncode, "errors": done.stderr}
+    connection.send("ready")
+    while True:
+        try:
+            asked = connection.recv()
+        except EOFError:
+            os._exit(0)
+        if isinstance(asked, str):
+            connection.send(subprocess.run(asked, shell=True, capture_output=True, text=True, check=False))
+        elif child := os.fork():
+            connection.send(os.waitpid(child, 0) if asked is None else watched(child, asked))
+        elif asked is None:
+            answer_in_turn(program, connection)
         else:
-            told = {"pid": os.getpid()}
-        tell(told)
-    os._exit(0)
+            connection.close()
+            become(program, asked)
+            return
 
 
-def tell(told: Mapping[str, object], file: TextIO = sys.stdout) -> None:
-    """Answer a line."""
-    file.write(json.dumps(told) + "\n")
-    file.flush()
-
-
-def answer_in_turn(program: str) -> NoReturn:
-    """In a fork: answer calls in this process, until something else is asked for."""
-    asked_in, told_to = (os.fdopen(os.dup(file.fileno()), mode) for file, mode in ((sys.stdin, "r"), (sys.stdout, "w")))
+def answer_in_turn(program: str, connection: Connection) -> NoReturn:
+    """In a fork: answer calls in this process, until there is none."""
     os.setsid()
-    tell({"ready": True}, told_to)
-    while "call" in (asked := json.loads(asked_in.readline())):
-        begin(program, Call(**asked["call"]))
+    connection.send("ready")
+    while (call := connection.recv()) is not None:
+        begin(program, call)
         tempfile.tempdir = None  # That of the call before.
         try:
             status: int | None = run(program)
@@ -278,7 +243,7 @@ def answer_in_turn(program: str) -> NoReturn:
             status = None
         sys.stdout.flush()
         sys.stderr.flush()
-        tell({"status": status, "left": left_of(os.getpid(), besides=1)}, told_to)
+        connection.send((status, left_of(os.getpid(), besides=1)))
     os._exit(0)
 
 
@@ -313,7 +278,7 @@ def become(program: str, call: Call) -> None:
     if program != "autotm":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if call.press:
-        press_when(Press(**call.press))
+        press_when(call.press)
 
 
 def begin(program: str, call: Call) -> None:
@@ -321,12 +286,20 @@ def begin(program: str, call: Call) -> None:
     os.chdir(call.folder)
     sys.argv = [program, *call.arguments]
     os.environ.update(call.environment)
-    output = _output(call.output)
+    if call.output is None:
+        reader, output = os.pipe()
+        os.close(reader)
+    else:
+        output = _created(call.output)
     files = [os.open(os.devnull, os.O_RDONLY), output, output if call.errors is None else _created(call.errors)]
     for number, file in enumerate(files):
         os.dup2(file, number)
     for file in {*files}:
         os.close(file)
+
+
+def _created(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
 
 
 def press_when(press: Press) -> None:
@@ -351,31 +324,19 @@ def press_when(press: Press) -> None:
         os.killpg(process, signal.SIGINT)
 
 
-def _output(path: str | None) -> int:
-    if path is not None:
-        return _created(path)
-    reader, writer = os.pipe()
-    os.close(reader)
-    return writer
-
-
-def _created(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-
-
-def watched(child: int, folder: Path, due: Signal | None) -> Mapping[str, object]:
+def watched(child: int, call: Call) -> tuple[int | None, int]:
     """Send the child its signal when it is time. Wait for its end."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline, due = time.monotonic() + DEADLINE_S, call.signal
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
-            return {"status": code if code >= 0 else 128 - code, "left": left_of(child)}
+            return code if code >= 0 else 128 - code, left_of(child)
         if time.monotonic() > deadline:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return {"status": None, "left": 0}
-        if due and next(folder.glob(due.file), None):
+            return None, 0
+        if due and next(call.folder.glob(due.file), None):
             (os.killpg if due.is_for_all else os.kill)(child, due.number)
             due = None
         time.sleep(0.002)
@@ -417,7 +378,7 @@ def run(program: str) -> int:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], Connection(int(sys.argv[2])))
     try:
         status = run(sys.argv[0])
     except BaseException:  # noqa: BLE001 a fork must not go on as a second server

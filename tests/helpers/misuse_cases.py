@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import dataclass, field, replace
 
 from prepared_study import NETWORK, OPTIONS, PLAN
 
@@ -24,12 +22,14 @@ class Misuse:
         said: part of the message.
         status: the exit status.
         damaged: files of the study that are gone (None) or hold something else, by path.
+        is_common: whether every command of a study can be given it, and the same code answers.
     """
 
     arguments: str
     said: str
     status: int = FAULT
     damaged: Mapping[str, bytes | None] = field(default_factory=dict)
+    is_common: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,6 @@ class Command:
         unknown: a name that nobody knows; the nearest is told.
         writes: files that the call writes into the study, or appends to; without any it needs no room there.
         is_of_study: whether it takes the options of a study.
-        needs: a package or program that not everybody has.
     """
 
     call: str
@@ -52,7 +51,6 @@ class Command:
     unknown: Sequence[Misuse] | str
     writes: Sequence[str] = ()
     is_of_study: bool = True
-    needs: str = ""
 
     @property
     def arguments(self) -> list[str]:
@@ -60,17 +58,14 @@ class Command:
         return self.with_options(self.call)
 
     @property
-    def lacks(self) -> bool:
-        """Whether what it needs is not there."""
-        return bool(self.needs) and not (find_spec(self.needs) or shutil.which(self.needs))
+    def misuses(self) -> list[Misuse]:
+        """Those of all kinds."""
+        kinds = (self.missing, self.wrong, self.unknown)
+        return [case for kind in kinds if not isinstance(kind, str) for case in kind]
 
     def with_options(self, call: str) -> list[str]:
         """The arguments of a call, in the study."""
         return [*call.split(), *(OPTIONS if self.is_of_study and "--scale" not in call else ())]
-
-
-COMMON = {"missing": 1, "wrong": 4, "unknown": 3}
-"""How many the following are."""
 
 
 def _of_study(call: str) -> dict[str, list[Misuse]]:
@@ -93,7 +88,8 @@ def _of_study(call: str) -> dict[str, list[Misuse]]:
 
 def of_study(call: str, writes: Sequence[str] = (), **more: object) -> Command:
     """A command of a study; `more` are further misuses, by kind, and what else is to be known of it."""
-    kinds = {kind: [*cases, *more.pop(kind, [])] for kind, cases in _of_study(call).items()}  # type: ignore[misc]
+    common = {kind: [replace(case, is_common=True) for case in cases] for kind, cases in _of_study(call).items()}
+    kinds = {kind: [*cases, *more.pop(kind, [])] for kind, cases in common.items()}  # type: ignore[misc]
     return Command(call, writes=writes, **kinds, **more)  # type: ignore[arg-type]
 
 
