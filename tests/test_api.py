@@ -7,17 +7,19 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import small_step
-from quick_calibration import calibrate_quickly
 from tvm import relax
 
 import autotm
 from autotm import zoo
+from autotm.memory.calibration import Effort, calibrate_links
 from autotm.model.errors import BadInputError, InfeasibleLimitError
 from autotm.model.limit import fixed_bytes
 
@@ -28,8 +30,11 @@ FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 0.05, "step_tolerance": 1
 
 @pytest.fixture(scope="module", autouse=True)
 def links_in_a_second() -> Iterator[None]:
+    """They are measured as ever, but each time once, and copies of two sizes."""
     with pytest.MonkeyPatch.context() as patch:
-        calibrate_quickly(patch)
+        once = partial(calibrate_links, sizes_bytes=(4096, 65536), effort=Effort(1, 1))
+        patch.setattr("autotm.profile.copies.calibrate_links", once)
+        patch.setattr("autotm.kernels.compute_rates._SECONDS_EACH", 0.01)
         yield
 
 
@@ -44,9 +49,13 @@ def example() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def step(example: ModuleType, results: Path) -> autotm.TrainingStep:
-    machine = small_step.machine()
-    return autotm.prepare(example.mlp, sizes=SIZES, machine=machine, profile=FAST, results=results)
+def given(results: Path) -> dict[str, Any]:
+    return {"machine": small_step.machine(), "profile": FAST, "results": results}
+
+
+@pytest.fixture(scope="module")
+def step(example: ModuleType, given: dict[str, Any]) -> autotm.TrainingStep:
+    return autotm.prepare(example.mlp, sizes=SIZES, **given)
 
 
 def test_the_example_is_the_artifacts(example: ModuleType) -> None:
@@ -81,11 +90,9 @@ def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep, tmp_pa
 
 
 def test_limits_count_parameters_unless_told_otherwise(
-    step: autotm.TrainingStep, example: ModuleType, results: Path
+    step: autotm.TrainingStep, example: ModuleType, given: dict[str, Any]
 ) -> None:
-    inner = autotm.prepare(
-        example.mlp, sizes=SIZES, machine=small_step.machine(), profile=FAST, results=results, counts="intermediates"
-    )
+    inner = autotm.prepare(example.mlp, sizes=SIZES, counts="intermediates", **given)
     parameters = 4 * (3 * 64 * 64 + 64 * 10)
     assert step.peak_bytes - inner.peak_bytes >= parameters
     assert inner.plan("4:1").run(min_seconds=0.0, patience_s=0.05, verify_steps=1).counts == "intermediates"
@@ -97,11 +104,6 @@ def test_limits_count_parameters_unless_told_otherwise(
     assert beside_arguments.objective_us == inner.plan(half, "static").plan.objective_us
     with pytest.raises(InfeasibleLimitError, match=f"alone take {arguments} bytes"):
         inner.plan(f"{arguments - 1}B-io")
-
-
-def test_less_memory_never_is_predicted_faster(step: autotm.TrainingStep) -> None:
-    swept = [placed.bound_s for placed in step.sweep(["0:1", "1:1", "16:1", "1:0"], "static")]
-    assert swept == sorted(swept)
 
 
 def test_a_sweep_is_a_table_a_picture_and_placements(step: autotm.TrainingStep, tmp_path: Path) -> None:
@@ -116,9 +118,8 @@ def test_a_sweep_is_a_table_a_picture_and_placements(step: autotm.TrainingStep, 
         swept.plot(tmp_path / "sweep.svg")
 
 
-def test_a_limit_that_cannot_be_kept_is_a_row(example: ModuleType, results: Path) -> None:
-    given = {"sizes": SIZES, "machine": small_step.machine(), "profile": FAST, "results": results}
-    swept = autotm.sweep(example.mlp, limits=["0:1", "4:1"], optimizer="all-fast", **given)
+def test_a_limit_that_cannot_be_kept_is_a_row(example: ModuleType, given: dict[str, Any]) -> None:
+    swept = autotm.sweep(example.mlp, limits=["0:1", "4:1"], optimizer="all-fast", sizes=SIZES, **given)
     assert len(swept) == 1
     assert swept.table["refused"].str.contains("smallest feasible limit").tolist() == [False, True]
 
@@ -130,30 +131,23 @@ def test_bytes_of_every_form_are_the_same_limit(step: autotm.TrainingStep) -> No
     assert len({plan.objective_us for plan in plans}) == 1
 
 
-def test_timings_are_kept_between_calls(results: Path, step: autotm.TrainingStep, example: ModuleType) -> None:
-    again = autotm.prepare(example.mlp, sizes=SIZES, machine=small_step.machine(), profile=FAST, results=results)
-    assert again.profile.timings == step.profile.timings
-
-
-def test_plan_does_all_at_once(example: ModuleType, results: Path) -> None:
-    network = example.mlp(**SIZES)
-    machine = small_step.machine()
-    placed = autotm.plan(
-        network, limit="1:1", optimizer="numa", gap=0.1, machine=machine, profile=FAST, results=results
-    )
+def test_plan_does_all_at_once_and_timings_are_kept_between_calls(
+    step: autotm.TrainingStep, example: ModuleType, given: dict[str, Any]
+) -> None:
+    placed = autotm.plan(example.mlp(**SIZES), limit="1:1", optimizer="numa", gap=0.1, **given)
     assert "numa" in str(placed)
     assert "proven" not in str(placed), "first touch has one plan, and no bound to be near"
+    assert placed.training_step.profile.timings == step.profile.timings
 
 
 @pytest.mark.parametrize("optimizer", [pytest.param("asynchronous", marks=pytest.mark.slow), "memory-mode"])
-def test_operators_beyond_the_builder(optimizer: str, results: Path) -> None:
+def test_operators_beyond_the_builder(optimizer: str, given: dict[str, Any]) -> None:
     def curved(batch: int) -> autotm.Network:
         net = autotm.NetworkBuilder("curved", batch, learning_rate=0.01)
         x = net.conv(net.input("image", (batch, 8, 8, 3), autotm.Initial("normal")), 16, 3, padding=1, relu=False)
         return net.softmax_cross_entropy(net.dense(net.flatten(net.emit(relax.op.tanh(x))), 10))
 
-    given = {"sizes": {"batch": 2}, "machine": small_step.machine(), "profile": FAST, "results": results}
-    placed = autotm.plan(curved, limit="2:1", optimizer=optimizer, **given)
+    placed = autotm.plan(curved, limit="2:1", optimizer=optimizer, sizes={"batch": 2}, **given)
     assert placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2).verified_steps == 2
 
 
@@ -164,11 +158,11 @@ def test_operators_beyond_the_builder(optimizer: str, results: Path) -> None:
         pytest.param("transformer", {"batch": 1, "sequence": 8, "vocabulary": 500}, marks=pytest.mark.slow),
     ],
 )
-def test_adamw_with_clipping_at_a_fifth_of_the_memory(name: str, sizes: dict[str, int], results: Path) -> None:
+def test_adamw_with_clipping_at_a_fifth_of_the_memory(name: str, sizes: dict[str, int], given: dict[str, Any]) -> None:
     """Planned steps with states and clipped gradients compute what the plain step does, bit for bit."""
     training = autotm.Training(autotm.AdamW(1e-3), clip_norm=1.0)
     network = dataclasses.replace(zoo.build(name, sizes), training=training)
-    step = autotm.prepare(network, machine=small_step.machine(), profile=FAST, results=results)
+    step = autotm.prepare(network, **given)
     placed = step.plan("4:1", "synchronous", gap=0.1, time_limit_s=60)
     assert placed.program.fast_bytes <= step.peak_bytes / 5
     states = {"step", *(f"{each}.{moment}_moment" for each in network.parameters for moment in ("first", "second"))}
@@ -177,31 +171,38 @@ def test_adamw_with_clipping_at_a_fifth_of_the_memory(name: str, sizes: dict[str
     assert record.verified_steps == 3
 
 
-def test_faults_are_named(step: autotm.TrainingStep, example: ModuleType, results: Path) -> None:
-    machine = small_step.machine()
-    with pytest.raises(BadInputError, match="unknown optimizer 'statik'; did you mean 'static'"):
-        step.plan("4:1", "statik")
-    with pytest.raises(BadInputError, match="unknown optimizer 'None'"):
-        step.plan("4:1", None)  # type: ignore[arg-type]
-    for none in ([], "4:1"):
-        with pytest.raises(BadInputError, match=r"limits: .*: give a list of at least one, or None"):
-            step.sweep(none)
-    with pytest.raises(BadInputError, match="unknown key 'gapp'; did you mean 'gap'"):
-        step.plan("4:1", gapp=0.1)
-    with pytest.raises(BadInputError, match="unknown key 'min_second'; did you mean 'min_seconds'"):
-        step.plan("1:1", "numa").run(min_second=1)
-    with pytest.raises(BadInputError, match="'four' is not a limit"):
-        step.plan("four")
-    with pytest.raises(InfeasibleLimitError, match="smallest feasible limit"):
-        step.plan("4:1", "all-fast")
-    with pytest.raises(BadInputError, match="unknown value of counts 'al'"):
-        autotm.prepare(example.mlp, sizes=SIZES, counts="al", machine=machine)
-    with pytest.raises(BadInputError, match="a int is no network"):
-        autotm.prepare(3, machine=machine, results=results)  # type: ignore[arg-type]
-    with pytest.raises(BadInputError, match="has its sizes"):
-        autotm.prepare(example.mlp(**SIZES), sizes=SIZES, machine=machine, results=results)
-    with pytest.raises(BadInputError, match=r"laptob\.yaml: no such machine file"):
-        autotm.prepare(example.mlp, sizes=SIZES, machine="laptob")
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (lambda step: step.plan("4:1", "statik"), "unknown optimizer 'statik'; did you mean 'static'"),
+        (lambda step: step.plan("4:1", None), "unknown optimizer 'None'"),
+        (lambda step: step.sweep([]), r"limits: .*: give a list of at least one, or None"),
+        (lambda step: step.sweep("4:1"), r"limits: .*: give a list of at least one, or None"),
+        (lambda step: step.plan("4:1", gapp=0.1), "unknown key 'gapp'; did you mean 'gap'"),
+        (lambda step: step.plan("1:1", "numa").run(min_second=1), "'min_second'; did you mean 'min_seconds'"),
+        (lambda step: step.plan("four"), "'four' is not a limit"),
+        (lambda step: step.plan("4:1", "all-fast"), "smallest feasible limit"),
+    ],
+)
+def test_faults_of_plans_are_named(step: autotm.TrainingStep, asked: Callable[..., object], message: str) -> None:
+    with pytest.raises(autotm.AutotmError, match=message):
+        asked(step)
+
+
+@pytest.mark.parametrize(
+    ("network", "changes", "message"),
+    [
+        ("mlp", {"counts": "al"}, "unknown value of counts 'al'"),
+        (3, {}, "a int is no network"),
+        (None, {"sizes": SIZES}, "has its sizes"),
+        ("mlp", {"machine": "laptob"}, r"laptob\.yaml: no such machine file"),
+    ],
+)
+def test_faults_of_steps_are_named(
+    example: ModuleType, given: dict[str, Any], network: object, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BadInputError, match=message):
+        autotm.prepare(example.mlp(**SIZES) if network is None else network, **{**given, **changes})
 
 
 def test_the_package_itself_imports_nothing_heavy() -> None:

@@ -21,11 +21,7 @@ BAD_STUDIES = [
     (("figures", "fig10", "network"), "inception_v3", "unknown network 'inception_v3'; did you mean 'inception_v4'?"),
     (("figures", "fig10", "optimizers"), ["statik"], "unknown optimizer 'statik'; did you mean 'static'?"),
     (("machine",), "laptob", "config/machines/laptob.yaml: no such machine file; did you mean 'laptop'?"),
-    (
-        ("scale",),
-        "huge",
-        "config/scales/huge.yaml: no such scale file (known: laptop, paper, paper-gpu-1, ",
-    ),
+    (("scale",), "huge", "config/scales/huge.yaml: no such scale file (known: laptop, paper, paper-gpu-1, "),
     (("sede",), 1, "unknown key 'sede'; did you mean 'seed'?"),
     (("solve", "gapp"), 1, "unknown key 'solve.gapp'; did you mean 'gap'?"),
     (("solve", "gap"), -0.1, "solve.gap: -0.1 is not allowed: it should be greater than or equal to 0"),

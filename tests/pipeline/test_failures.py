@@ -97,10 +97,7 @@ def test_a_figure_that_is_done_is_named(finished: Workplace) -> None:
     done = finished.snakemake(TARGET, f"results/{machine}/tiny/test_vgg/timing_study.json")
     assert done.returncode != 0
     page = page_of(done.stdout)
-    assert page[2:4] == [
-        f"timing_study: test_vgg (tiny, {machine})",
-        "  why:    killed by signal 6 (SIGABRT)",
-    ]
+    assert page[2:4] == [f"timing_study: test_vgg (tiny, {machine})", "  why:    killed by signal 6 (SIGABRT)"]
     assert page[-1] == "made: figures/fig10.pdf"
 
 

@@ -1,17 +1,17 @@
-"""Figures of several networks: a change of one reruns and redraws what shows it, and nothing else."""
+"""Figures of several networks, of a GPU, and of the timing study: what a change reruns and redraws."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from workplace import LASTS, ROOT, Workplace, make_workplace
+from workplace import LASTS, ROOT, Workplace, jobs_in, make_workplace
 
 from autotm.study.costs import figure_jobs
 from autotm.study.figures.figures import FIGURES
-from autotm.study.setup import load_study
 
 NETWORKS = ["mlp", "test_vgg"]
 LIMITS = ["1:0", "0:1"]
@@ -59,16 +59,13 @@ def test_a_changed_batch_reruns_that_network_and_redraws_what_shows_it(drawn: Wo
 
 def test_a_changed_batch_of_another_network_redraws_its_heap(drawn: Workplace) -> None:
     change_sizes(drawn, "test_vgg", batch=3)
-    found = due(drawn)
-    assert found["heap"] == 1
-    assert found["kernel_profile"] == 1
-    assert "fig10a_all_fast" not in found, "it shows the other network"
+    jobs = due(drawn)
+    assert (jobs["heap"], jobs["kernel_profile"]) == (1, 1)
+    assert "fig10a_all_fast" not in jobs, "it shows the other network"
 
 
 def test_every_job_behind_a_figure_leaves_what_it_cost_and_that_reruns_nothing(drawn: Workplace) -> None:
-    config = drawn.folder / "config"
-    study = load_study(yaml.safe_load(drawn.config_file.read_text()), drawn.config_file, config, Path("results"))
-    jobs = figure_jobs(study, drawn.folder / "logs")
+    jobs = figure_jobs(drawn.study, drawn.folder / "logs")
     files = {file for target in TARGETS for file in jobs[target]}
     assert {file.name.partition(".")[0] for file in files} >= {"calibrate", "kernel_profile", "ilp_solve", "run"}
     assert [file for file in files if not file.exists()] == []
@@ -77,19 +74,19 @@ def test_every_job_behind_a_figure_leaves_what_it_cost_and_that_reruns_nothing(d
     assert due(drawn) == {}
 
 
-def test_prices_redraw_what_shows_prices(drawn: Workplace) -> None:
-    drawn.change("figures", "prices", "fast_per_gb", value=3.0)
-    assert due(drawn) == {"fig9": 1}
-
-
-def test_the_kernel_plot_profiles_its_kernel_alone(drawn: Workplace) -> None:
-    drawn.change("figures", "kernel_plot", "channels", value=64)
-    assert due(drawn) == {"convolution_profile": 1, "kernel_plot": 1}
-
-
-def test_another_heap_needs_its_plan_and_no_run(drawn: Workplace) -> None:
-    drawn.change("figures", "heap", "limit", value="3:1")
-    assert due(drawn) == {"ilp_solve": 1, "compile": 1, "heap": 1}
+@pytest.mark.parametrize(
+    ("keys", "value", "jobs"),
+    [
+        (("figures", "prices", "fast_per_gb"), 3.0, {"fig9": 1}),
+        (("figures", "kernel_plot", "channels"), 64, {"convolution_profile": 1, "kernel_plot": 1}),
+        (("figures", "heap", "limit"), "3:1", {"ilp_solve": 1, "compile": 1, "heap": 1}),
+    ],
+)
+def test_a_changed_setting_redraws_what_shows_it(
+    drawn: Workplace, keys: tuple[str, ...], value: Any, jobs: dict[str, int]
+) -> None:
+    drawn.change(*keys, value=value)
+    assert due(drawn) == jobs
 
 
 def test_a_workload_without_the_ends_is_named_before_any_job(drawn: Workplace) -> None:
@@ -128,3 +125,97 @@ def test_figure_8_of_modelled_steps_needs_plans_and_no_run(drawn: Workplace) -> 
     assert drawn.jobs_due(target="figures/fig8.pdf") == {
         "kernel_profile": 3, "extrapolate": 1, "ilp_solve": 1, "fig8": 1,
     }  # fmt: skip
+
+
+# Figure 12 on a machine with a GPU: which jobs it needs, planned on a computer that has none.
+
+RISKY = {"kind": "cuda", "device_index": 0, "overhead": "800MB", "managed_oversubscription": True}
+
+
+def add_gpu(place: Workplace, **slow_tier: object) -> None:
+    """A machine file `gpu`, which figure 12 is to be drawn on."""
+    machine = {"description": "made up", "threads": 1, "slow_tier": slow_tier}
+    (place.folder / "config" / "machines" / "gpu.yaml").write_text(yaml.safe_dump(machine), encoding="utf-8")
+    place.change("figures", "fig12", "machine", value="gpu")
+    place.change("figures", "fig12", "networks", value=["mlp", "mnist"])
+    place.change("figures", "fig12", "timeline", value="mlp")
+
+
+def test_records_of_plans_and_rivals_are_made_and_nothing_is_modelled(fresh: Workplace) -> None:
+    add_gpu(fresh, **RISKY)
+    six = 6  # managed memory, two optimizers, three rivals
+    done = fresh.snakemake("figures/fig12.pdf", "figures/fig12_timeline.pdf", "--dry-run")
+    assert jobs_in(done.stdout) == {
+        "calibrate": 1, "kernel_profile": 2, "ilp_solve": 2 * six, "compile": 2 * six, "run": 2 * six,
+        "save_on_cpu": 2, "fig12": 1, "fig12_timeline": 1,
+    }  # fmt: skip
+    assert "results/gpu-1t/tiny/mlp/managed-memory/2to3/record.json" in done.stdout
+    assert "modelled" not in done.stdout.replace("modelled_gpu.smk", "")
+    assert "results/gpu-1t/tiny/mlp/recompute/2to3/record.json" in done.stdout
+    assert "results/gpu-1t/tiny/mlp/save-on-cpu/2to3/torch.json" in done.stdout
+
+
+def test_the_jobs_run_with_what_they_ask_for(fresh: Workplace) -> None:
+    add_gpu(fresh, **RISKY)
+    folder = "results/gpu-1t/tiny/mlp"
+    targets = (f"{folder}/recompute/2to3/record.json", f"{folder}/save-on-cpu/2to3/torch.json")
+    done = fresh.snakemake(*targets, cores=24)
+    assert done.returncode == 0, done.stdout
+    assert all((fresh.folder / target).exists() for target in targets)
+
+
+def test_the_timeline_needs_no_step_of_pytorch(fresh: Workplace) -> None:
+    add_gpu(fresh, **RISKY)
+    assert "save_on_cpu" not in fresh.jobs_due(target="figures/fig12_timeline.pdf")
+
+
+OF_MLP = "results/laptop-1t/tiny/mlp"
+RISK = "can hang a GPU; to risk it, set slow_tier.managed_oversubscription: true in config/machines/gpu.yaml"
+NO_GPU = "figures.fig12.machine: laptop has slow memory of kind emulated; give a machine of kind cuda"
+
+
+@pytest.mark.parametrize(
+    ("target", "machine", "message"),
+    [
+        ("figures/fig12.pdf", "gpu", RISK),
+        ("figures/fig12.pdf", "laptop", NO_GPU),
+        (f"{OF_MLP}/save-on-cpu/4to1/torch.json", "gpu", "save-on-cpu cannot run on config/machines/laptop.yaml"),
+        (f"{OF_MLP}/lru-paging/4to1/record.json", "gpu", "lru-paging cannot run on config/machines/laptop.yaml"),
+    ],
+)
+def test_a_gpu_that_nobody_risks_or_is_none_is_named_before_any_job(
+    fresh: Workplace, target: str, machine: str, message: str
+) -> None:
+    add_gpu(fresh, kind="cuda")
+    fresh.change("figures", "fig12", "machine", value=machine)
+    done = fresh.snakemake(target, "--dry-run")
+    assert done.returncode != 0
+    assert message in done.stdout
+
+
+# The timing study is a target of its own: nothing else needs it.
+
+TIMING = "figures/timing_study.pdf"
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    place = make_workplace(tmp_path_factory.mktemp("timing") / "place", stand_in=True)
+    done = place.snakemake(TIMING)
+    assert done.returncode == 0, done.stdout
+    return place
+
+
+def test_only_its_own_settings_run_it_again(ran: Workplace) -> None:
+    assert ran.study.paths("mnist").timing_study.is_file()
+    assert ran.jobs_due(target=TIMING) == {}
+    assert (ran.folder / "figures" / "timing_study_summary.csv").exists()
+    ran.change("timing_study", "repeats", value=16)
+    assert ran.jobs_due(target=TIMING) == {"timing_study": 1, "figure_timing_study": 1}
+    ran.change("timing_study", "repeats", value=15)
+    ran.change("style", "font_size_pt", value=9.0)
+    assert ran.jobs_due(target=TIMING) == {"figure_timing_study": 1}
+    ran.change("style", "font_size_pt", value=8.0)
+    (ran.folder / "recorded.csv").write_text("kernel_id", encoding="utf-8")
+    ran.change("timing_study", "recorded", value="recorded.csv")
+    assert ran.jobs_due(target=TIMING) == {"figure_timing_study": 1}

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 import small_step
-import yaml
 from workplace import TARGET, Workplace, make_workplace
 
 from autotm.cli.main import main
-from autotm.model.config import StudyConfig
-from autotm.model.errors import BadInputError, validated
+from autotm.model.errors import BadInputError
 from autotm.model.files import load_with_provenance, save
 from autotm.model.graph import Graph
-from autotm.study.setup import load_study, network_source
+from autotm.study.setup import network_source
 
 RECORD = "results/laptop-1t/tiny/my_mlp/synchronous/4to1/record.json"
 JOBS = {"kernel_profile": 1, "ilp_solve": 1, "compile": 1, "run": 1}
@@ -35,19 +33,13 @@ def ran(ran_once: Workplace, tmp_path: Path) -> Workplace:
     return ran_once.copied_to(tmp_path / "place")
 
 
-def test_it_is_a_target_like_any_other(ran: Workplace) -> None:
-    assert ran.jobs_due(target=RECORD) == {}
-
-
-def test_a_changed_file_reruns_its_jobs_only(ran: Workplace) -> None:
-    file = ran.folder / "examples" / "mlp.py"
-    file.write_text(file.read_text(encoding="utf-8").replace("range(3)", "range(4)"), encoding="utf-8")
-    assert ran.jobs_due(target=RECORD) == JOBS
-    assert ran.jobs_due(target="results/laptop-1t/tiny/mlp/graph.json") == {}
-
-
-def test_a_changed_size_reruns_its_jobs_only(ran: Workplace) -> None:
-    ran.change("own_networks", "my_mlp", "sizes", value={"batch": 9, "width": 64})
+@pytest.mark.parametrize("changed", ["file", "size"])
+def test_a_change_reruns_its_jobs_only(ran: Workplace, changed: str) -> None:
+    if changed == "file":
+        file = ran.folder / "examples" / "mlp.py"
+        file.write_text(file.read_text(encoding="utf-8").replace("range(3)", "range(4)"), encoding="utf-8")
+    else:
+        ran.change("own_networks", "my_mlp", "sizes", value={"batch": 9, "width": 64})
     assert ran.jobs_due(target=RECORD) == JOBS
     assert ran.jobs_due(target="results/laptop-1t/tiny/mlp/graph.json") == {}
 
@@ -70,8 +62,7 @@ def test_it_can_be_modelled_from_small_batches(ran: Workplace) -> None:
     planned = ran.snakemake(RECORD.replace("tiny", "tiny-modelled").replace("record", "program"), "--dry-run").stdout
     batches = [f"Compiling the training step of my_mlp (tiny-batch-{batch})" in planned for batch in (2, 4, 8)]
     assert batches == [True] * 3
-    config = validated(StudyConfig, yaml.safe_load(ran.config_file.read_text(encoding="utf-8")), "config.yaml")
-    source = network_source(ran.folder / "config", config, "tiny-batch-4", "my_mlp")
+    source = network_source(ran.folder / "config", ran.study.config, "tiny-batch-4", "my_mlp")
     assert source.sizes == {"batch": 4, "width": 64}
 
 
@@ -102,10 +93,9 @@ def test_a_fault_stops_before_any_job(ran: Workplace, change: dict[str, str], me
 
 
 def test_a_name_of_the_zoo_is_taken(ran: Workplace) -> None:
-    config = yaml.safe_load(ran.config_file.read_text(encoding="utf-8"))
-    config["own_networks"]["mlp"] = config["own_networks"].pop("my_mlp")
+    ran.change("own_networks", "mlp", value={"file": "examples/mlp.py", "function": "mlp"})
     with pytest.raises(BadInputError, match=r"own_networks.mlp: the zoo has a network of that name; give another"):
-        load_study(config, "config.yaml", ran.folder / "config", Path("results"))
+        _ = ran.study
 
 
 def test_the_command_compiles_and_times_it(ran: Workplace, caplog: pytest.LogCaptureFixture) -> None:

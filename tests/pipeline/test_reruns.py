@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 from workplace import LIMITS, TARGET, Workplace
+
+from autotm.model.limit import Limit
 
 OPTIMIZERS = 2
 POINTS = OPTIMIZERS * len(LIMITS)
 
 
 def test_a_fresh_study_needs_every_job(fresh: Workplace) -> None:
-    assert fresh.jobs_due() == {
-        "calibrate": 1, "kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "fig10": 1,
-    }  # fmt: skip
+    assert fresh.jobs_due() == {"calibrate": 1} | PROFILED_AGAIN
 
 
 def test_a_finished_study_needs_none_whatever_changes_elsewhere(finished: Workplace) -> None:
@@ -29,41 +31,31 @@ def test_a_finished_study_needs_none_whatever_changes_elsewhere(finished: Workpl
     assert "Nothing to be done" in finished.snakemake(TARGET).stdout
 
 
-def test_a_new_limit_needs_its_own_jobs_and_the_figure(finished: Workplace) -> None:
-    finished.change("figures", "fig10", "limits", value=[*LIMITS, "3:1"])
-    assert finished.jobs_due() == {
-        "ilp_solve": OPTIMIZERS, "compile": OPTIMIZERS, "run": OPTIMIZERS, "fig10": 1,
-    }  # fmt: skip
+PLACED_AGAIN = {"ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "fig10": 1}
+PROFILED_AGAIN = {"kernel_profile": 1} | PLACED_AGAIN
+CHANGES = [
+    ("a new limit", ("figures", "fig10", "limits"), [*LIMITS, "3:1"],
+     {"ilp_solve": OPTIMIZERS, "compile": OPTIMIZERS, "run": OPTIMIZERS, "fig10": 1}),
+    ("a look", ("style", "font_size_pt"), 9.0, {"fig10": 1}),
+    ("a solver option", ("solve", "gap"), 0.02, PLACED_AGAIN),
+    ("what counts", ("counts",), "all", PROFILED_AGAIN),
+    ("a run option", ("run", "min_seconds"), 3.0, {"run": POINTS, "fig10": 1}),
+]  # fmt: skip
 
 
-def test_a_changed_look_redraws_only(finished: Workplace) -> None:
-    finished.change("style", "font_size_pt", value=9.0)
-    assert finished.jobs_due() == {"fig10": 1}
-
-
-def test_a_solver_option_keeps_the_measurements_of_kernels(finished: Workplace) -> None:
-    finished.change("solve", "gap", value=0.02)
-    assert finished.jobs_due() == {"ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "fig10": 1}
-
-
-def test_counting_arguments_too_measures_more_and_places_again(finished: Workplace) -> None:
-    finished.change("counts", value="all")
-    assert finished.jobs_due() == {
-        "kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "fig10": 1,
-    }  # fmt: skip
-
-
-def test_a_run_option_keeps_the_plans(finished: Workplace) -> None:
-    finished.change("run", "min_seconds", value=3.0)
-    assert finished.jobs_due() == {"run": POINTS, "fig10": 1}
+@pytest.mark.parametrize(("keys", "value", "due"), [pytest.param(*case, id=name) for name, *case in CHANGES])
+def test_a_change_needs_what_depends_on_it(
+    finished: Workplace, keys: tuple[str, ...], value: Any, due: dict[str, int]
+) -> None:
+    finished.change(*keys, value=value)
+    assert finished.jobs_due() == due
 
 
 def test_how_long_a_scale_measures_keeps_the_links(finished: Workplace) -> None:
     scale = finished.folder / "config" / "scales" / "tiny.yaml"
     contents = yaml.safe_load(scale.read_text(encoding="utf-8"))
     scale.write_text(yaml.safe_dump(contents | {"measuring": 0.5}), encoding="utf-8")
-    due = finished.jobs_due()
-    assert due == {"kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "fig10": 1}
+    assert finished.jobs_due() == PROFILED_AGAIN
 
 
 def test_another_thread_count_needs_profile_and_all_after_it(finished: Workplace) -> None:
@@ -115,12 +107,8 @@ def test_measurements_run_alone_without_the_profile_too(finished: Workplace) -> 
 
 
 def test_the_paths_of_rules_and_commands_agree(finished: Workplace) -> None:
-    from autotm.model.limit import Limit
-    from autotm.study.setup import load_study
-
-    config = yaml.safe_load(finished.config_file.read_text(encoding="utf-8"))
-    study = load_study(config, "config.yaml", finished.folder / "config", finished.folder / "results")
-    paths, limit = study.paths("mlp"), Limit.parse("1:1")
+    study, limit = finished.study, Limit.parse("1:1")
+    paths = study.paths("mlp")
     files = [study.machine_paths.links, paths.links, paths.graph, paths.library, paths.profile]
     files += [kind("static", limit) for kind in (paths.plan, paths.program, paths.record)]
     assert [file for file in files if not file.is_file()] == []

@@ -18,21 +18,16 @@ from typing import Any
 import yaml
 from command_server import CommandServer, Ended, Signal
 
+from autotm.study.setup import Study, load_study
+
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "rules", "config", "workflow", "profiles", "envs", "examples")
 WATCHED = Path(__file__).parent / "conda" / "watched"
 LIMITS = ["1:0", "1:1", "0:1"]
-STAGES = {
-    "calibrate",
-    "kernel_profile",
-    "extrapolate",
-    "ilp_solve",
-    "compile",
-    "run",
-    "save_on_cpu",
-    "timing_study",
-}
-RULES = STAGES | {"convolution_profile", "figure_timing_study"}
+RULES = {
+    "calibrate", "kernel_profile", "extrapolate", "ilp_solve", "compile", "run", "save_on_cpu", "timing_study",
+    "convolution_profile", "figure_timing_study",
+}  # fmt: skip
 DRAWN = re.compile(r": Drawing figures/(?:\S+/)?(?!timing_study)(\w+)\.pdf: ")
 """What the message of rule `figure` says that it draws."""
 TARGET = "figures/fig10.pdf"
@@ -87,6 +82,12 @@ class Workplace:
     def config_file(self) -> Path:
         return self.folder / "config" / "config.yaml"
 
+    @property
+    def study(self) -> Study:
+        """The study, as commands see it."""
+        raw = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
+        return load_study(raw, "config.yaml", self.folder / "config", self.folder / "results")
+
     def change(self, *keys: str, value: Any) -> None:
         """Set one key of the study's config."""
         self.change_all({keys: value})
@@ -119,11 +120,7 @@ class Workplace:
         return self.folder / "workflow" / "scripts" / f"{stage}.{kind}"
 
     def snakemake(
-        self,
-        *arguments: str,
-        cores: int = 2,
-        env: dict[str, str] | None = None,
-        timeout_s: float = 280,
+        self, *arguments: str, cores: int = 2, env: dict[str, str] | None = None, timeout_s: float = 280
     ) -> subprocess.CompletedProcess[str]:
         """Run Snakemake here; returns its status and both outputs, merged in `stdout`."""
         if self.is_forked:

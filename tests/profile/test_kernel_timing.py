@@ -29,19 +29,14 @@ from autotm.profile.profiler import cases
 from autotm.profile.timing_study import rounds, wanted_configurations
 
 
-def test_an_updated_parameter_shares_its_parameters_memory() -> None:
-    graph = small_step.graph()
-    plan = plan_operands(graph, graph.kernels[7], 1)
-    assert plan.offsets[0] == plan.offsets[2] != plan.offsets[1]
-    assert plan.copy_bytes == 2 * 64 * 64 * 4
-
-
 def test_copies_fill_the_rotation_but_are_bounded() -> None:
     graph = small_step.graph()
-    relu = graph.kernels[1]
+    relu, update = graph.kernels[1], plan_operands(graph, graph.kernels[7], 1)
     assert plan_operands(graph, relu, 1).copies == 2
     assert plan_operands(graph, relu, 10 * plan_operands(graph, relu, 1).copy_bytes).copies == 10
     assert plan_operands(graph, relu, 10**12).copies == MAX_COPIES
+    assert update.offsets[0] == update.offsets[2] != update.offsets[1], "a new parameter has the old one's memory"
+    assert update.copy_bytes == 2 * 64 * 64 * 4
 
 
 def test_views_lie_in_the_tier_of_their_letter_and_copies_do_not_overlap() -> None:
@@ -58,25 +53,20 @@ def test_views_lie_in_the_tier_of_their_letter_and_copies_do_not_overlap() -> No
         del source, target
 
 
-def test_operands_are_ordinary_numbers() -> None:
-    filler = Filler(seed=3)
-    floats = np.zeros((3, 1 << 20), np.float32)
+def test_operands_are_ordinary_numbers_and_indices_from_their_whole_range() -> None:
+    filler, initial = Filler(seed=3), Initial("integers", 50)
+    floats, whole = np.zeros((3, 1 << 20), np.float32), np.full(100, 7, np.int64)
     filler.fill(floats)
+    filler.fill(whole)
     assert floats.min() >= 0.5
     assert floats.max() < 1.5001
     assert len(np.unique(floats)) > 1000
-    whole = np.full(100, 7, np.int64)
-    filler.fill(whole)
     assert set(whole) == {0, 1}
-
-
-def test_indices_are_drawn_anew_from_their_whole_range() -> None:
-    filler, initial = Filler(seed=3), Initial("integers", 50)
     first, second = np.zeros((20, 30), np.int32), np.zeros((20, 30), np.int32)
     filler.fill(first, initial)
     filler.fill(second, initial)
     assert set(np.unique(first)) == set(range(50))
-    assert (first != second).mean() > 0.9
+    assert (first != second).mean() > 0.9, "they are drawn anew"
 
 
 @pytest.fixture
@@ -130,10 +120,7 @@ def test_a_difference_is_taken_round_by_round() -> None:
     assert timing.beyond_ns == 40
     assert timing.beyond_error_ns == 9, "1.2533 x 20 / 1.349 / sqrt(5), rounded up"
     assert timing.median_ns == 1550
-
-
-def test_a_difference_may_be_below_zero() -> None:
-    assert paired([90, 95, 100], [100, 100, 100]).beyond_ns == -5
+    assert paired([90, 95, 100], [100, 100, 100]).beyond_ns == -5, "it may be below zero"
 
 
 def test_a_summary_is_min_median_and_quartiles() -> None:

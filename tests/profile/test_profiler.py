@@ -29,23 +29,18 @@ from autotm.profile.profiler import cases, profile_kernels, undisturbed
 from autotm.profile.store import KernelStore
 
 
-def test_every_identity_appears_once_with_what_any_of_its_calls_needs() -> None:
+def test_each_kernel_has_the_configurations_that_any_of_its_calls_needs() -> None:
     graph = small_step.graph()
-    found = {case.kernel.identity: case.configurations for case in cases(graph, "additive")}
-    assert set(found) == {kernel.identity for kernel in graph.kernels}
-    assert found["relu:32x64"] == ("DD", "PD", "DP")
-
-
-def test_additive_is_all_fast_and_each_movable_tensor_alone() -> None:
-    found = {case.kernel.function: case.configurations for case in cases(small_step.graph(), "additive")}
-    assert found["grad_act"] == ("DDDDD", "PDDDD", "DDPDD", "DDDPD", "DDDDP")
-    assert found["sgd_v"] == ("DDD", "DPD")
-
-
-def test_full_is_every_subset_of_the_movable_tensors() -> None:
-    found = {case.kernel.function: case.configurations for case in cases(small_step.graph(), "full")}
-    assert len(found["grad_act"]) == len(set(found["grad_act"])) == 2**4
-    assert {config[1] for config in found["grad_act"]} == {"D"}, "a parameter never moves"
+    additive, full = (
+        {case.kernel.function: case.configurations for case in cases(graph, mode)} for mode in ("additive", "full")
+    )
+    by_identity = {case.kernel.identity: case.configurations for case in cases(graph, "additive")}
+    assert set(by_identity) == {kernel.identity for kernel in graph.kernels}
+    assert by_identity["relu:32x64"] == ("DD", "PD", "DP")
+    assert additive["grad_act"] == ("DDDDD", "PDDDD", "DDPDD", "DDDPD", "DDDDP")
+    assert additive["sgd_v"] == ("DDD", "DPD")
+    assert len(full["grad_act"]) == len(set(full["grad_act"])) == 2**4
+    assert {config[1] for config in full["grad_act"]} == {"D"}, "a parameter never moves"
 
 
 SECOND = 10**9
@@ -63,15 +58,12 @@ def timed(is_disturbed: Callable[[int], bool], jobs: int, patience_s: float, sec
     return list(undisturbed(range(jobs), run, watch)), watch
 
 
-def test_a_quiet_machine_gives_each_once_in_order() -> None:
-    found, watch = timed(lambda _: False, 5, 30.0)
-    assert found == [(job, False) for job in range(5)]
-    assert not watch.disturbed
-
-
-def test_what_is_disturbed_comes_again_after_the_others() -> None:
-    found, watch = timed(lambda number: number in {2, 3}, 5, 30.0)
-    assert found == [(0, False), (3, False), (4, False), (1, False), (2, False)]
+@pytest.mark.parametrize(
+    ("is_disturbed", "order"), [(lambda _: False, [0, 1, 2, 3, 4]), (lambda number: number in {2, 3}, [0, 3, 4, 1, 2])]
+)
+def test_what_is_disturbed_comes_again_after_the_others(is_disturbed: Callable[[int], bool], order: list[int]) -> None:
+    found, watch = timed(is_disturbed, 5, 30.0)
+    assert found == [(job, False) for job in order]
     assert not watch.disturbed
 
 
@@ -125,12 +117,19 @@ def count(path: Path) -> int:
         return int(store.connection.execute("SELECT COUNT(*) FROM timings").fetchone()[0])
 
 
-def test_the_profile_has_what_plans_may_ask_of_it(library: KernelLibrary, tmp_path: Path) -> None:
-    graph, found = small_step.graph(), profile(library, tmp_path / "kernels.sqlite")
+def test_the_profile_has_what_plans_may_ask_of_it_and_times_nothing_twice(
+    library: KernelLibrary, tmp_path: Path
+) -> None:
+    graph, path = small_step.graph(), tmp_path / "kernels.sqlite"
+    found = profile(library, path)
     for kernel in graph.kernels:
         assert found.base_us(kernel) > 0
         for tensor in graph.slots_of(kernel):
             assert found.timing(kernel, configuration(graph, kernel, {tensor})) is not None
+    assert profile(library, path).timings == found.timings
+    first = count(path)
+    profile(library, path, replace(small_step.machine(), target="llvm -mcpu=other"))
+    assert count(path) == 2 * first > 0, "another machine is timed for itself"
 
 
 def test_the_emulated_wait_is_part_of_the_time(
@@ -144,11 +143,6 @@ def test_the_emulated_wait_is_part_of_the_time(
     relu = graph.kernels[1]
     assert found.extra_us(graph, relu, "act") > 1000, "8 KiB written at 0.1 ns/B or more, 1000 times as slow"
     assert 0 < found.base_us(relu) < 1, "kernels take no time by this clock"
-
-
-def test_what_is_in_the_store_is_not_timed_again(library: KernelLibrary, tmp_path: Path) -> None:
-    path = tmp_path / "kernels.sqlite"
-    assert profile(library, path).timings == profile(library, path).timings
 
 
 def test_more_configurations_extend_the_store(library: KernelLibrary, tmp_path: Path) -> None:
@@ -196,23 +190,6 @@ def test_implementations_of_a_kernel_take_turns(library: KernelLibrary, tmp_path
         assert timing.beyond_ns is not None
         assert timing.repeats == found.timings[first.identity, DEFAULT_IMPLEMENTATION, all_fast(first)].repeats
         assert profile_kernels(graph, *arguments).timings == found.timings
-
-
-def test_another_device_is_timed_for_itself(library: KernelLibrary, tmp_path: Path) -> None:
-    path = tmp_path / "kernels.sqlite"
-    profile(library, path)
-    first = count(path)
-    other = replace(small_step.machine(), target="llvm -mcpu=other")
-    profile(library, path, other)
-    assert count(path) == 2 * first > 0
-
-
-def test_a_damaged_store_is_rebuilt(library: KernelLibrary, tmp_path: Path) -> None:
-    path = tmp_path / "kernels.sqlite"
-    first = profile(library, path)
-    path.write_bytes(b"garbage!" * 1000)
-    assert set(profile(library, path).timings) == set(first.timings)
-    assert any(".damaged-" in file.name for file in tmp_path.iterdir())
 
 
 CHILD = """

@@ -25,10 +25,7 @@ def test_a_reason_lies_beside_the_log(tmp_path: Path) -> None:
     reason.leave(log)
     assert FailedJob.read("run", WILDCARDS, log).reason == reason
     assert FailedJob.read("run", WILDCARDS, tmp_path / "run.log").reason.why == "it ended without a word"
-
-
-def test_a_damaged_reason_is_none(tmp_path: Path) -> None:
-    (tmp_path / "run.failure.json").write_text("{", encoding="utf-8")
+    (tmp_path / "run.failure.json").write_text("{", encoding="utf-8")  # damaged
     assert FailedJob.read("run", {}, tmp_path / "run.log").reason.why == "it ended without a word"
 
 
