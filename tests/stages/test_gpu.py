@@ -321,7 +321,7 @@ def test_a_bundle_for_gpus_has_the_plan_of_its_step_or_else_nothing_leaves_the_d
     for_home = {"plan.json", "profile.json", "links.json"}
     assert {"graph.json", "program.json", "kernels.fatbin.zip"} == planned.files.keys() - for_home == {*plain.files}
     assert (planned.optimizer, planned.limit) == ("asynchronous", str(LIMIT))
-    assert (plain.optimizer, plain.limit) == ("all-fast", "none")
+    assert (plain.optimizer, plain.limit) == ("all-fast", "0:1")
     program = load(plain.files["program.json"], "program", Program)
     assert not [step for step in program.steps if not isinstance(step, KernelStep)]
 

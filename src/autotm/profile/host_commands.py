@@ -44,7 +44,7 @@ from autotm.runtime.streams.executor import (
     plain_on_device,
     prepare_streams,
 )
-from autotm.runtime.streams.run import operand_bytes, profile_on, run_on_gpu
+from autotm.runtime.streams.run import operand_bytes, profile_on, run_on_device
 from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
 from autotm.runtime.verify import digested, verified, verify
 
@@ -59,7 +59,7 @@ class Settings:
 
     Attributes:
         target: of the kernels: `cpu` or `cuda`.
-        network, scale, optimizer, limit: of the program, as commands take them; `all-fast` and `none` without a plan.
+        network, scale, optimizer, limit: of the program, as commands take them; `all-fast` and `0:1` without a plan.
         machine: name of the machine file.
         threads: that kernels were built for.
         counts: what the limit counts.
@@ -95,6 +95,7 @@ class Contents:
 
     Attributes:
         folder: that folder.
+        devices_dir: files of emulated devices.
         settings: what the bundle is of.
         machine: this computer as the bundle's machine file has it.
     """
@@ -105,7 +106,7 @@ class Contents:
         Raises:
             BadInputError: this computer has too few cores, or not the slow memory of the file.
         """
-        self.folder = folder
+        self.folder, self.devices_dir = folder, folder / "devices"
         self.settings = self.read(Settings)
         wanted, asked = (self.settings.threads, "the bundle") if threads is None else (threads, "--threads")
         self.machine = load_machine(folder / f"{self.settings.machine}.yaml", wanted, asked).to_measure_on()
@@ -119,24 +120,14 @@ class Contents:
         """The compiled kernels."""
         return KernelLibrary.load(self.folder / "kernels.so")
 
-    @property
-    def fatbin(self) -> FatbinLibrary:
-        """Kernels for GPUs."""
-        return FatbinLibrary.load(self.folder / "kernels.fatbin.zip")
-
     def open_gpu(self) -> OpenDevice:
-        """Return the function that opens the machine's GPU with these kernels."""
-        return partial(open_machines_gpu, self.machine, self.fatbin)
+        """Return the function that opens the machine's GPU with the kernels for GPUs."""
+        return partial(open_machines_gpu, self.machine, FatbinLibrary.load(self.folder / "kernels.fatbin.zip"))
 
     def calibration(self, name: str) -> tuple[KernelLibrary, CalibrationKernels]:
         """Kernels of known work: `rates`, which calibration times, or `co_runners`, to run beside copies."""
         known = load(self.folder / f"{name}.json", name, CalibrationKernels)
         return KernelLibrary.load(self.folder / f"{name}.so"), known
-
-    @property
-    def devices_dir(self) -> Path:
-        """Files of emulated devices."""
-        return self.folder / "devices"
 
     def output(self, to: Path | None, what: str) -> Path:
         """The file that results go to: `to`, or one beside the bundle.
@@ -303,7 +294,7 @@ def run_program(contents: Contents, to: Path | None) -> None:
     plan, links, profile = contents.read(Plan), contents.read(Links), read_profile(contents.folder / "profile.json")
     options = RunOptions(**settings.run, seed=settings.seed)
     if settings.target == CUDA:
-        record, _ = run_on_gpu(graph, contents.fatbin, program, plan, machine, links, profile, options)
+        record, _ = run_on_device(graph, program, plan, machine, links, profile, options, contents.open_gpu())
     else:
         if profile.provenance.get("cpu_model") != provenance(machine, settings.seed)["cpu_model"]:
             log.warning(

@@ -17,7 +17,7 @@ from autotm.memory.tiers import open_tiers
 from autotm.model.errors import AutotmError, DamagedFileError
 from autotm.model.files import content_hash, hash_of, load, save
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, ChosenGraph, Graph, Role, Tier
-from autotm.model.limit import Counts, counting
+from autotm.model.limit import Counts, Limit, counting
 from autotm.model.links import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import Stay
@@ -58,7 +58,7 @@ def _program(graph: Graph, name: str, offsets: dict[str, int], total: int, slow:
         KernelStep(index, tuple(address(operand.tensor) for operand in kernel.operands))
         for index, kernel in enumerate(graph.kernels)
     )
-    return Program(hash_of(graph), "", name, "none", total, total, total if slow else 0, steps)
+    return Program(hash_of(graph), "", name, Limit(0, 1), total, total, total if slow else 0, steps)
 
 
 log = logging.getLogger(__name__)

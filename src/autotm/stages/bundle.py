@@ -49,7 +49,7 @@ class StepFiles:
 
     Attributes:
         target: of the kernels.
-        optimizer, limit: of the program; `all-fast` and `none` where nothing was planned.
+        optimizer, limit: of the program; `all-fast` and `0:1` where nothing was planned.
         counts: what the limit counts.
         files: by name in the bundle's folder `step`.
         compiled_for: the processor or the GPUs of the kernels, in words.
@@ -108,7 +108,7 @@ def _gpu_step(
     )
     save(folder / "program.json", "program", all_fast_program(step.graph.computed_by(())), came_from)
     files["program.json"] = folder / "program.json"
-    return StepFiles(CUDA, "all-fast", "none", context.counts, files, words)
+    return StepFiles(CUDA, "all-fast", "0:1", context.counts, files, words)
 
 
 MOST_BYTES = 30_000_000
