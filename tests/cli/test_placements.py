@@ -140,12 +140,6 @@ def test_without_limits_it_goes_from_all_fast_to_none(
     assert (network_in(results) / "synchronous" / "sweep" / "sweep.pdf").exists()
 
 
-def test_the_series_ends_where_the_optimizer_ends(case: Case, results: Path) -> None:
-    assert run(results, "sweep", "mlp", "all-fast", "--folder", str(results / "there")) == 0
-    table = pd.read_csv(results / "there" / "sweep.csv")
-    assert list(table["dram_limit_bytes"]) == [case.graph.peak_live_bytes]
-
-
 def test_limits_that_nothing_keeps_are_rows(
     case: Case, results: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,9 +155,12 @@ def test_limits_that_nothing_keeps_are_rows(
     assert [path.parent.name for path in results.rglob("plan.json")] == ["0to1"]
 
 
-def test_where_no_limit_can_be_kept_there_is_a_table_and_no_picture(
-    results: Path, capsys: pytest.CaptureFixture[str]
+def test_the_series_ends_where_the_optimizer_ends_and_where_no_limit_can_be_kept_there_is_no_picture(
+    case: Case, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert run(results, "sweep", "mlp", "all-fast", "--folder", str(results / "there")) == 0
+    table = pd.read_csv(results / "there" / "sweep.csv")
+    assert list(table["dram_limit_bytes"]) == [case.graph.peak_live_bytes]
     assert run(results, "sweep", "mlp", "all-fast", "--limits", "4:1") == 0
     assert "impossible" in capsys.readouterr().out
     assert [path.name for path in (network_in(results) / "all-fast" / "sweep").iterdir()] == ["sweep.csv"]

@@ -126,30 +126,6 @@ def test_what_was_measured_from_something_else_is_not_taken(jobs: dict[str, Job]
     assert files_beside(jobs) <= {waiting(**settings).file(jobs["1to0"]).name}, "its own job would take it"
 
 
-def test_a_program_that_fails_is_left_to_its_own_job(jobs: dict[str, Job]) -> None:
-    stage, call = Stage({"1to1": AutotmError("wrong")}), Call(1.0, tuple(jobs.values()))
-    started(jobs["1to0"], stage, call)
-    started(jobs["0to1"], stage, call)
-    assert stage.measured == list(LIMITS)
-    assert Path(jobs["1to0"].output).exists()
-    assert Path(jobs["0to1"].output).exists()
-    with pytest.raises(AutotmError, match="wrong"):
-        started(jobs["1to1"], stage, call)
-    assert not Path(jobs["1to1"].output).exists()
-
-
-def test_what_ended_one_job_does_not_end_the_next_but_one(jobs: dict[str, Job]) -> None:
-    """A crash leaves no chance to say so: what is tried is noted before."""
-    call = Call(1.0, tuple(jobs.values()))
-    waiting().note(jobs["1to1"], call)
-    stage = Stage()
-    started(jobs["1to0"], stage, call)
-    assert stage.measured == ["1to0", "0to1"]
-    later = Call(2.0, call.jobs)
-    started(jobs["1to0"], stage, later)
-    assert stage.measured[2:] == ["1to0", "1to1"], "another call tries again, and what waits is not measured twice"
-
-
 def test_an_interrupted_call_keeps_what_it_had_and_the_next_goes_on(jobs: dict[str, Job]) -> None:
     call = Call(1.0, tuple(jobs.values()))
     with pytest.raises(KeyboardInterrupt):
@@ -171,7 +147,7 @@ def test_plans_that_the_call_makes_first_are_waited_for(jobs: dict[str, Job]) ->
     started(jobs["1to0"], stage, call)
     assert stage.measured == ["1to0", "0to1"]
     os.utime(program, (since_s + 1, since_s + 1))
-    assert list(call.beside(jobs["0to1"])) == [jobs["1to0"], changes]
+    assert call.others(jobs["0to1"]) == [jobs["1to0"], changes]
 
 
 def test_jobs_know_of_the_others_where_they_were_told(jobs: dict[str, Job], tmp_path: Path) -> None:
@@ -180,8 +156,8 @@ def test_jobs_know_of_the_others_where_they_were_told(jobs: dict[str, Job], tmp_
     told.tell(tmp_path / "logs" / "jobs_due.json")
     assert Call.told() == told
     elsewhere = replace(jobs["1to1"], output="results/laptop-2t/tiny/vgg19/static/1to1/record.json")
-    assert list(told.beside(elsewhere)) == []
-    assert list(Call(1.0, (*told.jobs, elsewhere)).beside(elsewhere)) == [], "another network"
+    assert told.others(elsewhere) == []
+    assert Call(1.0, (*told.jobs, elsewhere)).others(elsewhere) == [], "another network"
 
 
 def test_jobs_side_by_side_make_different_outputs(jobs: dict[str, Job]) -> None:

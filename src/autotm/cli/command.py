@@ -21,7 +21,8 @@ class LazyGroup(click.Group):
     """
 
     def __init__(self, *, sections: Mapping[str, Mapping[str, tuple[str, str]]], **named: object) -> None:
-        super().__init__(**named)  # type: ignore[arg-type]
+        look = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+        super().__init__(context_settings=look, **named)  # type: ignore[arg-type]
         self._sections = sections
         self._entries = {name: entry for section in sections.values() for name, entry in section.items()}
 

@@ -71,10 +71,7 @@ closed its pipe.
 """
 
 
-_LOOK = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-
-
-@click.group("autotm", cls=LazyGroup, sections=SECTIONS, help=_HELP, context_settings=_LOOK)
+@click.group("autotm", cls=LazyGroup, sections=SECTIONS, help=_HELP)
 @click.option("-v", "--verbose", is_flag=True, help="Log what happens in detail.")
 @click.version_option(package_name="autotm")
 def autotm(*, verbose: bool) -> None:

@@ -153,7 +153,6 @@ class Filler:
 # Timing one kernel: its configurations and implementations take turns, so that a disturbance hits all alike.
 
 Call = Callable[[], None]
-Floats = npt.NDArray[Any]
 
 NORMAL_QUARTILES = 1.349
 """Interquartile range of a normal distribution in standard deviations."""
@@ -223,6 +222,6 @@ def _is_settled(samples: Sequence[Sequence[int]], rounds: int, spread: float) ->
     return bool(np.all(_standard_error(low, high, rounds) <= spread * median))
 
 
-def _standard_error(lower_quartile: Floats, upper_quartile: Floats, repeats: int) -> Floats:
+def _standard_error(lower_quartile: Array, upper_quartile: Array, repeats: int) -> Array:
     """Return the standard error of the median of normal numbers with these quartiles."""
     return _MEDIAN_EFFICIENCY * (upper_quartile - lower_quartile) / NORMAL_QUARTILES / np.sqrt(repeats)

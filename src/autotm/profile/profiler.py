@@ -215,7 +215,7 @@ def profile_kernels(
         layouts = in_turn([plan_operands(case.graph, case.kernel, options.rotation_bytes) for case in group])
         plans.update(zip((case.key for case in group), layouts, strict=True))
     pool_bytes = max((plan.pool_bytes for plan in plans.values()), default=0)
-    context = describe_context(store, machine)
+    context = timing_context(machine, store=store)
     with pinned(machine), open_tiers(machine, links, pool_bytes, pool_bytes, devices_dir) as tiers:
         bench = _Bench(library, tiers, store, options, context)
         missing = [group for group in groups.values() if any(map(bench.lacks, group))]
@@ -242,21 +242,12 @@ def delay_ns(tiers: Tiers, case: Case, config: Configuration) -> int:
     return tiers.kernel_delay_ns(case.kernel.op_class, *slow_traffic(case.graph, case.kernel, config))
 
 
-def timing_context(machine: Machine, step: str = "") -> str:
-    """The hash under which timings of this process are stored: of kernels alone, or within the step of that hash."""
-    return content_hash(_context(machine, step))
+def timing_context(machine: Machine, step: str = "", store: KernelStore | None = None) -> str:
+    """Return the hash under which timings of this process are stored: of kernels alone, or within a step, by its hash.
 
-
-def describe_context(store: KernelStore, machine: Machine, step: str = "") -> str:
-    """Return `timing_context`, and write the facts that it stands for to the store."""
-    context = timing_context(machine, step)
-    store.describe(context, json.dumps(_context(machine, step), sort_keys=True))
-    return context
-
-
-def _context(machine: Machine, step: str) -> dict[str, object]:
-    """Return the facts that all timings of this process share, as JSON can write them."""
-    return {
+    The facts that it stands for, which all these timings share, are written to the store, if one is given.
+    """
+    facts = {
         **({"step": step} if step else {}),
         "slow_tier": deciding(machine.slow_tier),
         "target": machine.target,
@@ -266,6 +257,10 @@ def _context(machine: Machine, step: str) -> dict[str, object]:
         "tvm": versions().get("apache-tvm"),
         "method": METHOD,
     }
+    context = content_hash(facts)
+    if store is not None:
+        store.describe(context, json.dumps(facts, sort_keys=True))
+    return context
 
 
 def _time_all(bench: _Bench, machine: Machine, missing: Sequence[Sequence[Case]], plans: Plans) -> None:

@@ -19,15 +19,7 @@ from autotm.model.links import Links
 from autotm.model.machine import Machine
 from autotm.model.profile import Profile, Timing, TimingKey
 from autotm.profile.kernel_timing import ProfileOptions, after_a_wait, paired, shifted, summary
-from autotm.profile.profiler import (
-    cases,
-    delay_ns,
-    describe_context,
-    origin,
-    profile_kernels,
-    steps_by_implementation,
-    timing_context,
-)
+from autotm.profile.profiler import cases, delay_ns, origin, profile_kernels, steps_by_implementation, timing_context
 from autotm.profile.store import KernelStore, StoreKey
 from autotm.runtime.all_fast import Effort, time_all_fast
 
@@ -165,7 +157,7 @@ def profile_step(
     timed = {key: timing for key, timing in known.items() if timing is not None and not timing.disturbed}
     if len(timed) < len(keys):
         timed = _timed(steps, library, machine, options, devices_dir)
-        describe_context(store, machine, hash_of(graph))
+        timing_context(machine, hash_of(graph), store)
         store.put({keys[key]: timing for key, timing in timed.items()})
     counted = counting(graph, counts)
     profile = profile_in_step(counted, library, machine, links, store, options, devices_dir, timed)

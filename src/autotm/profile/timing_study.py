@@ -57,18 +57,15 @@ def rounds(graph: Graph, wanted: Sequence[Wanted]) -> tuple[tuple[Wanted, ...], 
     """
     left, sets = list(wanted), []
     while left:
-        taken: list[Wanted] = []
-        later: list[Wanted] = []
+        taken: dict[Wanted, None] = {}
         used: set[str | int] = set()
         for one in left:
             needed = {one.kernel, *graph.slots_of(graph.kernels[one.kernel])}
             if used.isdisjoint(needed):
-                taken.append(one)
+                taken[one] = None
                 used |= needed
-            else:
-                later.append(one)
         sets.append(tuple(taken))
-        left = later
+        left = [one for one in left if one not in taken]
     return tuple(sets)
 
 
@@ -150,19 +147,18 @@ class _Study:
             if (timing := profile.timing(kernel, one.configuration)) is not None:
                 times.append(self._timed(method, one, timing))
             else:
-                total_us = profile.additive_us(self.graph, kernel, one.slow)
-                facts = kernel.name, kernel.op, one.configuration, len(one.slow)
-                times.append(ConfigurationTime(method, *facts, total_us, 0))
+                sum_us = profile.additive_us(self.graph, kernel, one.slow)
+                times.append(ConfigurationTime(method, *self._facts(one), sum_us, 0))
         log.info("%s: %d configurations timed, %.1f s", method, len(profile.timings), seconds)
         return times, TimingMethodCost(method, seconds, len(profile.timings))
 
     def _timed(self, method: TimingMethod, one: Wanted, timing: Timing) -> ConfigurationTime:
+        quartiles = timing.lower_quartile_ns / 1e3, timing.upper_quartile_ns / 1e3
+        return ConfigurationTime(method, *self._facts(one), timing.median_ns / 1e3, timing.repeats, *quartiles)
+
+    def _facts(self, one: Wanted) -> tuple[str, str, str, int]:
         kernel = self.graph.kernels[one.kernel]
-        facts = kernel.name, kernel.op, one.configuration, len(one.slow)
-        median, lower, upper = (
-            value / 1e3 for value in (timing.median_ns, timing.lower_quartile_ns, timing.upper_quartile_ns)
-        )
-        return ConfigurationTime(method, *facts, median, timing.repeats, lower, upper)
+        return kernel.name, kernel.op, one.configuration, len(one.slow)
 
 
 def measure(

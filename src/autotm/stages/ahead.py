@@ -57,9 +57,8 @@ class Job:
 
     def is_ready(self, since_s: float) -> bool:
         """Whether a call that began at `since_s` has made its inputs as it wants them, and no output."""
-        given = [_changed_s(path) for path in self.inputs]
         is_due = _changed_s(self.output) < since_s
-        return is_due and all(given) and all(_changed_s(path) >= since_s for path in self.made)
+        return is_due and all(map(_changed_s, self.inputs)) and all(_changed_s(path) >= since_s for path in self.made)
 
 
 @dataclass(frozen=True)
@@ -90,14 +89,15 @@ class Call:
         except (KeyError, OSError, ValueError, TypeError):
             return cls(0.0, ())
 
-    def beside(self, job: Job) -> Iterator[Job]:
-        """Yield the other jobs of the call with the rule and network of `job` that can be done by now.
+    def others(self, job: Job) -> list[Job]:
+        """List the other jobs of the call with the rule and network of `job` that can be done by now.
 
-        None are given if the call does not list `job` itself.
+        There are none if the call does not list `job` itself.
         """
-        together = [other for other in self.jobs if _kind(other) == _kind(job)]
-        if any(other.output == job.output for other in together):
-            yield from (one for one in together if one.output != job.output and one.is_ready(self.since_s))
+        together = {other.output: other for other in self.jobs if _kind(other) == _kind(job)}
+        if together.pop(job.output, None) is None:
+            return []
+        return [other for other in together.values() if other.is_ready(self.since_s)]
 
 
 def _kind(job: Job) -> tuple[Path, str]:
@@ -168,10 +168,10 @@ class Waiting:
 
 def take(job: Job, waiting: Waiting) -> bool:
     """Make what was made ahead the output of its job, with the log of that; False where nothing waits."""
-    made = waiting.file(job)
-    if not made.exists():
+    output = waiting.file(job)
+    if not output.exists():
         return False
-    made.replace(job.output)
+    output.replace(job.output)
     waiting.forget(job)
     own, ahead = Path(job.log), _log_ahead(job)
     text = ahead.read_text(encoding="utf-8") if ahead.exists() else ""
@@ -216,7 +216,7 @@ def work(
             shutil.copyfile(own, copy)
             copy.replace(job.output)
     seen: set[str] = set()
-    while some := [one for one in call.beside(job) if one.output not in seen][:together]:
+    while some := [one for one in call.others(job) if one.output not in seen][:together]:
         seen |= {one.output for one in some}
         with contextlib.ExitStack() as stack:
             mine = [one for one in some if stack.enter_context(_alone(one, waits=False))]
@@ -234,23 +234,18 @@ def _make_ahead(
         _log_ahead(job).unlink(missing_ok=True)
         log.info("with it, for a job that comes later: %s", "/".join(job.placement))
     notes = {job: waiting.note(job, call) for job in jobs}
-    try:
-        with _logged(jobs):
+    with _logged(jobs):
+        try:
+            begin(jobs)
+        except Exception as error:  # noqa: BLE001 - each of them meets it too
+            log.warning("%s (they are made one by one)", error)
+    for job in jobs:
+        with _logged([job]):
             try:
-                begin(jobs)
-            except Exception as error:  # noqa: BLE001 - each of them meets it too
-                log.warning("%s (they are made one by one)", error)
-        for job in jobs:
-            with _logged([job]):
-                try:
-                    make(job, waiting.file(job))
-                    notes[job].unlink(missing_ok=True)
-                except Exception as error:  # noqa: BLE001 - its own job meets it too, and tells
-                    log.warning("%s: %s (left to its own job)", "/".join(job.placement), error)
-    except KeyboardInterrupt:
-        for note in notes.values():
-            note.unlink(missing_ok=True)
-        raise
+                make(job, waiting.file(job))
+                notes[job].unlink(missing_ok=True)
+            except Exception as error:  # noqa: BLE001 - its own job meets it too, and tells
+                log.warning("%s: %s (left to its own job)", "/".join(job.placement), error)
 
 
 @contextlib.contextmanager
@@ -300,9 +295,9 @@ def _changed_s(path: str) -> float:
 
 
 def _digest(paths: Iterable[str]) -> bytes:
-    """Return the SHA-256 of the contents of files, in order."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of those of the contents of files, in order."""
+    digests = hashlib.sha256()
     for path in paths:
         with Path(path).open("rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.digest()
+            digests.update(hashlib.file_digest(file, "sha256").digest())
+    return digests.digest()

@@ -122,8 +122,8 @@ def timing_figure_stage(style: StyleConfig, *, study: Path, recorded: Path | Non
     """Measurements -> table -> pictures next to it, and a summary, which is told too."""
     from autotm.study.figures.kernel_times import make_timing_figure
 
-    found = make_timing_figure(study, recorded, csv, summary, style)
-    log.info("%s:\n%s", summary, found.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+    table = make_timing_figure(study, recorded, csv, summary, style)
+    log.info("%s:\n%s", summary, table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
 
 
 def placed_of(paths: Paths, optimizer: str, limit: Limit, *, with_record: bool = False) -> Placed:

@@ -77,15 +77,16 @@ class OffloadedStep:
 
     def measure(self, *batch: torch.Tensor) -> MeasuredStep:
         """Run a step, as calling it does, and count its memory and time."""
-        found: list[Any] = []
+        losses: list[torch.Tensor] = []
         step_s = 0.0
 
         def call() -> None:
             nonlocal step_s
-            step_s = self._device.seconds(lambda: found.append(self(*batch)), 1)
+            step_s = self._device.seconds(lambda: losses.append(self(*batch)), 1)
 
         _, peak_bytes = self._device.peak(call)
-        return MeasuredStep(found[0], self._argument_bytes() + peak_bytes, step_s)
+        argument_bytes = sum(storage.size_bytes for storage in self._step.storages if storage.argument is not None)
+        return MeasuredStep(losses[0], argument_bytes + peak_bytes, step_s)
 
     def summary(self) -> OffloadSummary:
         """Return the plan's memory, moves and predicted time, with a lower bound of the time."""
@@ -125,9 +126,6 @@ class OffloadedStep:
 
     def __str__(self) -> str:
         return str(self.summary())
-
-    def _argument_bytes(self) -> int:
-        return sum(storage.size_bytes for storage in self._step.storages if storage.argument is not None)
 
     def _require_as_captured(self, batch: tuple[torch.Tensor, ...]) -> None:
         if self._is_closed:
