@@ -75,6 +75,21 @@ def test_a_bad_study_stops_before_any_job(fresh: Workplace, keys: tuple[str, ...
         ("results/laptop-1t/tiny/mlp/statik/1to1/plan.json", "unknown optimizer 'statik'; did you mean 'static'?"),
         ("results/laptop-1t/tiny/mlp/static/0to0/plan.json", "0:0 is not a limit"),
         ("results/laptop-1t/tiny/mlp/static/1GB/record.json", "the files of limit 1GB are in 1000MB/: ask for those"),
+        ("results/laptop-1t/tiny-modelled/vgg19/static/4to1/record.json", "is modelled: there is nothing to run"),
+        (
+            "results/laptop-1t/tiny/mlp/save-on-cpu/4to1/torch.json",
+            "save-on-cpu cannot run on config/machines/",
+        ),
+        (
+            "results/laptop-1t/tiny/mlp/lru-paging/4to1/record.json",
+            "lru-paging cannot run on config/machines/",
+        ),
+        (
+            "figures/test_vgg/fig10.pdf",
+            "fig10.pdf: this figure shows no workload; leave test_vgg/ out",
+        ),
+        ("figures/laptop-1t/fig12.pdf", "fig12.pdf: the config names its machines; leave laptop-1t/ out"),
+        ("figures/server-24t/fig10.pdf", "no such machine file (known: cxl-x16, cxl-x8"),
     ],
 )
 def test_a_bad_target_stops_before_any_job(fresh: Workplace, target: str, message: str) -> None:

@@ -101,19 +101,6 @@ def test_all_figures_but_that_of_several_machines_are_targets_of_make_figures(fr
     assert found["figure_timing_study"] == 1
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ("figures/test_vgg/fig10.pdf", "this figure shows no workload; leave test_vgg/ out"),
-        ("figures/laptop-1t/fig12.pdf", "the config names its machines; leave laptop-1t/ out"),
-    ],
-)
-def test_a_folder_that_a_figure_cannot_have_is_named(fresh: Workplace, target: str, message: str) -> None:
-    done = fresh.snakemake(target, "--dry-run")
-    assert done.returncode != 0
-    assert f"{target}: {message}" in done.stdout
-
-
 def test_rules_draw_no_figure_that_the_study_does_not_know() -> None:
     rules = (ROOT / "rules" / "figures.smk").read_text(encoding="utf-8")
     assert set(re.findall(r'^    "(\w+)": \(', rules, re.MULTILINE)) == set(FIGURES)
@@ -169,26 +156,17 @@ def test_the_timeline_needs_no_step_of_pytorch(fresh: Workplace) -> None:
     assert "save_on_cpu" not in fresh.jobs_due(target="figures/fig12_timeline.pdf")
 
 
-OF_MLP = "results/laptop-1t/tiny/mlp"
 RISK = "can hang a GPU; to risk it, set slow_tier.managed_oversubscription: true in config/machines/gpu.yaml"
 NO_GPU = "figures.fig12.machine: laptop has slow memory of kind emulated; give a machine of kind cuda"
 
 
-@pytest.mark.parametrize(
-    ("target", "machine", "message"),
-    [
-        ("figures/fig12.pdf", "gpu", RISK),
-        ("figures/fig12.pdf", "laptop", NO_GPU),
-        (f"{OF_MLP}/save-on-cpu/4to1/torch.json", "gpu", "save-on-cpu cannot run on config/machines/laptop.yaml"),
-        (f"{OF_MLP}/lru-paging/4to1/record.json", "gpu", "lru-paging cannot run on config/machines/laptop.yaml"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "message"), [("gpu", RISK), ("laptop", NO_GPU)])
 def test_a_gpu_that_nobody_risks_or_is_none_is_named_before_any_job(
-    fresh: Workplace, target: str, machine: str, message: str
+    fresh: Workplace, machine: str, message: str
 ) -> None:
     add_gpu(fresh, kind="cuda")
     fresh.change("figures", "fig12", "machine", value=machine)
-    done = fresh.snakemake(target, "--dry-run")
+    done = fresh.snakemake("figures/fig12.pdf", "--dry-run")
     assert done.returncode != 0
     assert message in done.stdout
 

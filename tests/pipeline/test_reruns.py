@@ -128,9 +128,3 @@ def test_a_modelled_step_needs_profiles_of_small_batches_and_no_run(fresh: Workp
     assert fresh.jobs_due(target=target) == {
         "calibrate": 1, "kernel_profile": 3, "extrapolate": 1, "ilp_solve": 1, "compile": 1,
     }  # fmt: skip
-
-
-def test_a_modelled_step_cannot_be_run(fresh: Workplace) -> None:
-    done = fresh.snakemake("results/laptop-1t/tiny-modelled/vgg19/static/4to1/record.json", "--dry-run")
-    assert done.returncode != 0
-    assert "scale tiny-modelled is modelled: there is nothing to run" in done.stdout
