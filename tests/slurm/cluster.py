@@ -101,15 +101,10 @@ class Cluster:
     def start(self, *targets: str) -> Call:
         """Start Snakemake as a user would, but that it asks Slurm often and without a database."""
         options = [
-            "--workflow-profile",
-            "profiles/slurm",
-            "--latency-wait",
-            "5",
-            "--seconds-between-status-checks",
-            "2",
-        ]
-        options += ["--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2"]
-        options += ["--default-resources", "slurm_partition=big", "slurm_account=lab"]
+            "--workflow-profile", "profiles/slurm", "--latency-wait", "5", "--seconds-between-status-checks", "2",
+            "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2",
+            "--default-resources", "slurm_partition=big", "slurm_account=lab",
+        ]  # fmt: skip
         log = self.folder / f"snakemake-{time.monotonic_ns()}.txt"
         with log.open("w", encoding="utf-8") as output:
             process = subprocess.Popen(
