@@ -311,7 +311,7 @@ def test_the_derivative_of_the_loss_is_on_the_loss_device() -> None:
     module, values = nn.Linear(4, 3, device=meta), torch.empty(2, 4, device=meta)
     targets = torch.empty(2, dtype=torch.int64, device=meta)
     captured = capture(module, [values], F.cross_entropy, [targets], meta)
-    assert captured.tensors["tangent"].device == meta
+    assert captured.values["tangent"].device == meta
 
 
 def test_a_batch_that_does_not_fit_is_refused() -> None:

@@ -34,7 +34,7 @@ def capture(
     targets: Sequence[torch.Tensor],
     device: torch.device,
 ) -> Captured:
-    """Trace the step; of the captured values those of the module's parameters and states are kept.
+    """Trace the step; the captured values are those that do not come with a batch.
 
     Raises:
         BadInputError: it depends on the values of tensors, or PyTorch cannot trace it.
@@ -67,12 +67,11 @@ def capture(
         ) from error
     taken = {storage_of(node.meta["val"]) for node in found.arguments}
     own = partial(_with_own_memory, found.graph, taken)
-    names = {name for role, name in found.arguments.values() if role in {Role.PARAMETER, Role.STATE}}
     return replace(
         found,
         outputs=[own(node) for node in found.outputs],
         gradients={name: own(node) for name, node in found.gradients.items()},
-        values={name: tensor for name, tensor in found.values.items() if name in names},
+        values={name: tensor for name, tensor in found.values.items() if name not in batch},
     )
 
 

@@ -157,13 +157,7 @@ class OffloadedStep:
 def arguments(step: Step, batch: tuple[torch.Tensor, ...]) -> Values:
     """Values of the nodes that stand for what the step takes."""
     known = {name: tensor.detach() for name, tensor in {**step.captured.values, **named_batch(batch)}.items()}
-    values: Values = dict(step.constants)
-    for node, (role, name) in step.captured.arguments.items():
-        fake = node.meta["val"]
-        # The gradient of the loss by itself is one.
-        is_constant = role is Role.CONSTANT
-        values[node] = torch.ones(fake.shape, dtype=fake.dtype, device=fake.device) if is_constant else known[name]
-    return values
+    return {**step.constants, **{node: known[name] for node, (_, name) in step.captured.arguments.items()}}
 
 
 def _told(tensor: Any) -> str:
