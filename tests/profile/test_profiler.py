@@ -152,6 +152,9 @@ def test_more_configurations_extend_the_store(library: KernelLibrary, tmp_path: 
     full = profile(library, path, options=replace(timed, configurations="full"))
     assert set(additive.timings) < set(full.timings)
     assert count(path) == len(full.timings)
+    for (_, _, config), timing in additive.timings.items():
+        assert timing.repeats >= QUICK.min_repeats, "slow operands take turns with fast ones"
+        assert (timing.beyond_ns is None) == ("P" not in config)
 
 
 def test_what_slow_operands_add_is_the_known_wait(library: KernelLibrary, tmp_path: Path) -> None:
@@ -168,13 +171,6 @@ def test_what_slow_operands_add_is_the_known_wait(library: KernelLibrary, tmp_pa
                 assert added_us == pytest.approx(wait_ns / 1e3, abs=1e-6)
     assert count(tmp_path / "kernels.sqlite") == len({kernel.identity for kernel in graph.kernels})
     assert {timing.repeats > 0 for (_, _, config), timing in found.timings.items() if "P" in config} == {False}
-
-
-def test_slow_operands_that_are_timed_take_turns_with_fast_ones(library: KernelLibrary, tmp_path: Path) -> None:
-    found = profile(library, tmp_path / "kernels.sqlite", options=replace(QUICK, times_known_waits=True))
-    for (_, _, config), timing in found.timings.items():
-        assert timing.repeats >= QUICK.min_repeats
-        assert (timing.beyond_ns is None) == ("P" not in config)
 
 
 def test_implementations_of_a_kernel_take_turns(library: KernelLibrary, tmp_path: Path) -> None:
