@@ -16,20 +16,17 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import small_step
 import yaml
-from planned_streams import Planned, planned_step
-from thread_device import Delays, ThreadDevice
+from planned_streams import Planned, on_threads, planned_step
 
 import autotm
 from autotm.cli.main import main
 from autotm.memory.calibration import Effort, calibrate_links
-from autotm.memory.gpu.cuda_memory import DeviceMemoryError
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import hash_of, load, save
 from autotm.model.graph import Tier, all_fast
@@ -39,7 +36,6 @@ from autotm.model.program import KernelStep
 from autotm.model.record import Record
 from autotm.profile import copies, host_commands
 from autotm.profile.kernel_timing import ProfileOptions
-from autotm.runtime.streams.executor import Kernels, OpenDevice
 from autotm.runtime.streams.schedule import device_bytes
 from autotm.runtime.verify import VerificationError, plain_program
 from autotm.stages.bundle_files import downloaded_files, is_needed, modules_of, newest_glibc, require_installed
@@ -354,35 +350,26 @@ def planned(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Planned:
     return planned_step("mlp", tmp_path_factory.mktemp("mlp"), objects)
 
 
-def opener(planned: Planned, seed: int = 0, most_bytes: int = 1 << 40) -> OpenDevice:
-    @contextmanager
-    def opened(device_bytes: int, host_bytes: int, **_: int) -> Iterator[tuple[ThreadDevice, Kernels]]:
-        if device_bytes > most_bytes:
-            raise DeviceMemoryError(f"{most_bytes} bytes are free")
-        with ThreadDevice(device_bytes, host_bytes, order=Delays(seed), machine=small_step.machine()) as device:
-            yield device, planned.library
-
-    return opened
-
-
 @pytest.mark.parametrize("optimizer", ["synchronous", "asynchronous"])
 def test_a_program_equals_the_plain_step(planned: Planned, optimizer: str) -> None:
     program = planned.programs[optimizer]
-    assert host_commands.compared(planned.graph, program, COUNTS, 1, 2, opener(planned)) == len(planned.expected)
-    assert len(host_commands.step_seconds(planned.graph, program, COUNTS, 1, 3, opener(planned))) == 3
+    assert host_commands.compared(planned.graph, program, COUNTS, 1, 2, on_threads(planned.library)) == len(
+        planned.expected
+    )
+    assert len(host_commands.step_seconds(planned.graph, program, COUNTS, 1, 3, on_threads(planned.library))) == 3
 
 
 def test_a_program_is_compared_kernel_by_kernel_where_the_plain_step_does_not_fit(planned: Planned) -> None:
     graph, program = planned.graph, planned.programs["synchronous"]
     needed = device_bytes(graph, graph, program)
     assert needed < device_bytes(graph, graph, plain_program(graph))
-    opened = opener(planned, most_bytes=needed)
+    opened = on_threads(planned.library, most_bytes=needed)
     assert host_commands.compared(graph, program, COUNTS, 1, 2, opened) == len(planned.expected)
     late = replace(program, steps=tuple(step for step in program.steps if getattr(step, "tensor", None) is None))
     with pytest.raises(VerificationError, match="differs from the plain step"):
         host_commands.compared(graph, late, COUNTS, 1, 2, opened)
     with pytest.raises(AutotmError, match=r"alone take .* 64 bytes are free"):
-        host_commands.compared(graph, program, COUNTS, 1, 2, opener(planned, most_bytes=64))
+        host_commands.compared(graph, program, COUNTS, 1, 2, on_threads(planned.library, most_bytes=64))
 
 
 def test_a_program_that_reads_elsewhere_is_told(planned: Planned) -> None:
@@ -397,13 +384,14 @@ def test_a_program_that_reads_elsewhere_is_told(planned: Planned) -> None:
         steps=tuple(replace(step, addresses=tuple(moved)) if step is first else step for step in program.steps),
     )
     with pytest.raises(VerificationError, match="step 1 differs from the plain step in"):
-        host_commands.compared(planned.graph, wrong, COUNTS, 1, 2, opener(planned))
+        host_commands.compared(planned.graph, wrong, COUNTS, 1, 2, on_threads(planned.library))
 
 
 def test_every_kernel_and_copy_is_timed(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_commands, "COPIED_BYTES", host_commands.COPIED_BYTES[:3])
     options = ProfileOptions(min_repeats=3, max_repeats=6, step_s=0.0)
-    profile, links = host_commands.profiled(planned.graph, COUNTS, options, opener(planned), {"machine": "played"})
+    opened, came_from = on_threads(planned.library), {"machine": "played"}
+    profile, links = host_commands.profiled(planned.graph, COUNTS, options, opened, came_from)
     assert profile.graph_hash == hash_of(planned.graph)
     for kernel in planned.graph.kernels:
         timing = profile.timing(kernel, all_fast(kernel))

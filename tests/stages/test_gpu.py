@@ -18,8 +18,7 @@ import pandas as pd
 import pytest
 import small_step
 from emulated_cuda import emulated_functions
-from played_cudart import PlayedRuntime
-from played_gpu import plug_in
+from played_cudart import PlayedRuntime, plug_in
 from recorded_nvml import NVMLError_LibraryNotFound, Recorded
 from synthetic_modelled import write_modelled
 from thread_device import Delays
