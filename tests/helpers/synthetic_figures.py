@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import random_graphs
-from synthetic_modelled import BATCHES, write_modelled
-from synthetic_records import LINUX, PROVENANCE, write_devices, write_study, write_workload
+from synthetic_records import BATCHES, LINUX, PROVENANCE, write_devices, write_modelled, write_study, write_workload
 
 from autotm.layout.compile import compile_program
 from autotm.model.config import PricesConfig
@@ -43,13 +42,8 @@ def tables(folder: Path) -> dict[str, pd.DataFrame]:
     large = write_workload(
         folder / "large", LARGE, ("5:2",), ("memory-mode", "static", "synchronous", *LINUX), steeper=0.3
     )
-    front = [
-        path
-        for path in workload
-        if path.parts[-4] == "inception_v4"
-        and path.parts[-3:-1]
-        in {("synchronous", "1to0"), ("synchronous", "4to1"), ("synchronous", "0to1"), ("numa", "4to1")}
-    ]
+    points = {("synchronous", "1to0"), ("synchronous", "4to1"), ("synchronous", "0to1"), ("numa", "4to1")}
+    front = [path for path in workload if path.parts[-4] == "inception_v4" and path.parts[-3:-1] in points]
     sources = {
         ("fig9", "fig11", "ilp_times", "price_performance", "cost_performance"): table_of_records(workload),
         ("fig7",): table_of_records([*workload, *rivals]),
@@ -58,9 +52,8 @@ def tables(folder: Path) -> dict[str, pd.DataFrame]:
         ("front",): table_of_records(front),
         ("devices",): table_of_devices(write_devices(folder / "devices", tuple(DEVICES)), DEVICES),
     }
-    found = {name: with_prices(table, PricesConfig()) for names, table in sources.items() for name in names}
     modelled = SOURCE | {"machine": "modelled-rtx-2080-ti-1t", "tier_reality": "modelled"}
-    return found | {
+    return {name: with_prices(table, PricesConfig()) for names, table in sources.items() for name in names} | {
         "fig12": table_of_steps(write_modelled(folder / "gpu", modelled, BATCHES)),
         "fig12_timeline": table_of_lanes(write_modelled(folder / "one", modelled, {"vgg19": (64,)})),
         "kernel_plot": table_of_convolution(*write_convolution(folder / "convolution")),

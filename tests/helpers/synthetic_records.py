@@ -1,13 +1,17 @@
-"""Records of a study that was never run: shaped like a case study, with numbers that a test can recompute."""
+"""Records and modelled steps of a study that was never run, with numbers that a test can recompute."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from autotm.model.cache import PageCounts
 from autotm.model.files import save
 from autotm.model.limit import Limit
 from autotm.model.record import Record
+from autotm.model.timeline import Engine, EngineEvent, ModelledStep
 
 LIMITS = ("1:0", "99:1", "19:1", "9:1", "4:1", "2:1", "1:1", "1:3", "0:1")
 PEAK_BYTES = 1_500_000_000
@@ -62,26 +66,25 @@ def record(
     )  # fmt: skip
 
 
+def _written(folder: Path, run: Record) -> Path:
+    path = folder / run.optimizer / run.limit.slug / "record.json"
+    save(path, "record", run, PROVENANCE)
+    return path
+
+
 def write_study(folder: Path, limits: tuple[str, ...] = LIMITS, *, side_by_side: bool = True) -> list[Path]:
     """Record files of static and synchronous over `limits`, in the order a config lists them."""
-    paths = []
-    for optimizer in ("static", "synchronous"):
-        for limit in limits:
-            path = folder / optimizer / Limit.parse(limit).slug / "record.json"
-            save(path, "record", record(optimizer, limit, side_by_side=side_by_side), PROVENANCE)
-            paths.append(path)
-    return paths
+    points = itertools.product(("static", "synchronous"), limits)
+    return [_written(folder, record(*point, side_by_side=side_by_side)) for point in points]
 
 
-def write_devices(folder: Path, devices: tuple[str, ...], limit: str = "4:1") -> list[Path]:
+def write_devices(folder: Path, devices: tuple[str, ...]) -> list[Path]:
     """Record files of numa, synchronous and all slow on a machine for each device, half as slow as the one before."""
-    paths = []
-    for place, device in enumerate(devices):
-        for optimizer, at in (("numa", limit), ("synchronous", limit), ("synchronous", "1:0")):
-            path = folder / device / optimizer / Limit.parse(at).slug / "record.json"
-            save(path, "record", record(optimizer, at, steeper=0.5**place, machine=device), PROVENANCE)
-            paths.append(path)
-    return paths
+    return [
+        _written(folder / device, record(*point, steeper=0.5**place, machine=device))
+        for place, device in enumerate(devices)
+        for point in (("numa", "4:1"), ("synchronous", "4:1"), ("synchronous", "1:0"))
+    ]
 
 
 def write_workload(
@@ -95,14 +98,71 @@ def write_workload(
 ) -> list[Path]:
     """Record files of several optimizers on several networks; each suffers `steeper` more than the one before."""
     paths = []
-    for place, network in enumerate(networks, start=1):
-        for optimizer in optimizers:
-            for limit in limits:
-                path = folder / network / optimizer / Limit.parse(limit).slug / "record.json"
-                suffers = 1 + steeper * (place - 1)
-                made = record(
-                    optimizer, limit, network=network, step_s=float(place), side_by_side=side_by_side, steeper=suffers
-                )
-                save(path, "record", made, PROVENANCE)
-                paths.append(path)
+    for place, network in enumerate(networks):
+        look = {"network": network, "step_s": place + 1.0, "side_by_side": side_by_side, "steeper": 1 + steeper * place}
+        points = itertools.product(optimizers, limits)
+        paths += [_written(folder / network, record(*point, **look)) for point in points]
     return paths
+
+
+SPEEDUPS = {
+    "managed-memory": 1.0,
+    "lru-paging": 1.2,
+    "swap-all": 0.0,
+    "recompute": 1.4,
+    "save-on-cpu": 1.1,
+    "synchronous": 1.5,
+    "asynchronous": 1.9,
+}
+"""Over managed memory, by what places the tensors; 0 for a step that does not fit."""
+BATCHES = {"inception_v4": (64, 128, 256), "resnet200": (32, 64), "vgg19": (64,)}
+_BASE_US = 2e6
+
+
+def write_modelled(folder: Path, source: dict[str, Any], batches: dict[str, Sequence[int]]) -> list[Path]:
+    """A file for each network, batch and optimizer: modelled steps of figure 12 that no simulation made."""
+    paths = []
+    steps = [(network, batch) for network, several in batches.items() for batch in several]
+    for (network, batch), (optimizer, speedup) in itertools.product(steps, SPEEDUPS.items()):
+        paths.append(folder / network / str(batch) / optimizer / "modelled.json")
+        save(paths[-1], "modelled_step", _step(network, batch, optimizer, speedup), source)
+    return paths
+
+
+def _step(network: str, batch: int, optimizer: str, speedup: float) -> ModelledStep:
+    step_us = _BASE_US * batch / 64 / (speedup or 1.1)
+    is_plan = optimizer in {"synchronous", "asynchronous"}
+    events = tuple(
+        EngineEvent(engine, f"{engine}{number}", number * step_us / 10, (number + 0.5 + lead) * step_us / 10)
+        for number in range(10)
+        for engine, lead in zip(Engine, (0.4, 0.1, 0.2), strict=True)
+    )
+    return ModelledStep(
+        network=network,
+        scale="paper-gpu-1",
+        batch=batch,
+        machine="modelled-rtx-2080-ti-1t",
+        gpu="RTX 2080 Ti",
+        tier_reality="modelled",
+        optimizer=optimizer,
+        limit=Limit.parse("10000MB-io"),
+        counts="intermediates",
+        dram_limit_bytes=10_000_000_000,
+        io_size=300_000_000,
+        peak_live_bytes=14_000_000_000,
+        fits=bool(speedup),
+        most_bytes=9_900_000_000,
+        step_us=step_us,
+        kernels_us=0.7 * step_us,
+        repeated_us=0.2 * step_us if optimizer == "recompute" else 0.0,
+        oracle_us=_BASE_US * batch / 64 / 2.1,
+        in_bytes=3_000_000_000,
+        out_bytes=3_000_000_000,
+        predicted_us=step_us if is_plan else None,
+        bound_us=0.99 * step_us if is_plan else None,
+        gap=0.01 if is_plan else None,
+        solver_status="optimal" if is_plan else "",
+        implementations={"winograd": 3},
+        remark="",
+        events=events,
+    )

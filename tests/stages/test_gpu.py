@@ -20,7 +20,7 @@ import small_step
 from emulated_cuda import emulated_functions
 from played_cudart import PlayedRuntime, plug_in
 from recorded_nvml import NVMLError_LibraryNotFound, Recorded
-from synthetic_modelled import write_modelled
+from synthetic_records import write_modelled
 from thread_device import Delays
 
 import autotm.profile.copies

@@ -191,16 +191,13 @@ def test_a_file_tells_where_it_comes_from(tmp_path: Path) -> None:
     assert "note" not in found
 
 
-def test_a_picture_shows_its_caption_and_a_log_its_lines(tmp_path: Path) -> None:
+def test_a_picture_shows_its_caption_a_log_its_lines_and_what_cannot_be_read_why(tmp_path: Path) -> None:
     caption = PngInfo()
     caption.add_text("Description", "Emulated; seed 20.")
     Image.new("L", (1, 1)).save(tmp_path / "fig.png", pnginfo=caption)
     (tmp_path / "run.log").write_text("measured *here*\n", encoding="utf-8")
     assert "<paragraph> Emulated; seed 20." in shown("picture-caption", tmp_path / "fig.png")
     assert "measured *here*" in shown("log-file", tmp_path / "run.log")
-
-
-def test_what_cannot_be_read_is_told_of_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "cut.json").write_text("{", encoding="utf-8")
     for directive in ("provenance", "picture-caption", "log-file"):
         assert f"{tmp_path}/gone cannot be read: " in shown(directive, tmp_path / "gone")

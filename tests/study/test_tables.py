@@ -1,9 +1,10 @@
-"""The tables that figures are drawn from: of records, of disturbed runs, of modelled steps."""
+"""The tables that figures are drawn from: of records, of disturbed runs, of modelled steps, of a sweep."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,19 +17,20 @@ from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError, DamagedFileError
 from autotm.model.files import load, save
 from autotm.model.limit import Limit
-from autotm.model.plan import Plan
+from autotm.model.plan import Plan, Refusal, Status
+from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve_and_pack
 from autotm.stages.figures import figure_stage
+from autotm.stages.solve import place_each, program_of
 from autotm.study.columns import MEANINGS
 from autotm.study.drawing import caption, disturbed_text, styled
 from autotm.study.figures import comparisons
 from autotm.study.figures.figures import FIGURES
-from autotm.study.figures.limits import with_fast_memory
-from autotm.study.records import headlines
+from autotm.study.figures.limits import draw_sweep, with_fast_memory
+from autotm.study.sweep import SweepPoint, SweepResult, sweep_table
 from autotm.study.tables import (
     DISTURBED,
     DISTURBED_BEFORE,
-    _row,
     disturbed_at,
     is_disturbed,
     read_table,
@@ -36,20 +38,11 @@ from autotm.study.tables import (
     table_of_records,
 )
 
-# Records as a tidy table: a row a run, with the promised columns.
 
-REQUIRED = {
-    "network", "scale", "machine", "tier_reality", "threads", "optimizer", "limit", "dram_limit_bytes", "io_bytes",
-    "predicted_runtime_s", "bound_s", "gap", "actual_runtime_s", "actual_runtime_median_s", "slowdown",
-    "dram_input_fraction", "dram_output_fraction", "bytes_moved_dram", "bytes_moved_pmem",
-}  # fmt: skip
-
-
-def test_rows_are_runs_by_optimizer_then_limit_with_the_promised_columns(tmp_path: Path) -> None:
+def test_rows_are_runs_by_optimizer_then_limit(tmp_path: Path) -> None:
     table = table_of_records(write_study(tmp_path)[::-1])
     assert len(table) == 2 * len(LIMITS)
-    assert set(table.columns) >= REQUIRED
-    assert not table[sorted(REQUIRED)].isna().any().any()
+    assert set(table.columns[table.isna().any()]) == {"moves_s", "waited_median_s", "all_fast_waited_median_s"}
     assert list(dict.fromkeys(table["optimizer"])) == ["synchronous", "static"]
     for _, runs in table.groupby("optimizer"):
         assert list(runs["dram_limit_bytes"]) == sorted(runs["dram_limit_bytes"])
@@ -81,15 +74,12 @@ def test_without_steps_beside_it_the_all_fast_runs_are_pooled(tmp_path: Path) ->
 
 
 def test_what_the_limit_counts_is_not_counted_again(tmp_path: Path) -> None:
-    paths = write_study(tmp_path)
-    assert set(table_of_records(paths)["uncounted_bytes"]) == {IO_BYTES}
-    for path in paths:
-        run = replace(record(path.parts[-3], path.parts[-2]), counts="all")
-        save(path, "record", run, PROVENANCE)
-    table = table_of_records(paths)
-    assert set(table["uncounted_bytes"]) == {0}
-    _, enough = with_fast_memory(table[table["optimizer"] == "static"])
-    assert enough == PEAK_BYTES
+    path = tmp_path / "record.json"
+    for counts, uncounted_bytes in (("intermediates", IO_BYTES), ("all", 0)):
+        save(path, "record", replace(record("static", "4:1"), counts=counts), PROVENANCE)
+        table = table_of_records([path])
+        assert table["uncounted_bytes"].tolist() == [uncounted_bytes]
+        assert with_fast_memory(table)[1] == PEAK_BYTES + uncounted_bytes
 
 
 def test_only_records_that_were_timed_beside_the_all_fast_step_need_no_other(tmp_path: Path) -> None:
@@ -115,8 +105,6 @@ def test_runs_of_two_studies_do_not_mix_and_a_cut_record_is_named(tmp_path: Path
         table_of_records(paths)
 
 
-# Runs that others disturbed are hollow in figures, named in captions, and left out of the headline numbers.
-
 OF_RUNS = (
     "fig7", "fig8", "fig9", "fig10", "fig10a_all_slow", "fig10a_synchronous", "fig11", "front", "price_performance",
     "cost_performance", "devices",
@@ -128,12 +116,11 @@ def all_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pd.DataFra
     return tables(tmp_path_factory.mktemp("figures"))
 
 
-def one_disturbed(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
-    """The table with one of its synchronous runs marked, between the ends if there is one."""
-    of_planned = table[table["optimizer"] == "synchronous"]
-    between = of_planned[~of_planned["limit"].isin(["1:0", "0:1"])]
-    index = between.index[0] if "4:1" in set(table["limit"]) or "5:2" in set(table["limit"]) else of_planned.index[0]
-    return table.assign(**{DISTURBED: table.index == index}), table.loc[index]
+def one_of(table: pd.DataFrame) -> pd.Series:
+    """One of the synchronous runs, between the ends if there is one."""
+    planned = table[table["optimizer"] == "synchronous"]
+    between = planned[~planned["limit"].isin(["1:0", "0:1"])]
+    return (planned if between.empty else between).iloc[0]
 
 
 def hollow_shapes(figure: Figure) -> int:
@@ -151,8 +138,8 @@ def hollow_shapes(figure: Figure) -> int:
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_a_disturbed_run_is_hollow_and_named(name: str, all_tables: dict[str, pd.DataFrame]) -> None:
     table = all_tables[name]
-    marked, run = one_disturbed(table[table["limit"] == "1:0"] if name == "fig10a_all_slow" else table)
-    marked = table.assign(**{DISTURBED: table.index.isin(marked.index[marked[DISTURBED]])})
+    run = one_of(table[table["limit"] == "1:0"] if name == "fig10a_all_slow" else table)
+    marked = table.assign(**{DISTURBED: table.index == run.name})
     with styled(StyleConfig()):
         sound, text = FIGURES[name](table, StyleConfig())
         shown, named = FIGURES[name](marked, StyleConfig())
@@ -173,7 +160,7 @@ def test_where_all_slow_was_disturbed_all_speed_ups_over_it_are(all_tables: dict
 
 
 def test_solution_times_do_not_depend_on_who_held_the_cores(all_tables: dict[str, pd.DataFrame]) -> None:
-    table, _ = one_disturbed(all_tables["ilp_times"])
+    table = all_tables["ilp_times"].assign(**{DISTURBED: True})
     with styled(StyleConfig()):
         _, text = FIGURES["ilp_times"](table, StyleConfig())
     assert "Hollow" not in text
@@ -192,24 +179,6 @@ def test_captions_name_disturbed_runs_and_measurements(all_tables: dict[str, pd.
     assert disturbed_text(older) == ""
     assert disturbed_at(older, ["4:1", "none"]) == [False, False]
 
-
-def test_headlines_are_those_of_sound_runs(all_tables: dict[str, pd.DataFrame]) -> None:
-    table = all_tables["fig7"]
-    network = table["network"].iloc[0]
-    table = table.assign(**{DISTURBED: (table["network"] == network) & (table["limit"] == "4:1")})
-    at = {str(one.limit): one for one in headlines(table[~is_disturbed(table)])}["4:1"]
-    assert network not in at.losses["synchronous"].networks
-    assert len(at.losses["synchronous"].networks) == table["network"].nunique() - 1
-
-
-def test_a_record_says_whether_its_disturbed_steps_count() -> None:
-    run = record("static", "4:1")
-    assert _row(run, {})[DISTURBED] is False
-    assert _row(replace(run, disturbed_steps=9, disturbed_steps_count=True), {})[DISTURBED] is True
-    assert _row(replace(run, disturbed_steps=9), {})[DISTURBED] is False, "they were left out"
-
-
-# Steps too large to run: a table of predictions that says so.
 
 EXTRAPOLATED = {"batches": [2, 4, 8], "step_error": -0.031, "kernel_error": 0.012}
 MODELLED = SOURCE | {"tier_reality": "modelled", "extrapolated": EXTRAPOLATED}
@@ -255,3 +224,90 @@ def test_plans_of_other_steps_are_refused(files: tuple[list[Path], list[Path]], 
     save(tmp_path / "other.json", "graph", random_graphs.training_step_case(2).graph, MODELLED)
     with pytest.raises(BadInputError, match="made for another graph"):
         table_of_plans(files[0], [tmp_path / "other.json"])
+
+
+PEAK = 100_000_000
+
+
+def row(share: float, predicted: float, bound: float | None = None, **more: Any) -> dict[str, Any]:
+    """A row of a table as the answers read it."""
+    return {
+        "dram_limit_bytes": share * PEAK,
+        "share_of_peak": share,
+        "predicted_slowdown": predicted,
+        "bound_slowdown": predicted if bound is None else bound,
+        "measured_slowdown": float("nan"),
+        "optimizer": "synchronous",
+        "solver_status": str(Status.WITHIN_GAP),
+        "refused": "",
+        **more,
+    }
+
+
+def answers(*rows: dict[str, Any]) -> list[str]:
+    return SweepResult(pd.DataFrame(rows), ()).answers
+
+
+def test_the_least_memory_that_is_enough_answers() -> None:
+    one, five, ten = answers(row(1, 1.0), row(0.5, 1.008), row(0.2, 1.04, 1.03), row(0.1, 1.2, 1.08), row(0, 2.0))
+    assert one == (
+        "With 50 MB of fast memory (50 % of the step's peak) the step is predicted to be at most 1 % slower than all "
+        "fast; proven: with 20 MB or less, no synchronous plan is."
+    )
+    assert five.startswith("With 20 MB of fast memory (20 % of the step's peak)")
+    assert "proven: with 10 MB or less" in five
+    assert "proven: with none at all" in ten
+
+
+def test_no_limit_may_be_enough_no_memory_may_be_and_what_was_measured_is_said() -> None:
+    assert "at most 5 % slower than all fast (measured: +6.2 %)." in answers(row(0.5, 1.04, measured_slowdown=1.062))[1]
+    assert answers(row(0.1, 1.5))[0].startswith("With none of these limits the step is predicted")
+    assert answers(row(0.0, 1.0))[0].startswith("With no fast memory the step is predicted")
+    one, *_ = answers(row(1, 1.0), row(0.1, 1.5, solver_status=str(Status.NOT_OPTIMIZED)))
+    assert "proven" not in one, "an optimizer that searches nothing proves nothing"
+
+
+@pytest.fixture(scope="module")
+def swept() -> SweepResult[str]:
+    case = random_graphs.training_step_case(layers=4, branches=3)
+    limits = [Limit.parse(text) for text in ("4:1", "0:1", "1:0")]
+    points = []
+    for found in place_each(case.graph, case.profile, case.links, "synchronous", limits, SolveOptions()):
+        assert not isinstance(found, Refusal)
+        points.append(SweepPoint(found[0], program_of(case.graph, *found)))
+    refused = [Refusal(Limit.parse("5B"), 64, "no synchronous placement keeps limit 5B")]
+    source = {**PROVENANCE, "machine": "desk-2t", "threads": 2, "seed": 20, "tier_reality": "emulated"}
+    table = sweep_table(case.graph, case.profile, "synchronous", points, refused, source)
+    return SweepResult(table, tuple(str(point.plan.limit) for point in points))
+
+
+def test_the_table_goes_from_all_fast_down_and_ends_with_what_cannot_be(swept: SweepResult[str]) -> None:
+    table = swept.table
+    assert set(table) <= set(MEANINGS)
+    assert list(table["limit"]) == ["0:1", "4:1", "1:0", "5B"]
+    assert list(swept) == ["4:1", "0:1", "1:0"]
+    kept = table[table["refused"] == ""]
+    assert kept["predicted_slowdown"].iloc[0] == pytest.approx(1.0)
+    assert kept["bytes_moved"].iloc[0] == 0
+    assert (kept["dram_alloc_bytes"] <= kept["dram_limit_bytes"]).iloc[1:].all()
+    assert kept["gap"].to_numpy() == pytest.approx(1 - kept["bound_s"] / kept["predicted_runtime_s"])
+    assert table["smallest_bytes"].iloc[-1] == 64
+
+
+def test_text_and_picture_say_what_is_predicted_proven_and_impossible(swept: SweepResult[str]) -> None:
+    text = str(swept)
+    for part in ("slow memory EMULATED", "ms PREDICTED from measured kernels", "5B: no synchronous placement keeps"):
+        assert part in text
+    assert text.splitlines()[-1] == swept.answers[-1]
+    figure, caption = draw_sweep(swept.table, StyleConfig())
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert labels == ["ruled out (proven bound)", "predicted", "too little for any placement"]
+    for part in ("PREDICTED", "Nothing was run", "slow memory EMULATED"):
+        assert part in caption
+
+
+def test_the_same_table_gives_the_same_picture(swept: SweepResult[str], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        swept.write(tmp_path / name, StyleConfig(dots_per_inch=60))
+    for file in ("sweep.csv", "sweep.pdf", "sweep.png"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()

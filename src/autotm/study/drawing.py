@@ -275,8 +275,6 @@ def modelled_caption(table: pd.DataFrame) -> str:
     )
 
 
-# Figures as files: the same table gives the same bytes.
-
 _POINTS_PER_INCH = 72.0
 _CAPTION_GAP_POINTS = 4.0
 _NO_BREAK = "\N{NO-BREAK SPACE}"

@@ -48,10 +48,8 @@ def limits_of(table: pd.DataFrame, *, ends: bool) -> list[str]:
     return [text for text in order if ends or not is_end(text)]
 
 
-# Disturbed runs, whose times are too long: figures draw them hollow, captions name them, sums leave them out.
-
 DISTURBED = "disturbed"
-"""Column: whether other processes held the cores in so many rounds of a run that these count."""
+"""Column: whether others held the cores in so many rounds of a run that these count; figures draw such runs hollow."""
 DISTURBED_BEFORE = "disturbed_before"
 """Column: which measurements that a run's plan was made from were disturbed, in words."""
 DISTURBED_SEPARATOR = "; "
@@ -207,9 +205,6 @@ def versions_text(provenance: Mapping[str, Any]) -> str:
     named = [f"{package} {versions[package]}" for package in _VERSIONS_IN_CAPTIONS if package in versions]
     commit = provenance.get("autotm_commit")
     return ", ".join([*named, f"commit {commit}"] if commit else named)
-
-
-# Plans of steps that are too large for any machine at hand -> a table like that of records, of predictions alone.
 
 
 def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFrame:

@@ -16,12 +16,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import synthetic_figures
-import synthetic_records
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
-from synthetic_figures import LARGE, LIMITS
-from synthetic_records import IO_BYTES, LINUX, PEAK_BYTES, PROVENANCE, record, write_study, write_workload
+from synthetic_figures import CONVENTIONAL, LARGE, LIMITS
+from synthetic_records import IO_BYTES, LINUX, PEAK_BYTES, PROVENANCE, record, write_workload
 
 from autotm.model.config import PricesConfig, StyleConfig
 from autotm.model.errors import BadInputError
@@ -34,8 +33,6 @@ from autotm.study.figures import comparisons, heap, limits, memory_prices
 from autotm.study.figures.figures import FIGURES, draw
 from autotm.study.tables import ratio_price, read_table, table_of_records, with_prices, write_table
 
-# What holds of every figure: drawn from its table alone, the same bytes each time, and said where it comes from.
-
 STYLE = StyleConfig(dots_per_inch=60)
 AGAIN = """
 import sys
@@ -45,6 +42,7 @@ from autotm.study.figures.figures import draw
 for csv in sys.argv[1:]:
     draw(Path(csv), StyleConfig(dots_per_inch=60))
 """
+LINUX_SERIES = ["Linux: preferred", "Linux: interleave", "Linux: weighted", "Linux: NUMA balancing"]
 SAVED = ("fig8",)
 """The figure whose files are always compared; those of the others take a second or more each, twice."""
 OTHERS = [name for name in FIGURES if name not in SAVED]
@@ -59,6 +57,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def records(folder: Path) -> list[Path]:
+    """The runs that figures 7, 9 and 11 show, in the order of the networks."""
+    return [path for name in CONVENTIONAL for path in (folder / "sources/conventional" / name).rglob("record.json")]
+
+
 def table_of(folder: Path, name: str) -> pd.DataFrame:
     return read_table(folder / f"{name}.csv")
 
@@ -67,11 +71,6 @@ def table_of(folder: Path, name: str) -> pd.DataFrame:
 def drawn(folder: Path, name: str) -> tuple[Figure, str]:
     with styled(STYLE):
         return FIGURES[name](table_of(folder, name), STYLE)
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_every_column_has_a_meaning(folder: Path, name: str) -> None:
-    assert set(table_of(folder, name)) <= set(MEANINGS)
 
 
 @pytest.mark.parametrize(
@@ -97,23 +96,19 @@ def test_the_same_table_gives_the_same_files_without_a_date(folder: Path, tmp_pa
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_captions_say_where_figures_come_from(folder: Path, name: str) -> None:
-    said = drawn(folder, name)[1]
+def test_columns_have_meanings_captions_say_where_figures_come_from_and_legends_hide_nothing(
+    folder: Path, name: str
+) -> None:
+    assert set(table_of(folder, name)) <= set(MEANINGS)
+    figure, text = drawn(folder, name)
     measured = ("EMULATED", "machine laptop-2t", "Imaginary CPU", "2 threads")
     modelled = ("MODELLED", "achine modelled-rtx-2080-ti-1t", "RTX 2080 Ti")
-    of_machine = modelled if name.startswith("fig12") else measured
-    for part in (*of_machine, "eed 20", "apache-tvm 0.27.0.post1"):
-        assert part in said
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_legends_stay_clear_of_panels_and_of_each_other(folder: Path, name: str) -> None:
-    figure, _ = drawn(folder, name)
+    for part in (*(modelled if name.startswith("fig12") else measured), "eed 20", "apache-tvm 0.27.0.post1"):
+        assert part in text
     figure.draw_without_rendering()
-    boxes = [legend.get_window_extent() for legend in figure.legends]
-    panels = [axes.get_tightbbox() for axes in figure.axes]
-    assert not [box for box in boxes for panel in panels if box.overlaps(panel)]
-    assert not [pair for pair in itertools.combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+    legends = [legend.get_window_extent() for legend in figure.legends]
+    boxes = [*legends, *(axes.get_tightbbox() for axes in figure.axes)]
+    assert not any(legend.overlaps(box) for legend in legends for box in boxes if box is not legend)
 
 
 def test_figure_8_divides_what_memory_mode_took(folder: Path) -> None:
@@ -122,8 +117,7 @@ def test_figure_8_divides_what_memory_mode_took(folder: Path) -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == [
         "VGG416 (8)", "Inception v4 (8)", "ResNet-200 (8)", "DenseNet-264 (8)",
     ]  # fmt: skip
-    linux = ["Linux: preferred", "Linux: interleave", "Linux: weighted", "Linux: NUMA balancing"]
-    assert [bars.get_label() for bars in axes.containers] == ["static-AutoTM", "sync-AutoTM", *linux]
+    assert [bars.get_label() for bars in axes.containers] == ["static-AutoTM", "sync-AutoTM", *LINUX_SERIES]
     slow = (5 / 7) ** 2
     for bars, times in zip(axes.containers, (3.5, 1.4, *[3.8] * 4), strict=True):
         for place, bar in enumerate(bars):
@@ -244,38 +238,22 @@ def test_a_network_keeps_its_colour_whatever_is_shown_beside_it() -> None:
     assert len({together[name] for name in together}) == len(together) - 1, "but for these two, all differ"
 
 
-# Figure 10 from records to files: the table decides the picture.
-
-
-@pytest.fixture(scope="module")
-def fig10(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fig10")
-    figure_stage(STYLE, {"records": write_study(folder / "records")}, csv=folder / "fig10.csv")
-    return folder
-
-
-def test_the_table_survives_its_file(fig10: Path, tmp_path: Path) -> None:
-    table = read_table(fig10 / "fig10.csv")
-    write_table(table, tmp_path / "again.csv")
-    assert (tmp_path / "again.csv").read_bytes() == (fig10 / "fig10.csv").read_bytes()
-
-
-def test_a_look_changes_the_picture_and_leaves_matplotlib_as_it_was(fig10: Path, tmp_path: Path) -> None:
-    assert b"EMULATED" in (fig10 / "fig10.pdf").read_bytes()
-    with Image.open(fig10 / "fig10.png") as image:
+def test_a_table_survives_its_file_and_a_look_leaves_matplotlib_as_it_was(folder: Path, tmp_path: Path) -> None:
+    csv, before = tmp_path / "fig10.csv", dict(mpl.rcParams)
+    write_table(table_of(folder, "fig10"), csv)
+    assert csv.read_bytes() == (folder / "fig10.csv").read_bytes()
+    draw(csv, STYLE)
+    picture = csv.with_suffix(".png").read_bytes()
+    with Image.open(csv.with_suffix(".png")) as image:
         assert image.width > 3 * 8 / 2.54 * STYLE.dots_per_inch * 0.9
-    before = dict(mpl.rcParams)
-    (tmp_path / "fig10.csv").write_bytes((fig10 / "fig10.csv").read_bytes())
-    draw(tmp_path / "fig10.csv", STYLE.model_copy(update={"font_size_pt": 11.0}))
-    assert (tmp_path / "fig10.png").read_bytes() != (fig10 / "fig10.png").read_bytes()
+    draw(csv, STYLE.model_copy(update={"font_size_pt": 11.0}))
+    assert csv.with_suffix(".png").read_bytes() != picture
     assert dict(mpl.rcParams) == before
 
 
-def test_panels_show_the_table(fig10: Path) -> None:
-    table = read_table(fig10 / "fig10.csv")
-    figure, _ = limits.draw_fig10(table, StyleConfig())
-    slowdown, traffic, movement = figure.axes
-
+def test_panels_of_figure_10_show_the_table(folder: Path) -> None:
+    table = table_of(folder, "fig10")
+    slowdown, traffic, movement = drawn(folder, "fig10")[0].axes
     assert _line(slowdown, "static-AutoTM") == pytest.approx(_points(table, "static", "slowdown"))
     assert _line(slowdown, "sync-AutoTM") == pytest.approx(_points(table, "synchronous", "slowdown"))
     assert _line(traffic, "static-AutoTM: inputs") == pytest.approx(_points(table, "static", "dram_input_fraction"))
@@ -290,14 +268,12 @@ def test_panels_show_the_table(fig10: Path) -> None:
         assert len(marks) == 1, "the whole step's memory is marked where the x axis counts it, I/O included"
 
 
-def test_pictures_for_a_talk_share_their_axes(fig10: Path) -> None:
-    table = read_table(fig10 / "fig10.csv")
-    pictures = [limits.draw_fig10a(table, StyleConfig(), limit)[0] for limit in ("0:1", "1:0")]
-    everything, _ = limits.draw_fig10a(table, StyleConfig())
-    (whole,) = everything.axes
+def test_pictures_for_a_talk_share_their_axes(folder: Path) -> None:
+    table = table_of(folder, "fig10")
+    (whole,) = drawn(folder, "fig10a_synchronous")[0].axes
     assert _line(whole, "sync-AutoTM") == pytest.approx(_points(table, "synchronous", "slowdown"))
-    for picture, limit in zip(pictures, ("0:1", "1:0"), strict=True):
-        (axes,) = picture.axes
+    for name, limit in (("fig10a_all_fast", "0:1"), ("fig10a_all_slow", "1:0")):
+        (axes,) = drawn(folder, name)[0].axes
         assert (axes.get_xlim(), axes.get_ylim()) == (whole.get_xlim(), whole.get_ylim())
         point = table[(table["limit"] == limit) & (table["optimizer"] == "synchronous")]
         ((x, y),) = axes.lines[0].get_xydata()
@@ -306,13 +282,8 @@ def test_pictures_for_a_talk_share_their_axes(fig10: Path) -> None:
         limits.draw_fig10a(table[table["limit"] != "1:0"], StyleConfig(), "1:0")
 
 
-def _line(axes: mpl.axes.Axes, label: str) -> np.ndarray:
-    line = next(
-        line
-        for line in axes.lines
-        if line.get_label() == label and len(line.get_xdata()) == len(synthetic_records.LIMITS)
-    )
-    return np.asarray(line.get_xydata())
+def _line(axes: Axes, label: str) -> np.ndarray:
+    return next(np.asarray(line.get_xydata()) for line in axes.lines if line.get_label() == label)
 
 
 def _points(table: pd.DataFrame, optimizer: str, column: str) -> np.ndarray:
@@ -320,96 +291,68 @@ def _points(table: pd.DataFrame, optimizer: str, column: str) -> np.ndarray:
     return np.column_stack([runs["dram_limit_bytes"] + IO_BYTES, runs[column]])
 
 
-# Figures 7, 9 and 11 divide, price and name what their tables say.
-
-NETWORKS = ("resnet200", "vgg19", "densenet264")
 SHARES = {"1:0": 0.0, "8:1": 1 / 9, "4:1": 0.2, "1:1": 0.5, "0:1": 1.0}
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return write_workload(tmp_path_factory.mktemp("workload"), NETWORKS, LIMITS)
-
-
-@pytest.fixture(scope="module")
-def compared(records: list[Path]) -> pd.DataFrame:
-    return with_prices(table_of_records(records), PricesConfig())
-
-
-def predicted_too_long(times: float, limit: str) -> float:
-    """Per cent of a step for whose slow memory 4 % too much is predicted."""
-    measured = slow_down(times, limit)
-    return 100 * ((1 + 1.04 * (measured - 1)) / measured - 1)
+def slow_down(network: str, times: float, limit: str) -> float:
+    """As `synthetic_figures.tables` has it: each network suffers 15 % less than the one before."""
+    return 1 + (1 - 0.15 * CONVENTIONAL.index(network)) * times * (1 - SHARES[limit]) ** 2
 
 
 def heights(axes: Axes, series: int) -> list[float]:
     return [bar.get_height() for bar in axes.containers[series]]
 
 
-def slow_down(times: float, limit: str) -> float:
-    return 1 + times * (1 - SHARES[limit]) ** 2
+def test_a_table_holds_every_run_by_network_optimizer_and_limit(folder: Path) -> None:
+    table = table_of(folder, "fig9")
+    assert list(table[["network", "optimizer", "limit"]].itertuples(index=False, name=None)) == [
+        *itertools.product(CONVENTIONAL, ("numa", "static", "synchronous"), LIMITS)
+    ]
+    assert table.groupby("network", sort=False)["all_fast_runtime_s"].first().tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_a_table_holds_every_run_by_network_optimizer_and_limit(compared: pd.DataFrame) -> None:
-    table = compared
-    assert len(table) == len(NETWORKS) * 3 * len(LIMITS)
-    assert list(dict.fromkeys(table["network"])) == list(NETWORKS)
-    assert list(table["limit"][:5]) == ["1:0", "8:1", "4:1", "1:1", "0:1"]
-    assert table.groupby("network")["all_fast_runtime_s"].first()[list(NETWORKS)].tolist() == [1.0, 2.0, 3.0]
-
-
-def test_figure_7_divides_by_the_slowest_all_slow_run(compared: pd.DataFrame) -> None:
-    figure, _ = comparisons.draw_fig7(compared, STYLE)
-    axes = figure.axes[1]
-    assert axes.get_title(loc="left") == "(b)  VGG19"
+def test_figure_7_divides_by_the_slowest_all_slow_run_and_says_that_rivals_are_simulated(folder: Path) -> None:
+    figure, text = drawn(folder, "fig7")
+    axes, slowest = figure.axes[2], slow_down("vgg19", 4.2, "1:0")
+    assert axes.get_title(loc="left") == "(c)  VGG19"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["8:1", "4:1", "1:1"]
-    for series, times in enumerate((4.2, 3.5, 1.4)):
-        expected = [(1 + 4.2) / slow_down(times, limit) for limit in ("8:1", "4:1", "1:1")]
+    for series, times in enumerate((4.2, 3.5, 1.4, *[3.8] * 4)):
+        expected = [slowest / slow_down("vgg19", times, limit) for limit in ("8:1", "4:1", "1:1")]
         assert heights(axes, series) == pytest.approx(expected)
+    assert [bars.get_label() for bars in axes.containers][-4:] == LINUX_SERIES
     (line,) = [line for line in axes.lines if line.get_label() == "all fast"]
-    assert set(line.get_ydata()) == {5.2}
-
-
-def test_figure_7_shows_rivals_and_says_that_they_are_simulated(records: list[Path], tmp_path: Path) -> None:
-    rivals = write_workload(tmp_path, NETWORKS, LIMITS[1:-1], LINUX)
-    figure, text = comparisons.draw_fig7(table_of_records([*records, *rivals]), STYLE)
-    axes = figure.axes[1]
-    names = [bars.get_label() for bars in axes.containers]
-    assert names[-4:] == ["Linux: preferred", "Linux: interleave", "Linux: weighted", "Linux: NUMA balancing"]
-    expected = [(1 + 4.2) / slow_down(3.8, limit) for limit in ("8:1", "4:1", "1:1")]
-    for series in range(3, 7):
-        assert heights(axes, series) == pytest.approx(expected)
+    assert list(line.get_ydata()) == pytest.approx([slowest] * 2)
     assert f"Pages by Linux ({', '.join(LINUX)}): where they are is SIMULATED" in text
-    assert "SIMULATED" not in comparisons.draw_fig7(table_of_records(records), STYLE)[1]
+    assert "SIMULATED" not in drawn(folder, "fig9")[1]
 
 
-def test_figure_9_shows_performance_and_price(compared: pd.DataFrame) -> None:
-    figure, _ = memory_prices.draw_fig9(compared, STYLE)
-    (axes,) = figure.axes
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1:0", "8:1", "4:1", "1:1"]
-    assert heights(axes, 0) == pytest.approx([1 / slow_down(1.4, limit) for limit in ("1:0", "8:1", "4:1", "1:1")])
+def test_figure_9_shows_performance_and_price(folder: Path) -> None:
+    (axes,) = drawn(folder, "fig9")[0].axes
+    limits = ["1:0", "8:1", "4:1", "1:1"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == limits
+    as_published = ["VGG19", "DenseNet-264", "ResNet-200", "Inception v4"]
+    assert [bars.get_label() for bars in axes.containers] == as_published
+    for series, network in enumerate(("vgg19", "densenet264", "resnet200", "inception_v4")):
+        expected = [1 / slow_down(network, 1.4, limit) for limit in limits]
+        assert heights(axes, series) == pytest.approx(expected)
     (prices,) = axes.collections
     heights_of_prices = [segment[0][1] for segment in prices.get_segments()]
     assert heights_of_prices == pytest.approx([0.476, 0.534, 0.581, 0.738], abs=5e-4), "as in the paper"
-    assert [bars.get_label() for bars in axes.containers] == ["VGG19", "DenseNet-264", "ResNet-200"], "as published"
 
 
-def test_figure_11_shows_errors_and_names_those_that_are_large(records: list[Path]) -> None:
-    table = table_of_records(records)
+def test_figure_11_shows_errors_and_names_those_that_are_large(folder: Path) -> None:
+    table = table_of(folder, "fig11")
     is_far = (table["network"] == "vgg19") & (table["optimizer"] == "static") & (table["limit"] == "4:1")
     table.loc[is_far, "predicted_slowdown"] *= 1.25
     figure, remark = comparisons.draw_fig11(table, STYLE)
-    static, synchronous = figure.axes
-    assert "numa" not in {static.get_title(loc="left"), synchronous.get_title(loc="left")}, (
-        "it does not place by prediction"
-    )
-    expected = [predicted_too_long(3.5, limit) for limit in SHARES]
-    expected[2] = 100 * (1.25 * (1 + expected[2] / 100) - 1)
-    assert heights(static, 1) == pytest.approx(expected, abs=1e-9)
-    assert heights(synchronous, 1) == pytest.approx([predicted_too_long(1.4, limit) for limit in SHARES], abs=1e-9)
-    assert expected[2] == pytest.approx(28.5, abs=0.05)
-    assert "vgg19 static 4:1: +28.5 % (" in remark
-    assert "largest 28.5 %" in remark
+    # Numa does not place by prediction. For slow memory, 4 % too much is predicted.
+    for axes, title, times in zip(figure.axes, ("static-AutoTM", "sync-AutoTM"), (3.5, 1.4), strict=True):
+        measured = np.array([slow_down("vgg19", times, limit) for limit in SHARES])
+        predicted = (1 + 1.04 * (measured - 1)) * ([1, 1, 1.25, 1, 1] if times == 3.5 else 1)
+        assert axes.get_title(loc="left").endswith(title)
+        assert heights(axes, 2) == pytest.approx(100 * (predicted / measured - 1), abs=1e-9)
+    assert "vgg19 static 4:1: +28." in remark
+    assert "largest 28." in remark
     assert "median 4.0 %, largest 4.0 %. Above 10 %: " in remark, "of predicted seconds"
 
 
@@ -435,14 +378,13 @@ def test_figure_11_says_what_an_outlier_is_made_of(tmp_path: Path) -> None:
     assert f"inception_v4 synchronous 4:1: -30.0 % ({whole['4:1']})" in remark
 
 
-def test_figure_11_shows_further_optimizers_at_their_own_limits(tmp_path: Path) -> None:
-    workload = write_workload(tmp_path / "all", NETWORKS, LIMITS, ("static", "synchronous"))
-    further = write_workload(tmp_path / "few", NETWORKS, ("4:1", "1:1"), ("asynchronous",))
-    figure, _ = comparisons.draw_fig11(table_of_records([*workload, *further]), STYLE)
+def test_figure_11_shows_further_optimizers_at_their_own_limits(records: list[Path], tmp_path: Path) -> None:
+    further = write_workload(tmp_path, CONVENTIONAL, ("4:1", "1:1"), ("asynchronous",))
+    figure, _ = comparisons.draw_fig11(table_of_records([*records, *further]), STYLE)
     assert [axes.get_title(loc="left")[5:] for axes in figure.axes] == ["static-AutoTM", "sync-AutoTM", "async-AutoTM"]
     last = figure.axes[-1]
     assert [tick.get_text() for tick in last.get_xticklabels()] == ["4:1", "1:1"]
-    assert len(last.containers) == len(NETWORKS)
+    assert len(last.containers) == len(CONVENTIONAL)
 
 
 def test_runs_on_real_and_on_emulated_slow_memory_are_not_compared(tmp_path: Path) -> None:
@@ -456,24 +398,21 @@ def test_runs_on_real_and_on_emulated_slow_memory_are_not_compared(tmp_path: Pat
     assert table_of_records(paths[:1], needs_all_fast=False)["tier_reality"].tolist() == ["real"]
 
 
-def test_what_a_figure_needs_is_asked_for(records: list[Path], compared: pd.DataFrame, tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="records of one network"):
-        limits.draw_fig10(compared, STYLE)
-
-    def make(name: str, without: str) -> None:
-        kept = [path for path in records if without not in path.parts]
-        figure_stage(STYLE, {"records": kept}, csv=tmp_path / f"{name}.csv")
-
-    with pytest.raises(BadInputError, match='at limit "1:0"'):
-        make("fig7", "1to0")
-    for name in ("fig9", "price_performance", "cost_performance"):
-        with pytest.raises(BadInputError, match="synchronous"):
-            make(name, "synchronous")
-    with pytest.raises(BadInputError, match="unknown figure 'fig6'"):
-        make("fig6", "")
-
-
-# Captions as they are set.
+@pytest.mark.parametrize(
+    ("name", "without", "message"),
+    [
+        ("fig10", "", "records of one network"),
+        ("fig7", "1to0", 'at limit "1:0"'),
+        *((name, "synchronous", "synchronous") for name in ("fig9", "price_performance", "cost_performance")),
+        ("fig6", "", "unknown figure 'fig6'"),
+    ],
+)
+def test_what_a_figure_needs_is_asked_for(
+    records: list[Path], tmp_path: Path, name: str, without: str, message: str
+) -> None:
+    present = [path for path in records if without not in path.parts]
+    with pytest.raises(BadInputError, match=message):
+        figure_stage(STYLE, {"records": present}, csv=tmp_path / f"{name}.csv")
 
 
 def test_a_number_keeps_its_percent_sign_and_a_name_its_hyphen() -> None:

@@ -7,17 +7,130 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from opened_page import OpenedPage, opened
 from synthetic_plans import laid_out, solved
 
 from autotm.model.graph import Role, Tier
 from autotm.study.placed import Placed
 from autotm.study.view.page import write_page
+
+Box = tuple[float, float, float, float]
+"""Left, top, width, height in CSS pixels of the stage."""
+RECORD_RECTANGLES = """
+window.filled = [];
+for (const name of ["fillRect", "clearRect"]) {
+  const real = CanvasRenderingContext2D.prototype[name];
+  CanvasRenderingContext2D.prototype[name] = function (...box) {
+    if (this.canvas.id === "base") {
+      if (name === "clearRect") window.filled = [];
+      else window.filled.push([this.fillStyle, ...box]);
+    }
+    return real.apply(this, box);
+  };
+}
+"""
+THINNEST = 0.6
+"""Pixels that a rectangle has at least, to be seen."""
+
+
+class OpenedPage:
+    """Playwright's page, its faults on the console and in scripts, and the addresses that it asked for."""
+
+    def __init__(self, page: Any, placed: Placed) -> None:
+        self.page = page
+        self.placed = placed
+        self.faults: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: message.type in {"error", "warning"} and self.faults.append(message.text))
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def settle(self) -> None:
+        """Wait until what was asked for is drawn."""
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+        self.settle()
+
+    def click(self, *elements: str) -> None:
+        for element in elements:
+            self.page.click(element)
+        self.settle()
+
+    def view(self) -> dict[str, Any]:
+        view: dict[str, Any] = self.page.evaluate("autotm.view")
+        return view
+
+    def filled(self) -> list[tuple[str, Box]]:
+        """Every rectangle that the last drawing filled on the base canvas, with its colour."""
+        return [(style, tuple(box)) for style, *box in self.page.evaluate("filled")]
+
+    def edges(self) -> list[float]:
+        """Where kernels begin on the time axis in view, from the plan: numbers, or predicted microseconds."""
+        placed = self.placed
+        count = len(placed.step.kernels)
+        if self.view()["axis"] == "kernels":
+            return [float(index) for index in range(count + 1)]
+        took = list(placed.kernels_us)
+        for move, move_us in zip(placed.plan.moves, placed.moves_us, strict=True):
+            window = range(move.start, move.before) if move.is_asynchronous else (move.before,)
+            for index in window:
+                took[index] += move_us / len(window)
+        return [0.0, *accumulate(took)]
+
+    def boxes(self) -> list[Box]:
+        """Where each stay of the plan must be, from the plan, its addresses and the view."""
+        rows, plot = map(self.page.evaluate, ("autotm.rows()", "autotm.plot()"))
+        view, edges = self.view(), self.edges()
+        per_unit = plot["width"] / (view["to"] - view["from"])
+        boxes = []
+        for stay, offset in zip(self.placed.plan.stays, self.placed.offsets, strict=True):
+            tier = int(stay.tier is Tier.SLOW)
+            row, low = rows[("fast", "slow")[tier]], view["low"][tier]
+            per_byte = row["height"] / (view["high"][tier] - low)
+            size = self.placed.step.by_name[stay.tensor].allocated_bytes
+            left = plot["left"] + (edges[stay.start] - view["from"]) * per_unit
+            top = row["top"] + row["height"] - (offset + size - low) * per_byte
+            width, height = (edges[stay.end] - edges[stay.start]) * per_unit, size * per_byte
+            boxes.append((left, top, max(width, THINNEST), max(height, THINNEST)))
+        return boxes
+
+    def point_at(self, box: Box) -> None:
+        """Move the mouse to the middle of a box of the stage."""
+        stage = self.page.locator("#stage").bounding_box()
+        left, top, width, height = box
+        self.page.mouse.move(stage["x"] + left + width / 2, stage["y"] + top + height / 2)
+        self.settle()
+
+    def text(self, where: str) -> str:
+        """The text of an element, its white space as one space."""
+        return " ".join(self.page.locator(where).inner_text().split())
+
+
+@contextmanager
+def opened(browser: Any, placed: Placed, file: Path, **look: Any) -> Iterator[OpenedPage]:
+    """Open a page that lies at `file`, with no network, and wait for its first drawing."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000}, **look)
+    context.set_offline(offline=True)
+    page = context.new_page()
+    page.add_init_script(RECORD_RECTANGLES)
+    shown = OpenedPage(page, placed)
+    page.goto(file.as_uri())
+    page.wait_for_function("window.autotm")
+    shown.settle()
+    try:
+        yield shown
+    finally:
+        context.close()
+
 
 READ_PIXELS = """
 (places) => {
@@ -41,9 +154,9 @@ def browser() -> Iterator[Any]:
     reason = "!!! SKIPPED: Playwright is not installed, so no page was opened: make setup-browser"
     playwright = pytest.importorskip("playwright.sync_api", reason=reason)
     with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="module", params=["static", "synchronous", "asynchronous", "memory-mode"])
@@ -75,8 +188,7 @@ def kind_of(placed: Placed, tensor: str) -> str:
 
 
 def colour_of(page: OpenedPage, name: str) -> str:
-    found: str = page.page.evaluate(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()")
-    return found
+    return str(page.page.evaluate(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()"))
 
 
 def assert_drawn(page: OpenedPage, *, all_of_them: bool) -> None:
@@ -135,11 +247,9 @@ def test_the_cursor_shows_the_facts_of_a_tensor(shown: OpenedPage) -> None:
         assert tensor.producer is not None
         assert f"producer {tensor.producer} {names[tensor.producer]}" in text
         assert all(f"{reader} {names[reader]}" in text for reader in tensor.readers[:12])
-        own = [
-            (one, at) for one, at in zip(placed.plan.stays, placed.offsets, strict=True) if one.tensor == tensor.name
-        ]
-        for one, offset in own:
-            assert f"{'fast' if one.tier is Tier.FAST else 'slow'} [{one.start}, {one.end}) {offset:,}" in text
+        for one, offset in zip(placed.plan.stays, placed.offsets, strict=True):
+            where = f"{'fast' if one.tier is Tier.FAST else 'slow'} [{one.start}, {one.end}) {offset:,}"
+            assert one.tensor != tensor.name or where in text
         moves = [move for move in placed.plan.moves if move.tensor == tensor.name]
         assert text.count("blocking") == sum(not move.is_asynchronous for move in moves)
         assert text.count("asynchronous") == sum(move.is_asynchronous for move in moves)
@@ -178,16 +288,13 @@ def test_the_wheel_zooms_where_the_cursor_is(shown: OpenedPage) -> None:
     closer = shown.view()
     assert closer["high"][tier] - closer["low"][tier] < 0.6 * (after["high"][tier] - after["low"][tier])
     assert_drawn(shown, all_of_them=False)
-    shown.page.click("#whole")
-    shown.settle()
+    shown.click("#whole")
     assert shown.view() == before
 
 
 @ONE_PLAN
 def test_dragging_moves_the_view(shown: OpenedPage) -> None:
-    shown.page.click("#closer")
-    shown.page.click("#closer")
-    shown.settle()
+    shown.click("#closer", "#closer")
     before, box = shown.view(), shown.page.locator("#stage").bounding_box()
     shown.page.mouse.move(box["x"] + 500, box["y"] + 40)
     shown.page.mouse.down()
@@ -208,15 +315,13 @@ def test_a_search_finds_a_tensor_and_shows_it(shown: OpenedPage) -> None:
     names = [tensor.name for tensor in shown.placed.step.tensors if stay.tensor in tensor.name]
     plural = "tensor" if len(names) == 1 else "tensors"
     assert shown.text("#found") == f"{len(names)} {plural} found"
-    shown.page.keyboard.press("Enter")
-    shown.settle()
+    shown.press("Enter")
     assert shown.text("#tensor").startswith(f"{stay.tensor} role")
     assert shown.text("#found") == f"1 of {len(names)}"
     view = shown.view()
     assert view["from"] <= stay.start < stay.end <= view["to"]
     assert view["to"] - view["from"] < len(shown.placed.step.kernels)
-    shown.page.keyboard.press("Escape")
-    shown.settle()
+    shown.press("Escape")
     assert shown.text("#found") == ""
     assert shown.page.evaluate("document.activeElement.id") == "stage"
     shown.page.fill("#search", "no such tensor")
@@ -228,27 +333,21 @@ def test_keys_go_where_the_mouse_goes(shown: OpenedPage) -> None:
     names = [kernel.name for kernel in shown.placed.step.kernels]
     shown.page.focus("#stage")
     for key, kernel in (("ArrowRight", 0), ("Shift+ArrowRight", 10), ("ArrowLeft", 9)):
-        shown.page.keyboard.press(key)
-        shown.settle()
+        shown.press(key)
         assert shown.text("#kernel").startswith(f"Kernel {kernel} {names[kernel]}")
     here = {stay.tensor for stay in shown.placed.plan.stays if stay.start <= 9 < stay.end}
     found = set()
     for _ in range(len(here) + 1):
-        shown.page.keyboard.press("ArrowUp")
-        shown.settle()
+        shown.press("ArrowUp")
         found.add(shown.text("#tensor").split(" role")[0])
     assert found == here
-    shown.page.keyboard.press("Enter")
-    shown.page.keyboard.press("z")
-    shown.settle()
+    shown.press("Enter", "z")
     assert shown.view()["to"] - shown.view()["from"] <= len(names)
     assert shown.text("#tensor").split(" role")[0] in here
     assert shown.page.locator("#said").inner_text() != ""
-    shown.page.keyboard.press("t")
-    shown.settle()
+    shown.press("t")
     assert shown.view()["axis"] == "time"
-    shown.page.keyboard.press("0")
-    shown.settle()
+    shown.press("0")
     assert shown.view()["from"] == 0
 
 

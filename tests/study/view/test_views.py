@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,9 @@ from synthetic_plans import solved
 from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tier
+from autotm.model.plan import Move, Stay
 from autotm.study.placed import Placed, write_stays
 from autotm.study.view.page import contents, write_page
-
-# The page holds the plan, its predicted times add up, and what is written about it says what it is.
 
 
 @pytest.fixture(scope="module", params=["static", "synchronous", "asynchronous", "numa", "all-slow", "memory-mode"])
@@ -34,18 +34,12 @@ def held(placed: Placed) -> dict[str, Any]:
 
 def test_stays_and_moves_are_the_plans(placed: Placed, held: dict[str, Any]) -> None:
     names, tiers = held["tensors"]["name"], (Tier.FAST, Tier.SLOW)
-    found = [
-        (names[tensor], tiers[tier], start, end, offset)
-        for tensor, tier, start, end, offset in zip(*held["stays"].values(), strict=True)
+    stays = zip(*held["stays"].values(), strict=True)
+    assert [(Stay(names[tensor], tiers[tier], *span), offset) for tensor, tier, *span, offset in stays] == [
+        *zip(placed.plan.stays, placed.offsets, strict=True)
     ]
-    stays = zip(placed.plan.stays, placed.offsets, strict=True)
-    assert found == [(stay.tensor, stay.tier, stay.start, stay.end, offset) for stay, offset in stays]
-    moves = [(names[tensor], tiers[to], before, since) for tensor, to, before, since, _ in rows_of(held["moves"])]
-    assert moves == [(move.tensor, move.destination, move.before, move.since) for move in placed.plan.moves]
-
-
-def rows_of(columns: dict[str, list[Any]]) -> list[tuple[Any, ...]]:
-    return list(zip(*columns.values(), strict=True))
+    moves = zip(*held["moves"].values(), strict=True)
+    assert [Move(names[tensor], tiers[to], *when) for tensor, to, *when, _ in moves] == list(placed.plan.moves)
 
 
 def test_predicted_times_add_up_to_the_objective(placed: Placed, held: dict[str, Any]) -> None:
@@ -74,12 +68,8 @@ def test_words_say_what_was_measured_and_what_not(placed: Placed, held: dict[str
     assert "slow memory EMULATED" in said["machine"]
     assert "predicted" in said["kernel times"]
     assert said["versions"].startswith("seed 20; autotm 0.1.0")
-    silent = {row["label"]: row for row in contents(replace(placed, record=None))["summary"]}
-    assert silent["measured step"] == {
-        "label": "measured step",
-        "value": "none",
-        "note": "no record of a run beside the plan",
-    }
+    silent = {row["label"]: row for row in contents(replace(placed, record=None))["summary"]}["measured step"]
+    assert (silent["value"], silent["note"]) == ("none", "no record of a run beside the plan")
     modelled = replace(placed.profile, provenance=dict(placed.profile.provenance) | {"tier_reality": "modelled"})
     rows = {row["label"]: row["value"] for row in contents(replace(placed, profile=modelled))["provenance"]}
     assert rows["kernel times"].startswith("modelled")
@@ -98,9 +88,6 @@ def test_no_name_ends_the_data_or_the_page(tmp_path: Path) -> None:
     assert json.loads(data.group(1))["heading"]["network"] == graph.network
     assert "<title>&lt;/script&gt;" in text
     assert not re.search(r"https?://(?!.*\bw3\.org)", text.replace(data.group(1), ""))
-
-
-# The buffers of a plan open in the tools that pack such files, and are those of the plan.
 
 
 @pytest.fixture(scope="module", params=["static", "asynchronous"])
@@ -156,26 +143,13 @@ def test_minimalloc_reads_them(packed: Placed, tmp_path: Path) -> None:
 
 
 def test_names_that_no_reader_could_take_are_written_in_other_letters(tmp_path: Path) -> None:
-    placed = solved("static", ran=False)
-    old, odd = placed.plan.stays[0].tensor, 'a,b "c"\n100 % ü'
-    names = {tensor.name: odd if tensor.name == old else tensor.name for tensor in placed.graph.tensors}
-    renamed = replace(
-        placed.graph,
-        tensors=tuple(replace(tensor, name=names[tensor.name]) for tensor in placed.graph.tensors),
-        kernels=tuple(
-            replace(
-                kernel,
-                inputs=tuple(replace(one, tensor=names[one.tensor]) for one in kernel.inputs),
-                outputs=tuple(replace(one, tensor=names[one.tensor]) for one in kernel.outputs),
-                workspaces=tuple(replace(one, tensor=names[one.tensor]) for one in kernel.workspaces),
-            )
-            for kernel in placed.graph.kernels
-        ),
-    )
-    stays = tuple(replace(stay, tensor=names[stay.tensor]) for stay in placed.plan.stays)
-    plan = replace(placed.plan, stays=stays)
-    program = replace(placed.program, plan_hash=hash_of(plan))
-    files = written(replace(placed, graph=renamed, plan=plan, program=program), tmp_path)
+    placed, odd = solved("static", ran=False), 'a,b "c"\n100 % ü'
+    stay, *others = placed.plan.stays
+    plan = replace(placed.plan, stays=(replace(stay, tensor=odd), *others))
+    renamed = replace(placed, plan=plan, program=replace(placed.program, plan_hash=hash_of(plan)))
+    by_name = placed.step.by_name | {odd: placed.step.by_name[stay.tensor]}
+    renamed.__dict__["step"] = SimpleNamespace(by_name=by_name)
+    files = written(renamed, tmp_path)
     ids = {row["id"] for path in files.values() for row in read_as_minimalloc(path.read_bytes().decode())}
     assert any(one.startswith("a%2Cb %22c%22%0A100 %25 %C3%BC@") for one in ids)
 
