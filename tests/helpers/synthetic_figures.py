@@ -62,8 +62,8 @@ def tables(folder: Path) -> dict[str, pd.DataFrame]:
     }
 
 
-def convolution() -> Graph:
-    """One convolution as a step of its own."""
+def write_convolution(folder: Path) -> tuple[Path, Path]:
+    """Graph and profile of one convolution whose slow operands add `EXTRA_NS` each."""
     shapes = {"data": (8, 48, 48, 128), "weight": (3, 3, 128, 128), "output": (8, 48, 48, 128)}
     data, weight, output = (Operand(name, shape, "float32") for name, shape in shapes.items())
     kernel = Kernel("convolution", "conv", "conv:8", "conv2d", OpClass.CONV_FORWARD, 10**9, (data, weight), (output,))
@@ -72,12 +72,7 @@ def convolution() -> Graph:
         Tensor("weight", Role.PARAMETER, weight.shape, "float32", weight.size_bytes, None, (0,)),
         Tensor("output", Role.RESULT, output.shape, "float32", output.size_bytes, 0, ()),
     )
-    return Graph("convolution", "laptop", 8, (kernel,), tensors)
-
-
-def write_convolution(folder: Path) -> tuple[Path, Path]:
-    """Graph and profile of one convolution whose slow operands add `EXTRA_NS` each."""
-    graph, timings = convolution(), {}
+    graph, timings = Graph("convolution", "laptop", 8, (kernel,), tensors), {}
     counted = counting(graph, Counts.ALL)
     (kernel,) = counted.kernels
     for slow in itertools.chain.from_iterable(itertools.combinations(EXTRA_NS, count) for count in range(4)):
@@ -118,12 +113,10 @@ def write_links(folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def write_program(
-    folder: Path, optimizer: str = "asynchronous", limit: str = "3:1", layers: int = 6
-) -> tuple[Path, Path, Path, Path]:
+def write_program(folder: Path, optimizer: str = "asynchronous") -> tuple[Path, Path, Path, Path]:
     """Graph, profile, plan and program of a step with modelled kernel times."""
-    case = random_graphs.with_engines(random_graphs.training_step_case(layers), slower=3.0)
-    plan, layout = solve_and_pack(case.graph, case.profile, case.links, optimizer, Limit.parse(limit), QUICK)
+    case = random_graphs.with_engines(random_graphs.training_step_case(6), slower=3.0)
+    plan, layout = solve_and_pack(case.graph, case.profile, case.links, optimizer, Limit(3, 1), QUICK)
     paths = tuple(folder / name for name in ("graph.json", "profile.parquet", "plan.json", "program.json"))
     save(paths[0], "graph", case.graph, SOURCE)
     write_profile(paths[1], Profile(case.profile.graph_hash, case.profile.timings, SOURCE))

@@ -32,15 +32,10 @@ BOTH = ("static", "synchronous")
 
 def with_spread(profile: Profile, sigma: float) -> Profile:
     """The profile with quartiles as wide as a lognormal of that deviation has them."""
-    half = 0.6745 * sigma
-    timings = {
-        key: replace(
-            timing,
-            lower_quartile_ns=round(timing.median_ns * np.exp(-half)),
-            upper_quartile_ns=round(timing.median_ns * np.exp(half)),
-        )
-        for key, timing in profile.timings.items()
-    }
+    timings = {}
+    for key, timing in profile.timings.items():
+        lower, upper = (round(timing.median_ns * np.exp(side * 0.6745 * sigma)) for side in (-1, 1))
+        timings[key] = replace(timing, lower_quartile_ns=lower, upper_quartile_ns=upper)
     return replace(profile, timings=timings)
 
 

@@ -51,7 +51,7 @@ def paths(tmp_path: Path) -> list[Path]:
     return found
 
 
-def test_a_row_a_run_and_every_scalar_a_column(paths: list[Path]) -> None:
+def test_a_row_a_run_and_every_scalar_a_column_in_both_kinds_of_file(paths: list[Path], tmp_path: Path) -> None:
     table = table_of_runs(paths)
     assert list(table["optimizer"]) == ["static", "memory-mode", "linux-balancing"]
     assert {each.name for each in fields(Record)} - SEVERAL <= set(table.columns)
@@ -65,10 +65,6 @@ def test_a_row_a_run_and_every_scalar_a_column(paths: list[Path]) -> None:
     assert table["cache_dirty_miss_bytes"][1] == 28672
     assert table["pages_placed_by"].fillna("").tolist() == ["", "", "simulated"]
     assert set(table["cpu_model"]) == {PROVENANCE["cpu_model"]}
-
-
-def test_both_files_hold_the_table(paths: list[Path], tmp_path: Path) -> None:
-    table = table_of_runs(paths)
     for name, read in (("runs.csv", pd.read_csv), ("runs.parquet", pd.read_parquet)):
         write_runs(table, tmp_path / name)
         back = read(tmp_path / name)

@@ -159,13 +159,6 @@ def test_where_all_slow_was_disturbed_all_speed_ups_over_it_are(all_tables: dict
     assert hollow_shapes(figure) == len(bars) > 0
 
 
-def test_solution_times_do_not_depend_on_who_held_the_cores(all_tables: dict[str, pd.DataFrame]) -> None:
-    table = all_tables["ilp_times"].assign(**{DISTURBED: True})
-    with styled(StyleConfig()):
-        _, text = FIGURES["ilp_times"](table, StyleConfig())
-    assert "Hollow" not in text
-
-
 def test_captions_name_disturbed_runs_and_measurements(all_tables: dict[str, pd.DataFrame]) -> None:
     table = all_tables["fig7"]
     marked = table.assign(**{DISTURBED: table["limit"].isin(["4:1", "1:1"]) & (table["optimizer"] == "static")})

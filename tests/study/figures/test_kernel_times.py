@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,24 +64,18 @@ def test_a_missing_placement_is_named(tmp_path: Path) -> None:
 
 STYLE = StyleConfig(dots_per_inch=60)
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=5, kernel_s=0.002, rotation_bytes=1_000_000)
-WAYS = (
-    TimingMethod.SINGLE, TimingMethod.AGAIN, TimingMethod.TOGETHER, TimingMethod.ISOLATED, TimingMethod.ADDITIVE
-)  # fmt: skip
-SHIFT = dict(zip(WAYS, (1.0, 1.01, 1.5, 1.02, 0.98), strict=True))
-SECONDS = dict(zip(WAYS, (40.0, 40.0, 10.0, 8.0, 4.0), strict=True))
+SHIFT = dict(zip(TimingMethod, (1.0, 1.01, 1.5, 1.02, 0.98), strict=True))
+SECONDS = dict(zip(TimingMethod, (40.0, 40.0, 10.0, 8.0, 4.0), strict=True))
 
 
 def made_up() -> TimingStudy:
     """Three kernels of two tensors; runs of one configuration spread over 4 % of their median."""
     times = []
-    for way, shift in SHIFT.items():
-        for kernel in range(3):
-            for slow, config in enumerate(("DD", "PD", "PP")):
-                time_us = shift * 100.0 * (kernel + 1) * (slow + 1)
-                is_sum = way is TimingMethod.ADDITIVE and slow == 2
-                quartiles = (None, None) if is_sum else (0.98 * time_us, 1.02 * time_us)
-                repeats = 0 if is_sum else 5
-                times.append(ConfigurationTime(way, f"k{kernel}", "op", config, slow, time_us, repeats, *quartiles))
+    for (way, shift), kernel, slow in itertools.product(SHIFT.items(), range(3), range(3)):
+        time_us = shift * 100.0 * (kernel + 1) * (slow + 1)
+        is_sum = way is TimingMethod.ADDITIVE and slow == 2
+        timed = (0, None, None) if is_sum else (5, 0.98 * time_us, 1.02 * time_us)
+        times.append(ConfigurationTime(way, f"k{kernel}", "op", ("DD", "PD", "PP")[slow], slow, time_us, *timed))
     costs = tuple(TimingMethodCost(way, seconds, 9) for way, seconds in SECONDS.items())
     return TimingStudy("mnist", "tiny", 2, "test", 1, "emulated", 20, 5, costs, tuple(times))
 
