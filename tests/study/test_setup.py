@@ -139,9 +139,6 @@ def test_what_is_named_and_cannot_run_is_refused_before_anything_does() -> None:
         real.verification_records()
 
 
-MIB = 1 << 20
-
-
 def write(file: Path, seconds: float, mib: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"s\th:m:s\tmax_rss\n{seconds}\t0:00:01\t{mib}\n", encoding="utf-8")
@@ -154,7 +151,7 @@ def test_times_add_up_and_the_largest_memory_counts(tmp_path: Path) -> None:
     for number, file in enumerate(files):
         write(file, 2.5, str(100 + number))
     found = {cost.target: cost for cost in costs(shipped_study(), tmp_path)}
-    assert found["figures/front.pdf"] == Cost("figures/front.pdf", 15, 15, 37.5, 114 * MIB)
+    assert found["figures/front.pdf"] == Cost("figures/front.pdf", 15, 15, 37.5, 114 << 20)
     ten = found["figures/fig10.pdf"]
     assert ten.known_jobs == 2 + 3 * 3, "both calibrate and profile, and the three synchronous runs that both show"
     assert ten.jobs == 2 + 3 * 36 + 1

@@ -107,12 +107,10 @@ def test_config_narrows_it_down() -> None:
             shipped_study(verification={f"{key}s": [name]}).verification_records()
 
 
-WORKLOAD = {"networks": ["mlp", "vgg19"], "optimizers": ["synchronous"], "limits": ["1:0", "4:1", "1:1", "0:1"]}
-
-
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    return shipped_study(tmp_path / "results", workloads={"two": WORKLOAD})
+    workload = {"networks": ["mlp", "vgg19"], "optimizers": ["synchronous"], "limits": ["1:0", "4:1", "1:1", "0:1"]}
+    return shipped_study(tmp_path / "results", workloads={"two": workload})
 
 
 def write(study: Study, leave_out: str = "none") -> list[Path]:
