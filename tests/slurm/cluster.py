@@ -121,7 +121,7 @@ class Cluster:
     def autotm_in_job(self, *srun: str, command: str) -> subprocess.CompletedProcess[str]:
         """Run a command of autotm in a job that `srun` makes."""
         return subprocess.run(
-            ["srun", "--mem=1500", *srun, sys.executable, "-m", "autotm.cli", *command.split()],
+            ["srun", "--mem=1500", *srun, sys.executable, "-m", "autotm", *command.split()],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,

@@ -58,7 +58,7 @@ def measure_links(place: Workplace, name: str) -> None:
 
 
 def test_a_node_that_is_not_there_ends_a_command(place: Workplace) -> None:
-    command = [sys.executable, "-m", "autotm.cli", "calibrate", "--machine", "absent"]
+    command = [sys.executable, "-m", "autotm", "calibrate", "--machine", "absent"]
     done = subprocess.run(command, cwd=place.folder, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout
     assert "config/machines/absent.yaml: slow_tier.slow_nodes: node 5 does not exist on this machine" in done.stderr

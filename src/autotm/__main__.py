@@ -1,4 +1,4 @@
-"""`python -m autotm.cli`."""
+"""`python -m autotm`."""
 
 from __future__ import annotations
 
