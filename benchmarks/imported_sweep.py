@@ -46,7 +46,7 @@ def _sweep(name: str, optimizer: str) -> tuple[int, float]:
         for part in ("scales", "machines", "devices"):
             (config / part).symlink_to(CONFIG / part)
         (config / "config.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
-        command = [sys.executable, "-m", "autotm.cli", "sweep", "--config", str(config / "config.yaml")]
+        command = [sys.executable, "-m", "autotm", "sweep", "--config", str(config / "config.yaml")]
         command += ["--results", f"{folder}/results", "--folder", folder, "imported", optimizer]
         path = os.pathsep.join(filter(None, [str(BENCHMARKS), os.environ.get("PYTHONPATH")]))
         begun = perf_counter()

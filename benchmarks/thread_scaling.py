@@ -91,7 +91,7 @@ def measure(threads: int, options: argparse.Namespace) -> tuple[float, float]:
         library = KernelLibrary.load(options.folder / "kernels.so")
         executor = prepare(graph, library, program, arguments, tiers)
         executor.step()
-        times = time_steps(executor, None, machine.cpus, RunOptions(min_steps=_STEPS, min_seconds=0.0))
+        times = time_steps(executor.step, None, machine.cpus, RunOptions(min_steps=_STEPS, min_seconds=0.0))
         spent = Spent(graph, time_parts(graph, executor, _STEPS).kernels_us)
     return statistics.median(times.samples_s), spent.copy_share(limits)
 

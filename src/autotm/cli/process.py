@@ -70,6 +70,12 @@ class Interrupts:
             signal.signal(signal.SIGALRM, self)
             sys.unraisablehook = self._unraisable
 
+    def end(self) -> None:
+        """Ignore SIGINT from now on, and one that was to come again."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number in (signal.SIGINT, signal.SIGALRM):
+            signal.signal(number, signal.SIG_IGN)
+
     def _unraisable(self, lost: sys.UnraisableHookArgs) -> None:
         """An exception that compiled code could not pass on; Python itself would print it and go on."""
         if issubclass(lost.exc_type, KeyboardInterrupt):
@@ -109,9 +115,9 @@ def program() -> int:
 
                 status = main()
             finally:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                interrupts.end()
         except BaseException:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            interrupts.end()
             if not interrupts.pressed:
                 raise
     if status is None:

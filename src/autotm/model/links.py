@@ -187,7 +187,7 @@ class Links:
 
 
 class OverlapCosts:
-    """What moves cost one step if its kernels run at the same time.
+    """Costs of moves that overlap kernels of one step.
 
     Methods raise BadInputError if copies beside kernels were not measured.
 

@@ -106,6 +106,8 @@ def _configurations(graph: Graph, kernel: Kernel, mode: Literal["additive", "ful
     return [configuration(graph, kernel, slow) for slow in slow_sets]
 
 
+_SAY_EVERY_S = 30.0  # Where standard error is no terminal.
+
 # In which order kernels are timed, and which of them once more because others held the cores.
 
 Job = TypeVar("Job")
@@ -271,9 +273,13 @@ def _time_all(bench: _Bench, machine: Machine, missing: Sequence[Sequence[Case]]
     watch = Watch(machine.cpus, bench.options.patience_s)
     with quiet_interpreter():
         timed = undisturbed(missing, lambda group: _timed(bench, filler, group, plans, watch), watch)
-        # A bar on a terminal, else nothing.
+        # A bar on a terminal, elsewhere a line now and then.
         bar = tqdm(timed, "profiling kernels", len(missing), unit="kernel", smoothing=0.05, disable=None)
-        for timings, is_disturbed in bar:
+        said_s = time.monotonic()
+        for done, (timings, is_disturbed) in enumerate(bar):
+            if bar.disable and time.monotonic() - said_s > _SAY_EVERY_S:
+                said_s = time.monotonic()
+                log.info("profiling kernels: %d of %d", done, len(missing))
             bench.tiers.check()
             bench.store.put({key: replace(timing, disturbed=is_disturbed) for key, timing in timings.items()})
     if watch.disturbed:

@@ -19,7 +19,7 @@ from autotm.model.files import content_hash, hash_of, load, save
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, ChosenGraph, Graph, Role, Tier
 from autotm.model.limit import Counts, Limit, counting
 from autotm.model.links import Links
-from autotm.model.machine import Machine
+from autotm.model.machine import Machine, require_runnable
 from autotm.model.plan import Stay
 from autotm.model.program import Address, KernelStep, Program
 from autotm.model.provenance import provenance
@@ -232,9 +232,11 @@ def verified(
     """Run steps of the program, memory becoming NaN as soon as its tensor is dead; returns what was compared.
 
     Raises:
+        BadInputError: the machine cannot run programs of this optimizer.
         VerificationError: a result differs from the plain step's, which has the same implementations.
         AutotmError: memory is not given, or is not where it was opened.
     """
+    require_runnable(machine, program.optimizer)
     placed, chosen = program.step_of(counting(graph, counts)), graph.computed_by(program.implementations)
     with pinned(machine), open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
         arguments = Arguments.in_pools(chosen, placed, program, tiers)

@@ -41,7 +41,10 @@ Unbroken = dict[tuple[tuple[int, float], ...], int]
 
 
 def broken(values: Floats, sizes_bytes: Ints, limit_bytes: int, unbroken: Unbroken) -> Iterator[dict[int, int]]:
-    """Weights by item of inequalities that values between 0 and 1 of items break; `unbroken` is of one solution."""
+    """Weights by item of inequalities that values between 0 and 1 of items break.
+
+    `unbroken` remembers what was searched in vain for these values; give a new dict with other values.
+    """
     values_of, sizes = values.tolist(), sizes_bytes.tolist()
     by_size = np.argsort(-sizes_bytes, kind="stable").tolist()
     whole = [item for item in by_size if values_of[item] >= 1 - WHOLE]

@@ -65,7 +65,7 @@ class IntegerProgram(Optimizer):
             known = search.best.residencies
             yield _placement(search, built - started, time.perf_counter() - built)
             started = time.perf_counter()
-            if session and (session.is_lost or session.is_extended):
+            if problem is not problems[-1] and session and (session.is_lost or session.is_extended):
                 session = _session(ilp, options)
 
     def program(self, problem: Problem) -> pyo.ConcreteModel | None:

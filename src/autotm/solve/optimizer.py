@@ -33,7 +33,7 @@ class Placement:
         solver_bound_us: a higher bound that a solver claims; None where it claims none.
         calls: kernels in the order in which they are called, where some run again.
         offsets: address of each stay, where the optimizer decides addresses.
-        cached, paged: the simulated pool of a step whose memory hardware or Linux manages, and which says its time.
+        cached, paged: the simulated pool, where hardware or Linux places the data; it predicts the step's time.
     """
 
     stays: Sequence[Stay]
@@ -73,7 +73,7 @@ class Optimizer(ABC):
         for problem in problems:
             started = time.perf_counter()
             placement = self.place(problem, choices)
-            yield replace(placement, build_s=time.perf_counter() - started)
+            yield replace(placement, build_s=time.perf_counter() - started - placement.solve_s)
 
     def program(self, problem: Problem) -> pyo.ConcreteModel | None:
         """The integer program that `place` solves; None where the optimizer or the reductions leave none."""

@@ -27,7 +27,10 @@ def _for_life(graph: Graph, tier: Tier) -> list[Stay]:
 
 
 class SingleTier(Optimizer):
-    """The one plan with every tensor in one tier, by default implementations."""
+    """The base of optimizers without a search; by itself it puts every tensor into `tier` for life.
+
+    Kernels have their default implementations.
+    """
 
     tier: ClassVar[Tier] = Tier.SLOW
 

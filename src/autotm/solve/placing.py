@@ -49,7 +49,7 @@ def solve(
         A plan that keeps the limit, with its proven bound and gap.
 
     Raises:
-        BadInputError: unknown optimizer, or contradicting restrictions.
+        BadInputError: unknown optimizer, or one that needs slow operands, which the machine's kernels cannot use.
         InfeasibleLimitError: the restrictions need more fast memory than the limit.
         AutotmError: the profile lacks a time, or HiGHS failed.
     """

@@ -169,7 +169,9 @@ def _require_capacity(problem: Problem, graph: ChosenGraph, stays: Sequence[Stay
     change = np.zeros(len(graph.kernels) + 1, np.int64)
     for stay in stays:
         if stay.tier is Tier.FAST:
-            change[[stay.start, stay.end]] += np.array((1, -1)) * graph.by_name[stay.tensor].allocated_bytes
+            size_bytes = graph.by_name[stay.tensor].allocated_bytes
+            change[stay.start] += size_bytes
+            change[stay.end] -= size_bytes
     used = change[:-1].cumsum()
     if used.max(initial=0) > problem.limit_bytes:
         kernel, limit = int(used.argmax()), problem.limit_bytes

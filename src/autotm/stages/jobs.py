@@ -169,14 +169,23 @@ def supervised(on_signal: Callable[[int], bool]) -> None:
     Call it early, before threads and large memory. The child ends with this process. `on_signal` is called here, with
     the number of the signal that killed the child; where it says that all is done, the status is 0.
     """
-    parent, child = os.getpid(), os.fork()
+    parent = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until there is somebody to pass it on
+    child = os.fork()
     if not child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # It died before it could be bound to it.
             sys.exit(1)
         return
-    signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to both.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status < 0:
         status = 0 if on_signal(-status) else _STATUS_OF_SIGNAL - status

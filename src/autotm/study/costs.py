@@ -91,7 +91,9 @@ def figure_jobs(study: Study, logs: Path) -> dict[str, list[Path]]:
     """
     large = large_files(study)
     jobs = {} if study.config.scale.endswith(MODELLED) else _jobs_of_runs(study, logs)
-    jobs |= dict.fromkeys(("fig8", "fig8_talk"), _jobs_behind(study, logs, large.get("plans") or large["records"]))
+    jobs |= dict.fromkeys(
+        ("fig8", "fig8_talk"), _jobs_behind(study, logs, large["plans"] if "plans" in large else large["records"])
+    )
     return {
         f"figures/{name}.pdf": [*dict.fromkeys(files), logs / "figures" / f"{name}.benchmark.tsv"]
         for name, files in jobs.items()

@@ -349,7 +349,7 @@ _MEASURED = (
 
 
 def draw_timeline(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """What each engine does in a step: a panel for each way of placing the tensors, with one axis of time."""
+    """Draw what each engine does in a step: a panel for each way of placing the tensors, with one axis of time."""
     steps = list(table.groupby("optimizer", sort=False))
     flat = style.model_copy(update={"panel_height_cm": max(2.1, 0.4 * style.panel_height_cm)})
     figure, axes = panels(len(steps), flat, columns=1, widen=2.2)

@@ -58,7 +58,7 @@ def table_of_devices(records: Sequence[Path], devices: Mapping[str, str]) -> pd.
 
 
 def draw_devices(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """What a step loses on each device, a group of bars: everything slow, then each optimizer at the limit.
+    """Draw the slow-down on each device, a group of bars: everything slow, then each optimizer at the limit.
 
     Raises:
         BadInputError: runs of several networks, or at several limits between the ends.
