@@ -104,6 +104,10 @@ def test_machine_files_are_machine_files() -> None:
         MachineFile.model_validate(yaml.safe_load(text))
 
 
+def test_the_readme_is_read() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 @BY_NAME
 def test_links_lead_somewhere(document: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):

@@ -39,7 +39,11 @@ def of_version(path: Path, version: object) -> None:
     ("kind", "command"),
     [
         ("links", "`autotm calibrate` or "),
+        ("graph", "`autotm profile NETWORK` or "),
+        ("profile", "`autotm profile NETWORK` or "),
         ("plan", "`autotm solve NETWORK OPTIMIZER LIMIT` or "),
+        ("program", "`autotm compile NETWORK OPTIMIZER LIMIT` or "),
+        ("record", "`autotm run NETWORK OPTIMIZER LIMIT` or "),
         ("modelled_step", ""),
     ],
 )

@@ -119,7 +119,8 @@ def check_claims(case: Case, optimizer: str, limit: str, *, least_share: float) 
 
     def losses_us(tensor: Tensor) -> dict[Tier, float]:
         _, *others = explain_tensor(placed, tensor.name).residencies
-        return {tier: one.loss_us for tier, one in zip(Tier, others, strict=True) if one.loss_us is not None}
+        tiers = {"fast for life": Tier.FAST, "slow for life": Tier.SLOW}
+        return {tiers[one.name]: one.loss_us for one in others if one.loss_us is not None}
 
     fitting = [tensor for tensor in step.movable if tensor.allocated_bytes <= plan.dram_limit_bytes]
     dearest = sorted(fitting, key=slower_us, reverse=True)[:LOOKED_AT]

@@ -21,8 +21,6 @@ from autotm.model.plan import Plan
 from autotm.model.profile import Profile, write_profile
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve_and_pack
-from autotm.solve.problem import Problem
-from autotm.solve.recheck import plan_us
 from autotm.study.sensitivity import compare, measure_sensitivity, resampled, spread
 
 LIMIT = Limit(4, 1)
@@ -74,9 +72,14 @@ def test_great_spread_drowns_the_difference_and_plans_are_regretted() -> None:
 def test_each_draw_prices_the_plans_as_they_are_and_the_all_fast_step() -> None:
     case, plans = case_with(0.2)
     found = measure_sensitivity(case.graph, case.profile, case.links, plans, OPTIONS, 2)
+    sizes = {tensor.name: tensor.size_bytes for tensor in case.graph.tensors}
     for number, plan in itertools.product((1, 2), plans):
         drawn, row = resampled(case.profile, OPTIONS.seed, number), found.of(plan.optimizer)[number - 1]
-        assert row.present_us == plan_us(Problem(case.graph, drawn, case.links, LIMIT, OPTIONS), plan)
+        present_us = sum(case.links.copy_us(one.destination, sizes[one.tensor]) for one in plan.moves)
+        for kernel, tiers in zip(case.graph.kernels, plan.configurations, strict=True):
+            slow = itertools.compress((one.tensor for one in kernel.operands), (tier == "P" for tier in tiers))
+            present_us += drawn.additive_us(case.graph, kernel, frozenset(slow))
+        assert row.present_us == pytest.approx(present_us, rel=1e-9)
         assert row.all_fast_us == sum(map(drawn.base_us, case.graph.kernels))
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from shipped_study import CONFIG, shipped_study
+from synthetic_records import LINUX
 
 from autotm.cli.main import main
-from autotm.model.config import SolveConfig
+from autotm.model.config import SolveConfig, load_scale
 from autotm.model.cores import CoreChoice
 from autotm.model.errors import BadInputError, DamagedFileError
 from autotm.model.files import read_yaml
@@ -137,6 +138,18 @@ def test_what_is_named_and_cannot_run_is_refused_before_anything_does() -> None:
         real.case_study_records()
     with pytest.raises(BadInputError, match=r"verification: linux-preferred cannot run .* behind DAX"):
         real.verification_records()
+
+
+def test_the_study_has_three_policies_of_linux_and_few_asynchronous_plans_and_its_scales_measure_as_it_says() -> None:
+    shipped = shipped_study()
+    for records in (rival_records(shipped, CONVENTIONAL), large_files(shipped)["records"]):
+        assert of(records) >= set(LINUX) - {"linux-interleave"}, "the weighted one says more"
+    further = set(predicted_records(shipped, CONVENTIONAL)) - set(comparison_records(shipped, CONVENTIONAL))
+    assert {path.parts[-4] for path in further} == set(shipped.config.workloads["conventional"].networks)
+    assert len(further) == 8
+    shares = {file.stem: load_scale(file).measuring for file in (CONFIG / "scales").glob("*.yaml")}
+    assert shares.pop("tiny") < 1
+    assert set(shares.values()) == {1.0}
 
 
 def write(file: Path, seconds: float, mib: str) -> None:

@@ -206,10 +206,15 @@ def test_figure_8_of_modelled_steps_divides_predictions_and_says_so(
         assert part.encode() in csv.with_suffix(".png").read_bytes()
 
 
-def test_plans_of_other_steps_are_refused(files: tuple[list[Path], list[Path]], tmp_path: Path) -> None:
-    save(tmp_path / "other.json", "graph", random_graphs.training_step_case(2).graph, MODELLED)
-    with pytest.raises(BadInputError, match="made for another graph"):
-        table_of_plans(files[0], [tmp_path / "other.json"])
+@pytest.mark.parametrize(
+    ("layers", "source", "message"), [(2, MODELLED, "made for another graph"), (4, SOURCE, "was not modelled")]
+)
+def test_plans_of_steps_that_are_others_or_were_not_modelled_are_refused(
+    files: tuple[list[Path], list[Path]], tmp_path: Path, layers: int, source: dict[str, Any], message: str
+) -> None:
+    save(tmp_path / "graph.json", "graph", random_graphs.training_step_case(layers).graph, source)
+    with pytest.raises(BadInputError, match=message):
+        table_of_plans(files[0], [tmp_path / "graph.json"])
 
 
 def row(share: float, predicted: float, bound: float | None = None, **more: Any) -> dict[str, Any]:

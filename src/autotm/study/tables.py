@@ -212,7 +212,7 @@ def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFram
 
     Raises:
         DamagedFileError: a file cannot be read.
-        BadInputError: a plan is of none of the graphs, or plans differ in scale.
+        BadInputError: a plan is of none of the graphs, a graph is not of a modelled step, or plans differ in scale.
     """
     steps = [load_with_provenance(path, "graph", Graph) for path in graphs]
     rows = []
@@ -222,6 +222,8 @@ def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFram
         if not of_plan:
             raise BadInputError(f"{path}: made for another graph than those given; rebuild it: snakemake {path}")
         step, source = of_plan[0]
+        if "extrapolated" not in source:
+            raise BadInputError(f"{path}: its step was not modelled; run it, and draw its record")
         rows.append(
             {
                 **fields_of(step, "network", "batch", "scale"),

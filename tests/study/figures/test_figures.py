@@ -245,6 +245,9 @@ def test_a_table_survives_its_file_and_a_look_leaves_matplotlib_as_it_was(folder
     assert csv.read_bytes() == (folder / "fig10.csv").read_bytes()
     draw(csv, STYLE)
     picture = csv.with_suffix(".png").read_bytes()
+    assert b"EMULATED" in csv.with_suffix(".pdf").read_bytes()
+    with Image.open(csv.with_suffix(".png")) as image:
+        assert image.width > 3 * STYLE.panel_width_cm / 2.54 * STYLE.dots_per_inch * 0.9
     draw(csv, STYLE.model_copy(update={"font_size_pt": 11.0}))
     assert csv.with_suffix(".png").read_bytes() != picture
     assert dict(mpl.rcParams) == before
@@ -350,8 +353,8 @@ def test_figure_11_shows_errors_and_names_those_that_are_large(folder: Path) -> 
         predicted = (1 + 1.04 * (measured - 1)) * ([1, 1, 1.25, 1, 1] if times == 3.5 else 1)
         assert axes.get_title(loc="left").endswith(title)
         assert heights(axes, 2) == pytest.approx(100 * (predicted / measured - 1), abs=1e-9)
-    assert "vgg19 static 4:1: +28." in remark
-    assert "largest 28." in remark
+    assert "vgg19 static 4:1: +28.1 % (" in remark
+    assert "median size 1.7 %, largest 28.1 %. " in remark
     assert "median 4.0 %, largest 4.0 %. Above 10 %: " in remark, "of predicted seconds"
 
 
