@@ -108,6 +108,13 @@ try:
 except SystemExit as ended:
     assert not ended.code
 """,
+    "style": """
+import subprocess, sys
+for command in ("check", "format --check"):
+    ruff = [sys.executable, "-m", "ruff", *command.split(), "--quiet", "src", "examples"]
+    done = subprocess.run(ruff, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+""",
 }
 IN_TURN = """
 import json, sys, traceback

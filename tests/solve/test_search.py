@@ -137,7 +137,9 @@ def test_both_ways_agree_within_their_gaps(
     limit: Limit, optimizer: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = deep_case(300)
-    whole = solved(case, optimizer, limit, OPTIONS)
+    with caplog.at_level(logging.INFO):
+        whole = solved(case, optimizer, limit, OPTIONS)
+    assert "sifted" not in caplog.text, "small steps are not"
     sift_everything(monkeypatch)
     with caplog.at_level(logging.INFO):
         sifted = solved(case, optimizer, limit, OPTIONS)

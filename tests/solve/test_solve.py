@@ -331,6 +331,15 @@ def test_units_of_time_do_not_matter(seed: int, optimizer: str, parts: int) -> N
     assert claimed_gap(long) < 1e-6
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_cases_depend_on_the_limit(optimizer: str) -> None:
+    """Where every plan is as fast, nothing could go wrong."""
+    case = whole_units_case(0)
+    loose, tight = (exact_plan(case, optimizer, case.graph.peak_live_bytes // parts) for parts in (2, 4))
+    assert loose.objective_us < tight.objective_us
+    assert optimizer == "static" or loose.moves or tight.moves
+
+
 CLOSE = SolveOptions(gap=1e-3)
 
 
@@ -346,6 +355,7 @@ def placed(case: Case) -> Plan:
 def test_solving_and_checking_grow_with_the_step() -> None:
     small, large = deep_case(80), deep_case(320)
     growth = len(large.graph.kernels) / len(small.graph.kernels)
+    assert growth > 3
     plans = [placed(small)]  # once before, for what is only done the first time
     solving, checking = [], []
     for case in (small, large):
