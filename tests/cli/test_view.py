@@ -99,6 +99,20 @@ def test_files_that_do_not_belong_together_are_refused(
     assert not list(folder.glob("view.html")) + list(folder.glob("*.csv"))
 
 
+def test_a_page_that_cannot_be_written_leaves_the_old_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "view.html").write_text("old")
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert run(tmp_path, "view", "mlp", "synchronous", "3:1") == 1
+    assert (folder / "view.html").read_text() == "old"
+    assert {path.name for path in folder.iterdir()} == {"plan.json", "program.json", "view.html"}
+
+
 @pytest.fixture
 def compiled(library_path: Path, tmp_path: Path) -> Path:
     """A step with kernels that run, as the network mlp, with a plan and a program; returns the folder of its plan."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,12 @@ from contraction_cases import Window, aligned, random_array
 from tvm import relax
 
 from autotm import zoo
-from autotm.kernels.library import KernelLibrary
+from autotm.kernels.cuda.device import device_named
+from autotm.kernels.cuda.source import ARCHITECTURES
+from autotm.kernels.library import FatbinLibrary, KernelLibrary
 from autotm.kernels.target import host_target
 from autotm.lower.calls import extract_calls, fused_kernels
+from autotm.lower.cuda import lower_for_gpu
 from autotm.lower.lowering import lower_convolution, lower_network
 from autotm.lower.step import whole_step
 from autotm.memory.tiers import open_tiers
@@ -240,3 +244,20 @@ def test_batch_norm_is_two_kernels_each_way(build):
     for kind in ("statistics", "normalise", "gradient_sums", "data_gradient"):
         assert sum(name.count(kind) for name in names) == norms, kind
     assert not any(name.startswith(("relu", "fused_relu", "add", "fused_add")) for name in names)
+
+
+# A step lowered for GPUs is two files: the graph, and its kernels as a fatbin with their launches.
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_every_kernel_of_the_graph_has_launches(tmp_path: Path) -> None:
+    network = zoo.build("mlp", {"batch": 16, "width": 64})
+    graph = lower_for_gpu(network, "tiny", device_named("h100"), tmp_path / "graph.json", tmp_path / "kernels.zip", {})
+    library = FatbinLibrary.load(tmp_path / "kernels.zip")
+    assert load(tmp_path / "graph.json", "graph", Graph) == graph
+    assert library.architectures == ARCHITECTURES
+    assert library.image[:4] == b"\x50\xed\x55\xba", "a fatbin's first bytes"
+    for kernel in graph.kernels:
+        for launch in library.launches[kernel.function]:
+            assert launch.function.encode() in library.image
+            assert max(launch.arguments) < len(kernel.operands)

@@ -58,7 +58,6 @@ def test_points_are_timed_as_often_as_their_scatter_and_length_ask(
 
 
 def test_an_interval_is_judged_by_what_it_is_a_share_of() -> None:
-
     differences = [-30.0, -10.0, 0.0, 10.0, 30.0]
     assert Effort(share=0.02).is_known(differences, 2000.0, 0)
     assert not Effort(share=0.02).is_known(differences, 1000.0, 0)
@@ -128,7 +127,6 @@ def test_links_hold_what_the_device_takes_and_curves_what_memory_does(
     ):
         assert link.destination is destination
         assert dict(link.points) == pytest.approx({size: 2 * size / bytes_per_s * 1e9 for size in SIZES}, abs=READINGS)
-
     assert beside.beside_to_fast.keys() == beside.beside_to_slow.keys() == set(OpClass)
     assert {(one.destination, one.threads, one.streams, one.ahead_bytes) for one in links.curves} == {
         (tier, method.threads, method.stores != PLAIN, method.stores.ahead_bytes)

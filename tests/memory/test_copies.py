@@ -73,7 +73,6 @@ def test_a_library_is_compiled_once_unless_it_is_damaged(source: Path, monkeypat
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(source: Path) -> None:
-
     (source.parent / "cache").write_text("a file where the folder should be", encoding="utf-8")
     assert compiled(source).answer() == 42
 

@@ -156,6 +156,24 @@ def test_faults_of_published_numbers_are_named(devices_dir: Path, change: dict[s
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_published_number_names_where_it_is_from(repository: Path, name: str) -> None:
+    document = yaml.safe_load((repository / "config" / "devices" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+    def sources(part: object) -> list[str]:
+        if not isinstance(part, dict):
+            return []
+        return [part["source"]] if "source" in part else [each for value in part.values() for each in sources(value)]
+
+    found = sources(document)
+    assert len(found) == 11
+    for source in found:
+        assert any(
+            word in source
+            for word in ("arXiv", "github.com", "derived", "same", "as above", "as in", "optane-dcpmm", "Manual")
+        ), source
+
+
 def test_shipped_devices_lie_between_fast_memory_and_optane(repository: Path) -> None:
     """What the papers agree on: an expander writes much faster than Optane, and a wider one is faster."""
     devices = {name: load_device(repository / "config" / "devices", name) for name in (*SHIPPED, "optane-dcpmm")}
@@ -167,6 +185,8 @@ def test_shipped_devices_lie_between_fast_memory_and_optane(repository: Path) ->
     ordered = ["ddr5-beside-hbm", "cxl-x16", "remote-socket", "cxl-x8", "optane-dcpmm"]
     assert sorted(devices, key=step_ns) == ordered
     assert step_ns("optane-dcpmm") > 4 * step_ns("cxl-x8")
+    moves = devices["optane-dcpmm"].moves
+    assert (moves.to_fast_bytes_per_s, moves.to_slow_bytes_per_s) == (29e9, 12e9)
 
 
 def test_the_table_of_the_document_is_that_of_the_files(repository: Path) -> None:

@@ -35,6 +35,7 @@ def ran(ran_once: Workplace, tmp_path: Path) -> Workplace:
 
 @pytest.mark.parametrize("changed", ["file", "size"])
 def test_a_change_reruns_its_jobs_only(ran: Workplace, changed: str) -> None:
+    assert ran.jobs_due(target=RECORD) == {}
     if changed == "file":
         file = ran.folder / "examples" / "mlp.py"
         file.write_text(file.read_text(encoding="utf-8").replace("range(3)", "range(4)"), encoding="utf-8")

@@ -126,6 +126,30 @@ def test_what_was_measured_from_something_else_is_not_taken(jobs: dict[str, Job]
     assert files_beside(jobs) <= {waiting(**settings).file(jobs["1to0"]).name}, "its own job would take it"
 
 
+def test_a_program_that_fails_is_left_to_its_own_job(jobs: dict[str, Job]) -> None:
+    stage, call = Stage({"1to1": AutotmError("wrong")}), Call(1.0, tuple(jobs.values()))
+    started(jobs["1to0"], stage, call)
+    started(jobs["0to1"], stage, call)
+    assert stage.measured == list(LIMITS)
+    assert Path(jobs["1to0"].output).exists()
+    assert Path(jobs["0to1"].output).exists()
+    with pytest.raises(AutotmError, match="wrong"):
+        started(jobs["1to1"], stage, call)
+    assert not Path(jobs["1to1"].output).exists()
+
+
+def test_what_ended_one_job_does_not_end_the_next_but_one(jobs: dict[str, Job]) -> None:
+    """A crash leaves no chance to say so: what is tried is noted before."""
+    call = Call(1.0, tuple(jobs.values()))
+    waiting().note(jobs["1to1"], call)
+    stage = Stage()
+    started(jobs["1to0"], stage, call)
+    assert stage.measured == ["1to0", "0to1"]
+    later = Call(2.0, call.jobs)
+    started(jobs["1to0"], stage, later)
+    assert stage.measured[2:] == ["1to0", "1to1"], "another call tries again, and what waits is not measured twice"
+
+
 def test_an_interrupted_call_keeps_what_it_had_and_the_next_goes_on(jobs: dict[str, Job]) -> None:
     call = Call(1.0, tuple(jobs.values()))
     with pytest.raises(KeyboardInterrupt):

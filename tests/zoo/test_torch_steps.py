@@ -388,6 +388,16 @@ def test_inference_computes_what_the_module_does(tmp_path: Path) -> None:
     assert "1.running_mean" not in network.states
 
 
+def test_normal_numbers_are_of_the_runs_seed(tmp_path: Path) -> None:
+    made = Made(lambda self, x: self.dense(x) + torch.randn(64, 50), dense=nn.Linear(6, 50))
+    network = from_torch(made, torch.zeros(64, 6), mode="inference")
+    drawn = plain_steps.compiled(network, tmp_path).run(2)
+    first, second = (after["output"] - made.dense.bias.detach().numpy() for after in drawn.after)
+    assert abs(first.mean()) < 0.1
+    assert abs(first.std() - 1) < 0.05
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.1
+
+
 def test_parts_in_evaluation_mode_stay_so_and_modes_are_given_back() -> None:
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4))
     module[1].running_mean.normal_()

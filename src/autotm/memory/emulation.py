@@ -292,7 +292,6 @@ def measured_stretch(machine: Machine, devices_dir: Path, contraction_flop_per_s
     tier = machine.slow_tier
     if not isinstance(tier, EmulatedTier) or tier.share == "whole":
         return 1.0
-
     return load_device(devices_dir, tier.device).contraction_flop_per_s / contraction_flop_per_s
 
 

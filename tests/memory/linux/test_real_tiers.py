@@ -1,4 +1,4 @@
-"""Real memories on this machine: pages where they are bound, files without names, locks; killed runs leave nothing."""
+"""Real memories on this machine: bound pages, files without names, locks; killed processes leave nothing."""
 
 from __future__ import annotations
 

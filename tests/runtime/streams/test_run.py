@@ -101,7 +101,7 @@ def played(planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return runtime, FatbinLibrary.save(tmp_path / "kernels.zip", b"fatbin", ("sm_90",), launches_of(planned))
 
 
-Solved, Ran = tuple[Plan, Program, random_graphs.Case], tuple[Record, Timeline]
+Solved = tuple[Plan, Program, random_graphs.Case]
 
 
 def on_gpu(
