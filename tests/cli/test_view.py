@@ -104,7 +104,8 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(
 ) -> None:
     (folder / "view.html").write_text("old")
 
-    def full(*_: object, **__: object) -> int:
+    def full(path: Path, *_: object, **__: object) -> int:
+        path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
