@@ -167,8 +167,7 @@ def test_adamw_with_clipping_at_a_fifth_of_the_memory(name: str, sizes: dict[str
     assert placed.program.fast_bytes <= step.peak_bytes / 5
     states = {"step", *(f"{each}.{moment}_moment" for each in network.parameters for moment in ("first", "second"))}
     assert states <= {stay.tensor for stay in placed.plan.stays}
-    record = placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=3, poison=True)
-    assert record.verified_steps == 3
+    assert placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=3, poison=True).verified_steps == 3
 
 
 @pytest.mark.parametrize(

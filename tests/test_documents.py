@@ -56,8 +56,7 @@ def test_figures_are_targets(document: Path) -> None:
 
 @BY_NAME
 def test_targets_of_make_exist(document: Path) -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = re.findall(r"(?:`|^)make ([a-z-]+)(?=[`\s])", document.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(named) <= targets
 
@@ -66,8 +65,7 @@ def test_files_that_the_architecture_names_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.(?:py|c|smk|yaml)))`", text)
     package = ROOT / "src" / "autotm"
-    lost = [n for n in named if not ((package / n).exists() or (ROOT / n).exists() or [*package.rglob(n)])]
-    assert not lost
+    assert not [n for n in named if not ((package / n).exists() or (ROOT / n).exists() or [*package.rglob(n)])]
 
 
 @BY_NAME

@@ -140,8 +140,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for part in PARTS:
         copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
         copy(ROOT / part, folder / part)
-    blocks = BLOCK.findall((ROOT / "docs" / "extending.md").read_text(encoding="utf-8"))
-    for language, name, text in blocks:
+    for language, name, text in BLOCK.findall((ROOT / "docs" / "extending.md").read_text(encoding="utf-8")):
         path = folder / name
         assert path.exists() == (language == "diff"), f"{name}: new files are shown whole, changes as a diff"
         path.write_text(applied(path.read_text("utf-8"), text) if language == "diff" else text, encoding="utf-8")

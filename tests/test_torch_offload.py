@@ -309,8 +309,7 @@ def test_the_derivative_of_the_loss_is_on_the_loss_device() -> None:
     """On a GPU, the gradient of cross entropy takes no operand from the CPU; `meta` is the device that all have."""
     meta = torch.device("meta")
     module, values = nn.Linear(4, 3, device=meta), torch.empty(2, 4, device=meta)
-    targets = torch.empty(2, dtype=torch.int64, device=meta)
-    captured = capture(module, [values], F.cross_entropy, [targets], meta)
+    captured = capture(module, [values], F.cross_entropy, [torch.empty(2, dtype=torch.int64, device=meta)], meta)
     assert captured.values["tangent"].device == meta
 
 

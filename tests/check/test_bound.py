@@ -32,8 +32,7 @@ def case() -> Case:
 
 @pytest.fixture(scope="module")
 def plan(case: Case) -> Plan:
-    options = SolveOptions(gap=0.2, time_limit_s=200.0)
-    plan = solved(case, "asynchronous", Limit(4, 1), options)
+    plan = solved(case, "asynchronous", Limit(4, 1), SolveOptions(gap=0.2, time_limit_s=200.0))
     assert sum(move.is_asynchronous for move in plan.moves) > 2
     assert plan.certificate is not None
     assert plan.certificate.out.starts or plan.certificate.back.starts
@@ -123,10 +122,9 @@ def test_engines_with_more_to_do_than_they_can_are_found(case: Case) -> None:
 
 def excess_ns(jobs: list[tuple[int, int, int]], kernel_ns: list[int]) -> list[int]:
     """What windows [start, end) within every span of kernels ask for more than it lasts."""
-    spans = combinations(range(len(kernel_ns) + 1), 2)
     return [
         sum(work for start, end, work in jobs if first <= start and end <= last) - sum(kernel_ns[first:last])
-        for first, last in spans
+        for first, last in combinations(range(len(kernel_ns) + 1), 2)
     ]
 
 
@@ -191,8 +189,7 @@ def test_whatever_the_prices_the_bound_holds(seed: int, optimizer: str) -> None:
 @given(seed=st.integers(0, 2**31 - 1), optimizer=st.sampled_from(["static", "synchronous"]))
 def test_so_it_does_with_tables_and_implementations(seed: int, optimizer: str) -> None:
     case, draw = exact_case(seed, kernels=3), random.Random(seed)
-    options = SolveOptions(gap=0.5, additive_tolerance=0.0)
-    plan = solve(*case, optimizer, Limit(2, 1), options)
+    plan = solve(*case, optimizer, Limit(2, 1), SolveOptions(gap=0.5, additive_tolerance=0.0))
     optimum = exact_optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
     assert highest_bound_us(case, plan, draw) <= optimum * (1 + 1e-9)
 

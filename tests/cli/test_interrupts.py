@@ -86,8 +86,7 @@ def test_an_interrupt_whatever_it_does_is_one_line(
 
 
 def test_an_interrupt_that_is_pressed_again_and_again_is_one_line(server: CommandServer, study: Path) -> None:
-    ended = server.call(COMMANDS["run"].arguments, study, press=Press("open", ".record.", times=10))
-    require_one_line(ended)
+    require_one_line(server.call(COMMANDS["run"].arguments, study, press=Press("open", ".record.", times=10)))
     prepared_study.require_whole(study)
 
 

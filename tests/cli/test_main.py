@@ -27,8 +27,7 @@ def in_process(program: str, *arguments: str, **options) -> subprocess.Completed
 @pytest.mark.parametrize("arguments", [("--help",), ("swep",), ()])
 def test_help_and_misuse_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
     program = "import sys; from autotm.cli.main import main; main(sys.argv[1:]); print('MODULES', *sys.modules)"
-    found = in_process(program, *arguments).stdout
-    assert not HEAVY & set(found.partition("MODULES")[2].split())
+    assert not HEAVY & set(in_process(program, *arguments).stdout.partition("MODULES")[2].split())
 
 
 def test_a_python_without_docstrings_is_refused_in_one_message() -> None:

@@ -159,8 +159,7 @@ def test_the_series_ends_where_the_optimizer_ends_and_where_no_limit_can_be_kept
     case: Case, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(results, "sweep", "mlp", "all-fast", "--folder", str(results / "there")) == 0
-    table = pd.read_csv(results / "there" / "sweep.csv")
-    assert list(table["dram_limit_bytes"]) == [case.graph.peak_live_bytes]
+    assert list(pd.read_csv(results / "there" / "sweep.csv")["dram_limit_bytes"]) == [case.graph.peak_live_bytes]
     assert run(results, "sweep", "mlp", "all-fast", "--limits", "4:1") == 0
     assert "impossible" in capsys.readouterr().out
     assert [path.name for path in (network_in(results) / "all-fast" / "sweep").iterdir()] == ["sweep.csv"]

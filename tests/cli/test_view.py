@@ -142,10 +142,9 @@ def test_a_trace_is_of_a_step_that_ran(compiled: Path, tmp_path: Path, caplog: p
     assert document["otherData"]["plan_hash"] == hash_of(load(compiled / "plan.json", "plan", Plan))
     spans = [event["name"] for event in document["traceEvents"] if event["ph"] == "X"]
     assert [name for name in spans if name in KERNELS] == KERNELS
-    program = load(compiled / "program.json", "program", Program)
     moves = [
         f"{step.tensor} to {'fast' if step.destination.tier is Tier.FAST else 'slow'}"
-        for step in program.steps
+        for step in load(compiled / "program.json", "program", Program).steps
         if isinstance(step, MoveStep)
     ]
     assert [name for name in spans if name in moves] == moves

@@ -49,8 +49,7 @@ def run_steps(
     **how: object,
 ) -> Values:
     """Results after `STEPS` steps that follow each other, the host not waiting, on a device of threads made so."""
-    counted = counting(graph, counts)
-    placed, chosen = program.step_of(counted), graph.computed_by(program.implementations)
+    placed, chosen = program.step_of(counting(graph, counts)), graph.computed_by(program.implementations)
     how = {"poison": True, "races": True, "machine": small_step.machine()} | how
     with ThreadDevice(device_bytes(chosen, placed, program), program.slow_bytes, **how) as device:
         arguments = DeviceArguments.of(chosen, placed, program, device)

@@ -39,8 +39,7 @@ def profile(graph: Graph) -> Profile:
     """Every implementation of every kernel takes 1 ms with all operands in fast memory."""
     ways = [kernel.computed_by(name) for kernel in graph.kernels for name in kernel.implementations]
     timing = Timing(1_000_000, 1_000_000, 1_000_000, 1_000_000, 7)
-    timings = {(way.identity, way.implementation, all_fast(way)): timing for way in ways}
-    return Profile(hash_of(graph), timings, {})
+    return Profile(hash_of(graph), {(way.identity, way.implementation, all_fast(way)): timing for way in ways}, {})
 
 
 def program(graph: Graph, slow: frozenset[str] = frozenset(), trips: dict[str, Trip] | None = None) -> Program:

@@ -55,9 +55,8 @@ INITIAL = {
 def shapes(batch: int, width: int) -> dict[str, tuple[int, ...]]:
     """Shape of every tensor for a batch and a layer width."""
     rows, square = (batch, width), (width, width)
-    names = ("x", "hidden", "act", "act2", "out", "target", "error", "gact")
     return {
-        **dict.fromkeys(names, rows),
+        **dict.fromkeys(("x", "hidden", "act", "act2", "out", "target", "error", "gact"), rows),
         **dict.fromkeys(("w", "v", "vt", "gw", "gv", "w_new", "v_new"), square),
         "loss": (1,),
     }
@@ -109,8 +108,7 @@ def write_links(results: Path, of: Machine | None = None) -> None:
     No bit depends on how long copies take. Asynchronous ones take as long, and nothing from kernels.
     """
     blocking, none = links(), dict.fromkeys(OpClass, Contention(0.0, 0.0))
-    beside = AsynchronousLinks(blocking.to_fast, blocking.to_slow, none, none, 0.0)
-    made = replace(blocking, asynchronous=beside)
+    made = replace(blocking, asynchronous=AsynchronousLinks(blocking.to_fast, blocking.to_slow, none, none, 0.0))
     save(MachinePaths(results, of or machine()).links, "links", made, provenance(machine(), 0))
 
 

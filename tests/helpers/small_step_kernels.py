@@ -25,9 +25,8 @@ def _functions(batch: int, width: int) -> dict[str, list[te.Tensor]]:
 
     def matmul(left: te.Tensor, right: te.Tensor, name: str, *, transpose: bool = False) -> te.Tensor:
         k = te.reduce_axis((0, left.shape[0] if transpose else left.shape[1]), "k")
-        rows_out = left.shape[1] if transpose else left.shape[0]
         return te.compute(
-            (rows_out, right.shape[1]),
+            (left.shape[1] if transpose else left.shape[0], right.shape[1]),
             lambda i, j: te.sum((left[k, i] if transpose else left[i, k]) * right[k, j], axis=k),
             name=name,
         )

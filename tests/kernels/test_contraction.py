@@ -162,8 +162,7 @@ def test_matrix_product_with_bias_and_relu(rows: int, form: object) -> None:
     shapes = {"a": (rows, 100), "b": (100, 70) if form is matmul else (70, 100), "bias": (70,)}
 
     def build(builder: relax.BlockBuilder, a: relax.Var, b: relax.Var, bias: relax.Var) -> relax.Expr:
-        y = builder.emit_te(form, a, b)
-        return relax.op.nn.relu(builder.emit(relax.op.add(y, bias)))
+        return relax.op.nn.relu(builder.emit(relax.op.add(builder.emit_te(form, a, b), bias)))
 
     a, b, bias = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
     right = (b if form is matmul else b.T).astype(np.float64)
@@ -202,8 +201,7 @@ def test_mask_and_other_gradients_are_fused(window: Window, implementation: str)
         dy, w, other, y, zero = variables
         dx = builder.emit_te(conv2d_data_gradient, dy, w, window.x, window.stride, window.padding)
         total = builder.emit(relax.op.add(dx, other))
-        positive = builder.emit(relax.op.greater(y, relax.const(0.0)))
-        return relax.op.where(positive, total, zero)
+        return relax.op.where(builder.emit(relax.op.greater(y, relax.const(0.0))), total, zero)
 
     dy, w = random_array(window.y, 1), random_array(window.w, 2)
     other, y, zero = random_array(window.x, 3), random_array(window.x, 4), np.zeros((), np.float32)
@@ -225,8 +223,7 @@ def test_update_in_place(window: Window, implementation: str, l2_bytes: int, mon
 
     def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
         dw = builder.emit_te(conv2d_weight_gradient, x, dy, window.w, window.stride, window.padding)
-        step = builder.emit(relax.op.multiply(relax.const(0.05), dw))
-        return relax.op.subtract(w, step)
+        return relax.op.subtract(w, builder.emit(relax.op.multiply(relax.const(0.05), dw)))
 
     x, dy, w = random_array(window.x, 1), random_array(window.y, 2), random_array(window.w, 3)
     expected = w - 0.05 * window.weight_gradient(x, dy)
@@ -244,8 +241,7 @@ def test_many_pixels_keep_the_weight_gradient_accurate(implementation: str) -> N
 
 def test_a_block_that_is_no_contraction_is_refused() -> None:
     x = te.placeholder((4, 4), name="x")
-    increment = te.compute((4, 4), lambda i, j: x[i, j] + 1.0, name="increment")
-    sch = s_tir.Schedule(te.create_prim_func([x, increment]))
+    sch = s_tir.Schedule(te.create_prim_func([x, te.compute((4, 4), lambda i, j: x[i, j] + 1.0, name="increment")]))
     with pytest.raises(ValueError, match="'increment' is no contraction"):
         schedule_contraction(sch, sch.get_sblock("increment"), target_info(host()), 2)
 
@@ -262,8 +258,7 @@ def test_tiles_fit_the_registers(lanes: int, registers: int) -> None:
     info = TargetInfo(lanes=lanes, registers=registers, l2_bytes=1 << 20)
     for columns in (1, 3, 7, 14, 69):
         tiles = register_tiles(8, columns, 224, 500, info)
-        scalars = tiles.rows.size * tiles.columns.size
-        assert scalars * tiles.vectors.size + tiles.vectors.size + 1 <= registers
+        assert tiles.rows.size * tiles.columns.size * tiles.vectors.size + tiles.vectors.size + 1 <= registers
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,7 @@ def test_slice_and_what_follows_are_one_pass(axis, begin, end):
     expected = np.take(data, range(begin, end), axis)
     assert kernel_of([x, part]).op_class == OpClass.DATA_MOVEMENT
     np.testing.assert_array_equal(call(kernel_of([x, part]), [data])[0], expected)
-    double = te.compute(part.shape, lambda *i: part(*i) * 2.0, name="double")
-    kernel = kernel_of([x, double])
+    kernel = kernel_of([x, te.compute(part.shape, lambda *i: part(*i) * 2.0, name="double")])
     assert kernel.op_class == OpClass.ELEMENTWISE
     assert kernel.workspaces == ()
     np.testing.assert_array_equal(call(kernel, [data])[0], expected * 2)
@@ -147,25 +146,21 @@ def test_a_chain_is_one_loop_nest(shape: tuple[int, ...], in_place: bool) -> Non
     assert loops(kernel) == 1
     random = np.random.default_rng(0)
     old, slope, mean, square = (random.uniform(0.5, 1.5, shape).astype("float32") for _ in range(4))
-    shared = {4: 2, 5: 3, 6: 0} if in_place else {}
-    found = call(kernel, [old, slope, mean, square], shared=shared)
+    found = call(kernel, [old, slope, mean, square], shared={4: 2, 5: 3, 6: 0} if in_place else {})
     new_mean, new_square = mean + (slope - mean) * SHARE, square + (slope * slope - square) * SHARE
-    expected = [new_mean, new_square, old - RATE * new_mean / new_square]
-    for array, value in zip(found, expected, strict=True):
+    for array, value in zip(found, [new_mean, new_square, old - RATE * new_mean / new_square], strict=True):
         np.testing.assert_allclose(array, value, rtol=1e-6, atol=3e-7)
 
 
 def test_results_that_have_nothing_to_do_with_one_another_keep_their_loops() -> None:
     first, second = update((640,)), update((640,))
-    kernel = kernel_of([*first[:4], *second[:4], *first[4:], *second[4:]])
-    assert loops(kernel) == 2
+    assert loops(kernel_of([*first[:4], *second[:4], *first[4:], *second[4:]])) == 2
 
 
 def test_a_result_that_reads_another_elsewhere_keeps_its_loops() -> None:
     (x,) = placeholders((64,))
     twice = te.compute((64,), lambda i: x[i] + x[i], "twice")
-    turned = te.compute((64,), lambda i: twice[63 - i] + x[i], "turned")
-    kernel = kernel_of([x, twice, turned])
+    kernel = kernel_of([x, twice, te.compute((64,), lambda i: twice[63 - i] + x[i], "turned")])
     assert loops(kernel) == 2
     assert Schedule(kernel.func)
     data = np.arange(64, dtype="float32")
@@ -211,8 +206,7 @@ def test_long_sums_lose_little_to_rounding(shape, axes):
     x = np.random.default_rng(1).random(shape, "float32")
     expected = x.sum(axes, dtype="float64")
     (result,) = call(kernel_of(summed(shape, axes)), [x])
-    error = np.sqrt(np.mean((result / expected - 1) ** 2))
-    assert error <= 5 * 2.0**-24
+    assert np.sqrt(np.mean((result / expected - 1) ** 2)) <= 5 * 2.0**-24
 
 
 def test_elementwise_work_before_a_sum_is_fused():

@@ -89,8 +89,7 @@ def test_update_subtracts_every_occurrence_in_order(rows, width, counts):
     table, operands = random_operands(rows, width, counts, columns)
     kernel = update_kernel(table, operands, columns, threads=2)
     assert (kernel.op, kernel.op_class, kernel.workspaces) == ("embedding_update", OpClass.DATA_MOVEMENT, ())
-    expected = updated(table, operands, columns)
-    np.testing.assert_array_equal(update_in_place(kernel, [table], operands)[0], expected)
+    np.testing.assert_array_equal(update_in_place(kernel, [table], operands)[0], updated(table, operands, columns))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -184,6 +183,5 @@ def test_running_sums(shape, axis, reverse):
     values = np.random.default_rng(3).integers(-5, 5, shape).astype(np.float32)
     x = like(values)
     kernel = kernel_of([x, running_sum(x, axis, "float32", reverse=reverse)])
-    turned = np.flip(values, axis) if reverse else values
-    expected = np.cumsum(turned, axis)
+    expected = np.cumsum(np.flip(values, axis) if reverse else values, axis)
     np.testing.assert_array_equal(call(kernel, [values])[0], np.flip(expected, axis) if reverse else expected)

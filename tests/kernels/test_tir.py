@@ -78,8 +78,7 @@ def parallel_scratch(scope):
     twice = te.compute(x.shape, lambda i, j: x[i, j] * 2.0, name="twice")
     back = te.compute(x.shape, lambda i, j: twice[i, 399 - j] + 1.0, name="back")
     schedule = Schedule(tvm.IRModule({"main": te.create_prim_func([x, back])}))
-    block = schedule.get_sblock("back")
-    row = schedule.get_loops(block)[0]
+    row = schedule.get_loops(schedule.get_sblock("back"))[0]
     schedule.compute_at(schedule.get_sblock("twice"), row)
     schedule.set_scope(schedule.get_sblock("twice"), 0, scope)
     schedule.parallel(row)
@@ -103,8 +102,7 @@ def test_small_local_buffers_live_on_the_stack():
     x = te.placeholder((64, 32), name="x")
     schedule = Schedule(tvm.IRModule({"main": te.create_prim_func([x, te.compute(x.shape, lambda *i: x(*i) * 2.0)])}))
     block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
-    writer = schedule.cache_write(block, 0, "local")
-    schedule.reverse_compute_at(writer, schedule.get_loops(block)[0])
+    schedule.reverse_compute_at(schedule.cache_write(block, 0, "local"), schedule.get_loops(block)[0])
     assert allocates(schedule.mod["main"])
     func, workspaces = hoist_workspaces(schedule.mod["main"])
     assert workspaces == ()

@@ -99,8 +99,7 @@ def test_avg_pool_and_gradient(shape, pool, stride, padding):
 def test_window_fuses_with_what_is_before_and_after():
     shape, geometry = (2, 9, 9, 48), ((3, 3), (2, 2), (0, 0, 0, 0))
     (argument,) = placeholders(shape)
-    before = te.compute(shape, lambda *i: argument(*i) * 2.0, name="twice")
-    pooled = windowed.max_pool2d(before, *geometry)
+    pooled = windowed.max_pool2d(te.compute(shape, lambda *i: argument(*i) * 2.0, name="twice"), *geometry)
     after = te.compute(pooled.shape, lambda *i: pooled(*i) + 1.0, name="one_more")
     x, kernel = values(shape, 5), kernel_of([argument, after])
     assert kernel.workspaces == ()

@@ -74,8 +74,7 @@ def resisting(seed: int) -> Iterator[Blocks]:
     draw = np.random.default_rng(seed)
     while True:
         starts = draw.integers(0, 40, 60)
-        ends = np.minimum(starts + 1 + draw.geometric(0.15, 60), 45)
-        yield Blocks(64 * draw.integers(1, 200, 60), starts, ends)
+        yield Blocks(64 * draw.integers(1, 200, 60), starts, np.minimum(starts + 1 + draw.geometric(0.15, 60), 45))
 
 
 def quick(blocks: Blocks) -> np.ndarray:
@@ -113,8 +112,7 @@ def test_a_measured_plan_that_greedy_orders_cannot_pack(optimizer: str) -> None:
 
 
 def test_memory_is_reused_at_the_boundary() -> None:
-    blocks = Blocks(np.array([640, 640]), np.array([0, 3]), np.array([3, 5]))
-    assert pack_blocks(blocks).tolist() == [0, 0]
+    assert pack_blocks(Blocks(np.array([640, 640]), np.array([0, 3]), np.array([3, 5]))).tolist() == [0, 0]
     nothing = Blocks(*(np.zeros(0, np.int64),) * 3)
     assert (nothing.height(pack_blocks(nothing)), nothing.peak_bytes) == (0, 0)
 

@@ -178,8 +178,7 @@ def flickering(x: te.Tensor) -> te.Tensor:
     """Only where the bits of row and column differ in the last place."""
 
     def element(row: tirx.Var, column: tirx.Var) -> tirx.Expr:
-        differs = tirx.floormod(row ^ column, 2) > 0
-        return tirx.Select(differs, x(row, column), tirx.const(0.0, x.dtype))
+        return tirx.Select(tirx.floormod(row ^ column, 2) > 0, x(row, column), tirx.const(0.0, x.dtype))
 
     return te.compute(x.shape, element, name="flickering")
 

@@ -208,8 +208,7 @@ def test_it_is_planned_and_run_as_a_training_step_is(results) -> None:
     net = dataclasses.replace(several_outputs(), name="several")
     step = autotm.prepare(net, machine=small_step.machine(), profile=FAST, results=results)
     for optimizer, limit in (("static", "1:1"), ("synchronous", "1:2"), ("numa", "1:1"), ("memory-mode", "1:1")):
-        placed = step.plan(limit, optimizer)
-        assert placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2).verified_steps == 2
+        assert step.plan(limit, optimizer).run(min_seconds=0.0, patience_s=0.05, verify_steps=2).verified_steps == 2
 
 
 def test_what_has_no_kernel_is_named() -> None:

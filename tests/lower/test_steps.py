@@ -100,8 +100,7 @@ def test_its_profile_has_every_placement(tmp_path: Path) -> None:
     paths = ConvolutionPaths(tmp_path, machine, "test")
     save(paths.links, "links", small_step.links(), {})
     convolution = KernelPlotConfig(image=IMAGE, channels=CHANNELS)
-    context = Context(machine, small_step.DEVICES, 20)
-    convolution_profile_stage(context, convolution, BATCH, QUICK, paths)
+    convolution_profile_stage(Context(machine, small_step.DEVICES, 20), convolution, BATCH, QUICK, paths)
     table = table_of_convolution(paths.graph, paths.profile)
     assert len(table.drop_duplicates(list(OPERANDS))) == 8
     assert (table["median_ns"] > 0).all()

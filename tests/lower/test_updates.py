@@ -58,8 +58,7 @@ def regression(training: Training) -> Network:
 
         layer = b.emit(op.add(b.emit(op.matmul(x, weight)), b.emit(op.add(bias, other))))
         one = half_squares(b.emit(op.subtract(layer, y)))
-        rows = b.emit(op.take(table, at, axis=0))
-        two = half_squares(b.emit(op.subtract(rows, y)))
+        two = half_squares(b.emit(op.subtract(b.emit(op.take(table, at, axis=0)), y)))
         three = half_squares(b.emit(op.subtract(scale, relax.const(3.0, "float32"))))
         return b.emit(op.add(b.emit(op.add(one, two)), three))
 
@@ -142,8 +141,7 @@ def test_weights_and_states_are_as_exact_as_numpys_in_float32(trained: tuple[str
     exact, kept = in_numpy(steps.start, training, np.float64)
     rounded, _ = in_numpy(steps.start, training, np.float32)
     after = steps.after[-1]
-    moved = distance(steps.start, exact)
-    assert distance(after, exact) <= ALLOWED * distance(rounded, exact) + 1e-7 * moved
+    assert distance(after, exact) <= ALLOWED * distance(rounded, exact) + 1e-7 * distance(steps.start, exact)
     for parameter, states in kept.items():
         for state, value in states.items():
             np.testing.assert_allclose(after[f"{parameter}.{state}"], value, rtol=1e-4, atol=1e-5, err_msg=parameter)
@@ -168,8 +166,7 @@ def test_every_update_is_one_kernel_in_place(trained: tuple[str, plain_steps.Com
     assert makers["weight"].op_class is (OpClass.ELEMENTWISE if is_clipped else OpClass.MATMUL)
     assert makers["bias"] is makers["other"]
     assert "copy" not in {kernel.op for kernel in step.graph.kernels}
-    is_row_wise = makers["table"].op == "embedding_update"
-    assert is_row_wise == (name == "sgd")
+    assert (makers["table"].op == "embedding_update") == (name == "sgd")
 
 
 def test_a_network_with_a_name_that_a_rule_takes_is_refused() -> None:
@@ -202,8 +199,7 @@ def test_results_keep_the_order_of_the_parameters():
     network = resnet("small", 2, 32, (1, 1))
     vectors = sum(len(var.ty.shape) == 1 for var in network.module["main"].params)
     calls, returned = extract_calls(fused_kernels(whole_step(network).module, host_target(2)))
-    updates = [call for call in calls if "sgd_updates" in call.function]
-    assert len(updates) == -(-vectors // TOGETHER)
+    assert len([call for call in calls if "sgd_updates" in call.function]) == -(-vectors // TOGETHER)
     assert len({item.tensor for item in returned}) == 1 + len(network.parameters)
     parameters = {var.name: tuple(int(extent) for extent in var.ty.shape) for var in network.module["main"].params}
     assert [item.shape for item in returned[1:]] == [parameters[name] for name in network.parameters]

@@ -116,8 +116,7 @@ def test_latency_is_waited_for_once_an_operand_and_once_a_move(device: DeviceFil
     assert device.latency_ns == 300
     assert emulation.kernel_delay_ns(OpClass.MATMUL, (0,), (0,)) == 0, "nothing is read, nothing is waited for"
     one = emulation.kernel_delay_ns(OpClass.MATMUL, (4096,), ())
-    two = emulation.kernel_delay_ns(OpClass.MATMUL, (2048, 2048), ())
-    assert two - one == 600
+    assert emulation.kernel_delay_ns(OpClass.MATMUL, (2048, 2048), ()) - one == 600
     assert emulation.move_ns(Tier.FAST, 1000) == (2 * (300 + 100))
     assert emulation.move_ns(Tier.SLOW, 1000) == (2 * (300 + 125))
 
@@ -182,8 +181,7 @@ def test_shipped_devices_lie_between_fast_memory_and_optane(repository: Path) ->
         reads_and_writes = (64_000_000,), (64_000_000,)
         return Emulation(devices[name], 1.0).kernel_delay_ns(OpClass.NORMALIZATION, *reads_and_writes)
 
-    ordered = ["ddr5-beside-hbm", "cxl-x16", "remote-socket", "cxl-x8", "optane-dcpmm"]
-    assert sorted(devices, key=step_ns) == ordered
+    assert sorted(devices, key=step_ns) == ["ddr5-beside-hbm", "cxl-x16", "remote-socket", "cxl-x8", "optane-dcpmm"]
     assert step_ns("optane-dcpmm") > 4 * step_ns("cxl-x8")
     moves = devices["optane-dcpmm"].moves
     assert (moves.to_fast_bytes_per_s, moves.to_slow_bytes_per_s) == (29e9, 12e9)

@@ -99,8 +99,7 @@ def test_moves_copy_in_both_directions(machine: Machine, devices_dir: Path, size
 
 def test_copies_beside_kernels_run_where_no_kernel_does(machine: Machine, devices_dir: Path) -> None:
     spare = machine.cpus[-1:]
-    leaving_one = replace(machine, spare_cpus=spare)
-    with open_tiers(leaving_one, None, 64, 64, devices_dir, stretch=0.01) as tiers:
+    with open_tiers(replace(machine, spare_cpus=spare), None, 64, 64, devices_dir, stretch=0.01) as tiers:
         fast, slow = (tiers.pool(tier).view(0, (64,), "uint8") for tier in Tier)
         async_copy = tiers.async_copy(slow, fast, Tier.SLOW, 0)
         async_copy.start()

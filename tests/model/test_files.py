@@ -31,8 +31,7 @@ from autotm.stages.exchange import import_results_stage
 
 def of_version(path: Path, version: object) -> None:
     """Give a JSON file another version."""
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps(document | {"schema_version": version}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": version}))
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,7 @@ def test_no_compiler(fresh: Workplace, tmp_path: Path) -> None:
 
 
 def test_a_broken_file_is_named(fresh: Workplace) -> None:
-    machine = fresh.folder / "config" / "machines" / "laptop.yaml"
-    machine.write_text("description: [", encoding="utf-8")
+    (fresh.folder / "config" / "machines" / "laptop.yaml").write_text("description: [", encoding="utf-8")
     done = fresh.snakemake(TARGET)
     assert done.returncode != 0
     assert "config/machines/laptop.yaml: not valid YAML" in done.stdout

@@ -91,10 +91,9 @@ def test_conda_environments_hold_their_group_and_what_it_requires(path: Path) ->
     while required - found:
         package = min(required - found)
         found.add(package)
-        requirements = [Requirement(line) for line in metadata.requires(package) or []]
         required |= {
             one.name.lower().replace("_", "-")
-            for one in requirements
+            for one in map(Requirement, metadata.requires(package) or [])
             if one.marker is None or one.marker.evaluate(on(python))
         }
     assert set(pins) == found, "run: make lock"

@@ -103,8 +103,7 @@ def test_a_figure_that_is_done_is_named(finished: Workplace) -> None:
 
 def page_after(place: Workplace, number: int, *, is_for_all: bool) -> list[str]:
     """The page of a study that gets a signal while a run waits, and leaves no job behind."""
-    waits = "Path('started').touch(); import time; time.sleep(60)"
-    place.set_stage("run", STAGE.format(where=True, fault=waits))
+    place.set_stage("run", STAGE.format(where=True, fault="Path('started').touch(); import time; time.sleep(60)"))
     ended = place.forked(TARGET, signal=Signal(number, "started", is_for_all=is_for_all))
     assert ended.status != 0
     assert ended.left == 0

@@ -48,8 +48,7 @@ def test_a_change_reruns_its_jobs_only(ran: Workplace, changed: str) -> None:
 def test_figures_may_show_it(ran: Workplace) -> None:
     ran.change("figures", "fig10", "network", value="my_mlp")
     assert ran.jobs_due(target=TARGET)["run"] > 1
-    limits = ["1:0", "16:1", "4500MB", "0:1"]
-    ran.change("workloads", "mine", value={"networks": ["my_mlp"], "limits": limits})
+    ran.change("workloads", "mine", value={"networks": ["my_mlp"], "limits": ["1:0", "16:1", "4500MB", "0:1"]})
     assert ran.jobs_due("--config", "threads=1", target="figures/mine/fig7.pdf")["run"] == 3 * 4
 
 
@@ -69,8 +68,7 @@ def test_it_can_be_modelled_from_small_batches(ran: Workplace) -> None:
 
 def test_thread_counts_stand_side_by_side(ran: Workplace) -> None:
     before = (ran.folder / RECORD).stat().st_mtime_ns
-    other = RECORD.replace("-1t", "-2t")
-    assert ran.jobs_due(target=other) == JOBS | {"calibrate": 1}
+    assert ran.jobs_due(target=RECORD.replace("-1t", "-2t")) == JOBS | {"calibrate": 1}
     assert ran.jobs_due(target=RECORD) == {}
     assert (ran.folder / RECORD).stat().st_mtime_ns == before
 

@@ -124,7 +124,6 @@ def _spans(notes: Path) -> list[tuple[str, float, float]]:
 
 
 def test_a_modelled_step_needs_profiles_of_small_batches_and_no_run(fresh: Workplace) -> None:
-    target = "results/laptop-1t/tiny-modelled/vgg19/static/4to1/program.json"
-    assert fresh.jobs_due(target=target) == {
+    assert fresh.jobs_due(target="results/laptop-1t/tiny-modelled/vgg19/static/4to1/program.json") == {
         "calibrate": 1, "kernel_profile": 3, "extrapolate": 1, "ilp_solve": 1, "compile": 1,
     }  # fmt: skip

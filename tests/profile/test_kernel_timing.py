@@ -109,8 +109,7 @@ def test_a_kernel_is_timed_until_it_is_steady_or_its_time_is_over(
     stand_in: StandInClock, times_us: list[int], options: ProfileOptions, rounds: int
 ) -> None:
     took = itertools.cycle(times_us)
-    timing = time_interleaved([[lambda: stand_in.advance(1000 * next(took))]], [None], options)[0]
-    assert timing.repeats == rounds
+    assert time_interleaved([[lambda: stand_in.advance(1000 * next(took))]], [None], options)[0].repeats == rounds
 
 
 def test_a_difference_is_taken_round_by_round() -> None:

@@ -50,8 +50,7 @@ def test_implementations_are_paired_where_the_kernel_stands() -> None:
     """The machine's speed, which changes from round to round, is not in the difference."""
     other = replace(GRAPH.kernels[6], alternatives=(Implementation("other", "grad_v", "other code"),))
     graph = replace(GRAPH, kernels=(*GRAPH.kernels[:6], other, *GRAPH.kernels[7:]))
-    speed = DRAW.uniform(0.5, 2.0, size=(30, 1))
-    kernels_ns = np.rint(100_000 * speed * np.ones(len(graph.kernels))).astype(int)
+    kernels_ns = np.rint(100_000 * DRAW.uniform(0.5, 2.0, size=(30, 1)) * np.ones(len(graph.kernels))).astype(int)
     faster_ns = kernels_ns.copy()
     faster_ns[:, 6] -= 2000
     found = all_fast_timings(steps_by_implementation(graph), (kernels_ns, faster_ns), disturbed=True)
@@ -66,8 +65,7 @@ def test_what_slow_operands_add(library: KernelLibrary, tmp_path: Path, are_time
     """Added to the time within the step, whether it is known or measured beside kernels alone."""
     days_ns = 10**15  # No kernel alone takes a tenth of eleven days: this test would have ended long before.
     kernels_ns = np.full((3, len(GRAPH.kernels)), days_ns)
-    options = replace(QUICK, times_known_waits=are_timed)
-    found = profiled(library, tmp_path, GRAPH, (kernels_ns,), options)
+    found = profiled(library, tmp_path, GRAPH, (kernels_ns,), replace(QUICK, times_known_waits=are_timed))
     for kernel in GRAPH.kernels:
         assert found.base_us(kernel) == days_ns / 1e3
         for tensor in GRAPH.slots_of(kernel):
@@ -83,8 +81,7 @@ def test_what_slow_operands_add(library: KernelLibrary, tmp_path: Path, are_time
 
 def test_where_waits_do_not_add_up_each_configuration_has_its_own(library: KernelLibrary, tmp_path: Path) -> None:
     """On a link with a lane for each direction, reading and writing slow memory cost less than the sum of both."""
-    tier = EmulatedTier(kind="emulated", device="cxl-x8", share="whole")
-    machine = replace(MACHINE, slow_tier=tier)
+    machine = replace(MACHINE, slow_tier=EmulatedTier(kind="emulated", device="cxl-x8", share="whole"))
     timed = all_fast_timings(
         steps_by_implementation(GRAPH), (np.full((3, len(GRAPH.kernels)), 10**6),), disturbed=False
     )
@@ -116,8 +113,7 @@ def profiled_step(
 
 def made_up(monkeypatch: pytest.MonkeyPatch, step_us: float, *, disturbed: bool = False) -> None:
     """Let each kernel take 100 us, and the step what it says."""
-    kernels_ns = np.full((5, len(GRAPH.kernels)), 100_000)
-    found = AllFastRounds(np.full(5, round(1e3 * step_us)), (kernels_ns,), disturbed)
+    found = AllFastRounds(np.full(5, round(1e3 * step_us)), (np.full((5, len(GRAPH.kernels)), 100_000),), disturbed)
     monkeypatch.setattr(step_profile, "time_all_fast", lambda *_: found)
 
 

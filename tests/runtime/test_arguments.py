@@ -67,8 +67,7 @@ def test_integers_fill_their_range_and_fit_any_type() -> None:
 def test_sinusoids_are_the_published_positions_and_the_future_is_above_the_diagonal() -> None:
     value, late = initial_value(tensor("sinusoids", (50, 8)), 0), 10 / 10000 ** (6 / 8)
     assert value[10, [0, 1, 6, 7]].tolist() == pytest.approx([np.sin(10), np.cos(10), np.sin(late), np.cos(late)])
-    future = initial_value(tensor("future", (3, 3), scale=-5.0), 0)
-    assert future.tolist() == [[0, -5, -5], [0, 0, -5], [0, 0, 0]]
+    assert initial_value(tensor("future", (3, 3), scale=-5.0), 0).tolist() == [[0, -5, -5], [0, 0, -5], [0, 0, 0]]
 
 
 def test_values_are_the_same_on_every_machine() -> None:

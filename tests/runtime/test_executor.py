@@ -149,8 +149,7 @@ def test_steps_are_timed_until_both_minima_are_met(
 ) -> None:
     """Steps of 4.4 ms, all of it emulated."""
     stand_in.put_into(monkeypatch, "model.cores")
-    made = program(GRAPH, frozenset({"act"}), {"act2": Trip(5, 6)})
-    with prepared(library, made, STRETCHED) as executor:
+    with prepared(library, program(GRAPH, frozenset({"act"}), {"act2": Trip(5, 6)}), STRETCHED) as executor:
         by_count = time_steps(executor.step, None, CPUS, RunOptions(4, 0.0))
         by_seconds = time_steps(executor.step, None, CPUS, RunOptions(1, 0.03))
         parts = time_parts(GRAPH, executor, 3)
@@ -200,8 +199,7 @@ def test_the_slow_down_is_as_precise_as_asked_where_some_steps_take_long(monkeyp
     for _ in range(100):
         walls = itertools.cycle([30.0 * slow_down, 30.0])
         times = time_steps(nothing, nothing, CPUS, RunOptions(5, 0.5, precision=asked))
-        ratio = statistics.median(times.samples_s) / statistics.median(times.all_fast_s)
-        errors.append(ratio / slow_down - 1)
+        errors.append(statistics.median(times.samples_s) / statistics.median(times.all_fast_s) / slow_down - 1)
         rounds.append(len(times.samples_s))
     assert np.sqrt(np.mean(np.square(errors))) < asked
     assert abs(np.mean(errors)) < asked / 3

@@ -185,8 +185,7 @@ def test_a_small_limit_forces_the_lean_way(step: Step) -> None:
 
 
 def test_a_program_of_other_implementations_than_its_plan_is_refused(step: Step) -> None:
-    names = lean(step.graph)
-    plan, other = planned(step.graph, names), planned(step.graph, ())
+    plan, other = planned(step.graph, lean(step.graph)), planned(step.graph, ())
     with pytest.raises(FaultError) as caught:
         check_program(step.graph, plan, program_of(step.graph, other))
     assert caught.value.fault is Fault.OTHER_PLAN

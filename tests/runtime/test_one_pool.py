@@ -54,8 +54,7 @@ def assert_stored(record: Record, folder: Path) -> None:
 
 @pytest.mark.parametrize("is_real", [False, True])
 def test_a_run_is_verified_and_counts_its_misses(library: KernelLibrary, tmp_path: Path, *, is_real: bool) -> None:
-    machine = replace(small_step.machine(), memory_mode=is_real)
-    record, _ = ran(library, "memory-mode", machine, small_step.links())
+    record, _ = ran(library, "memory-mode", replace(small_step.machine(), memory_mode=is_real), small_step.links())
     assert (record.verified_steps, record.tier_reality) == (2, "real" if is_real else "emulated")
     assert (record.ratio, record.limit) == ("1:1", Limit(1, 1))
     cache = record.cache
@@ -121,8 +120,7 @@ def test_a_run_is_verified_and_says_that_pages_are_simulated(
 
 
 def test_waits_are_those_of_slow_bytes_and_of_copies() -> None:
-    machine = small_step.machine()
-    with open_tiers(machine, LINKS, 4096, 4096, small_step.DEVICES) as tiers:
+    with open_tiers(small_step.machine(), LINKS, 4096, 4096, small_step.DEVICES) as tiers:
         still = tiers.paged_delay_ns(OpClass.MATMUL, PagedTraffic(10**6, 10**6, 0, 0))
         assert still == tiers.kernel_delay_ns(OpClass.MATMUL, (10**6,), (10**6,)) > 0
         moving = tiers.paged_delay_ns(OpClass.MATMUL, PagedTraffic(10**6, 10**6, 10**6, 0))

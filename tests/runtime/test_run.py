@@ -258,8 +258,7 @@ def test_slots_and_bytes_are_counted_by_tier() -> None:
 
 
 def test_moves_are_counted_by_destination_and_priced_by_the_links_and_asynchronous_ones_apart() -> None:
-    trips = {"act2": Trip(5, 6), "error": Trip(5, 6), "hidden": Trip(2, 5, 3, 4)}
-    record = recorded(program(GRAPH, trips=trips))
+    record = recorded(program(GRAPH, trips={"act2": Trip(5, 6), "error": Trip(5, 6), "hidden": Trip(2, 5, 3, 4)}))
     assert (record.num_move_nodes, record.num_async_move_nodes) == (4, 2)
     assert (record.bytes_moved, record.bytes_moved_dram, record.bytes_moved_pmem) == (4 * ROWS, 2 * ROWS, 2 * ROWS)
     assert record.move_time_us == pytest.approx(2 * (ROWS * 0.5e-3 + ROWS * 1e-3))
@@ -327,7 +326,6 @@ def test_sizes_configurations_and_both_ratios_are_recorded() -> None:
     assert set(record.config_map) == {kernel.name for kernel in GRAPH.kernels}
     assert sum("P" in config for config in record.config_map.values()) > 0
     assert (record.ratio, record.ratio_achieved) == ("1:1", made.slow_bytes / made.fast_bytes)
-    in_bytes = replace(made, limit=Limit.parse("4500MB"))
-    record = recorded(in_bytes)
+    record = recorded(replace(made, limit=Limit.parse("4500MB")))
     assert record.ratio is None
     assert (record.gpu_managed_runtime_s, record.cache) == (None, None)

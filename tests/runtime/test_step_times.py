@@ -238,8 +238,7 @@ def test_the_file_is_a_chrome_trace(trace: StepTrace, tmp_path: Path) -> None:
     assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in spans)
     of_kernels = [event for event in spans if event["name"] in {kernel.name for kernel in GRAPH.kernels}]
     assert [event["name"] for event in of_kernels] == [kernel.name for kernel in GRAPH.kernels]
-    step_us = sum(event["dur"] for event in spans if event["tid"] == 1)
-    assert step_us == pytest.approx(trace.marks_ns[-1][-1] / 1e3)
+    assert sum(event["dur"] for event in spans if event["tid"] == 1) == pytest.approx(trace.marks_ns[-1][-1] / 1e3)
     for one, other in permutations(spans, 2):  # within each other or apart, to the last bit: viewers need that
         if one["tid"] == other["tid"] and one["ts"] < other["ts"] < one["ts"] + one["dur"]:
             assert other["ts"] + other["dur"] <= one["ts"] + one["dur"]

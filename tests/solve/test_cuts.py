@@ -129,8 +129,7 @@ def test_a_sweep_forgets_the_rows_of_the_limit_before() -> None:
 
 def test_asynchronous_plans_get_them_too() -> None:
     case = with_engines(training_step_case(layers=2, branches=3))
-    options = SolveOptions(gap=1e-4, time_limit_s=200.0)
-    assert priced(solved(case, "asynchronous", Limit(19, 1), options))
+    assert priced(solved(case, "asynchronous", Limit(19, 1), SolveOptions(gap=1e-4, time_limit_s=200.0)))
 
 
 def sets_of(sizes: list[int], limit_bytes: int) -> list[tuple[int, ...]]:

@@ -41,8 +41,7 @@ def knapsacks(items: int = 60, rows: int = 40, seed: int = 1) -> pyo.ConcreteMod
 
 def test_an_accepted_gap_is_not_mistaken_for_optimality() -> None:
     model = knapsacks()
-    session = Session(model, seed=0)
-    solved = session.search(30.0, 0.5, warm=False)
+    solved = Session(model, seed=0).search(30.0, 0.5, warm=False)
     assert solved.outcome is Outcome.CONVERGED
     assert solved.bound < solved.objective
     assert sum(1 for variable in model.x.values() if round(variable.value) not in {0, 1}) == 0
@@ -78,8 +77,7 @@ def test_time_limit_with_a_solution_keeps_it() -> None:
 def test_a_start_is_used() -> None:
     model = knapsacks(30, 20)
     best = Session(model, seed=0).search(60.0, 0.0, warm=False)
-    again = Session(model, seed=0)
-    stopped = again.search(1e-3, 0.0, warm=True)
+    stopped = Session(model, seed=0).search(1e-3, 0.0, warm=True)
     assert stopped.objective == pytest.approx(best.objective)
 
 
@@ -96,8 +94,7 @@ def test_relaxation_and_search_of_one_session_differ() -> None:
     session = Session(knapsacks(20, 10), seed=0)
     relaxed = session.relax(30.0)
     assert relaxed == Solved(Outcome.CONVERGED, relaxed.objective, relaxed.objective)
-    searched = session.search(60.0, 0.0, warm=False)
-    assert relaxed.objective < searched.objective - 1
+    assert relaxed.objective < session.search(60.0, 0.0, warm=False).objective - 1
     assert session.relax(30.0).objective == pytest.approx(relaxed.objective)
 
 
@@ -109,8 +106,7 @@ def test_held_variables_keep_their_values_for_a_while() -> None:
     for variable in taken:
         variable.set_value(0)
     with session.held(taken):
-        without = session.search(60.0, 0.0, warm=False)
-        assert without.objective > free.objective
+        assert session.search(60.0, 0.0, warm=False).objective > free.objective
         assert not any(round(variable.value) for variable in taken)
     assert session.search(60.0, 0.0, warm=False).objective == pytest.approx(free.objective)
 
@@ -188,8 +184,7 @@ def test_cancelling_reaches_highs(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(knapsacks(300, 200), seed=0)
     original = highs._run_watched
     monkeypatch.setattr(highs, "_run_watched", lambda solver, _: original(solver, 0.2 - LONG_S))
-    solved = session.search(1e4, 0.0, warm=False)
-    assert solved.outcome is Outcome.STOPPED
+    assert session.search(1e4, 0.0, warm=False).outcome is Outcome.STOPPED
 
 
 EXACT = SolveOptions(gap=0.0, additive_tolerance=0.0)

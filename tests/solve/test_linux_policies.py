@@ -53,8 +53,7 @@ def planned(case: Case, optimizer: str, limit: Limit, **options: Any) -> Plan:
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_plans_and_programs_are_vouched_for(optimizer: str, limit: Limit) -> None:
     for seed in range(2):
-        case = rated(random_case(seed, kernels=8, max_elements=40_000))
-        plan, _, program = packed(case, optimizer, limit)
+        plan, _, program = packed(rated(random_case(seed, kernels=8, max_elements=40_000)), optimizer, limit)
         assert plan.status is Status.NOT_OPTIMIZED
         assert plan.paged.placed_by == "simulated"
         assert limit.slow == 0 or plan.paged.fast_bytes <= plan.dram_limit_bytes
@@ -65,8 +64,7 @@ def test_plans_and_programs_are_vouched_for(optimizer: str, limit: Limit) -> Non
 @pytest.mark.parametrize(("limit", "same"), [(Limit(1, 0), "all-slow"), (Limit(0, 1), "all-fast")], ids=str)
 def test_both_ends_are_those_of_the_other_optimizers(optimizer: str, limit: Limit, same: str) -> None:
     case = rated(training_step_case(layers=6))
-    wanted = planned(case, same, limit).objective_us
-    assert planned(case, optimizer, limit).objective_us == pytest.approx(wanted)
+    assert planned(case, optimizer, limit).objective_us == pytest.approx(planned(case, same, limit).objective_us)
 
 
 @pytest.mark.parametrize("limit", [Limit(8, 1), Limit(1, 1)], ids=str)
@@ -96,8 +94,7 @@ def spread(count: int) -> PageMap:
 
 @pytest.mark.parametrize("weights", [(1, 1), (3, 1), (27, 4), (1, 5)])
 def test_pages_are_dealt_by_their_weights(weights: tuple[int, int]) -> None:
-    pages = spread(1000)
-    fast = interleaved(pages, 1000, weights)
+    fast = interleaved(spread(1000), 1000, weights)
     whole = 1000 // sum(weights) * sum(weights)
     assert fast[:whole].mean() == weights[0] / sum(weights)
     assert (fast[: sum(weights)] == [True] * weights[0] + [False] * weights[1]).all()
@@ -113,8 +110,7 @@ def test_a_full_memory_passes_pages_on(room: int) -> None:
 
 def test_pages_are_first_touched_by_arguments_then_in_the_order_of_kernels() -> None:
     last, first, before = touch(0, 4096, 4096), touch(8192, 4096, 4096), touch(4096, 4096, 4096)
-    pages = PageMap(4096, 4, ((first,), (last, first)), (before,))
-    assert touch_order(pages).tolist() == [1, 2, 0, 3]
+    assert touch_order(PageMap(4096, 4, ((first,), (last, first)), (before,))).tolist() == [1, 2, 0, 3]
 
 
 def test_slow_bytes_are_those_of_the_tensor_alone() -> None:
@@ -205,8 +201,7 @@ HOT, COLD = 200, 2000
 def hot_and_cold(step_us: float = 50_000.0) -> tuple[PageMap, StepCosts]:
     """One kernel that reads the hot pages, each slow byte of which costs as much as in emulated Optane memory."""
     cold, hot = touch(0, COLD * PAGE, PAGE), touch(COLD * PAGE, HOT * PAGE, PAGE)
-    pages = PageMap(PAGE, COLD + HOT, ((hot,),), before=(cold,))
-    return pages, StepCosts((step_us,), ((2e-5,),), 3e-5, 8e-5)
+    return PageMap(PAGE, COLD + HOT, ((hot,),), before=(cold,)), StepCosts((step_us,), ((2e-5,),), 3e-5, 8e-5)
 
 
 def streaming(pages: int = 1000, kernels: int = 20) -> tuple[PageMap, StepCosts]:
@@ -262,8 +257,7 @@ def test_a_step_that_reads_more_than_fits_moves_pages_for_ever() -> None:
 
 def test_pages_are_promoted_no_faster_than_the_rate_limit() -> None:
     pages, costs = hot_and_cold()
-    rules = BalancingRules(rate_bytes=20 * PAGE)
-    running = Balancing(pages, HOT + 50, costs, 0, rules)
+    running = Balancing(pages, HOT + 50, costs, 0, BalancingRules(rate_bytes=20 * PAGE))
     while running.now_us < 4e6:
         running.kernel(0)
     assert 0 < int(running.fast[COLD:].sum()) <= 5 * 20
@@ -295,5 +289,4 @@ def test_steps_that_are_skipped_are_those_that_would_have_run() -> None:
 
 
 def test_a_program_without_tensors_has_no_pages() -> None:
-    pool = balanced(PageMap(PAGE, 0, ((),)), 0, StepCosts((10.0,), ((),), 1e-5, 1e-5), 0)
-    assert pool.slow_bytes == ((),)
+    assert balanced(PageMap(PAGE, 0, ((),)), 0, StepCosts((10.0,), ((),), 1e-5, 1e-5), 0).slow_bytes == ((),)

@@ -193,8 +193,7 @@ def test_implementations_that_slow_memory_costs_differently_are_tabled_up_to_10_
             us = 100 + (slow_us if place else 0)
             configuration = "".join("P" if index == place - 1 else "D" for index in range(count))
             timings[*key, configuration] = timing(1000 * us)
-    tabulation = tabulate(graph, Profile(hash_of(graph), timings, {}), MEASURED)
-    assert tabulation.tabled == ({1} if is_tabled else set())
+    assert tabulate(graph, Profile(hash_of(graph), timings, {}), MEASURED).tabled == ({1} if is_tabled else set())
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
@@ -216,8 +215,7 @@ def test_operands_that_overlap_make_a_kernel_tabled() -> None:
 
 
 def test_a_step_without_full_tables_is_read_additively() -> None:
-    case = training_step_case(layers=2, branches=2)
-    plan = solved(case, "synchronous", Limit(2, 1), MEASURED)
+    plan = solved(training_step_case(layers=2, branches=2), "synchronous", Limit(2, 1), MEASURED)
     assert (plan.tabled, plan.implementations) == ((), ())
 
 
@@ -304,8 +302,7 @@ def test_arguments_never_move() -> None:
     case = counted(random_case(5), 5)
     plan = solve(*case, "all-fast", Limit(0, 1), EXACT)
     stays = [stay for stay in plan.stays if stay.tensor != "weight"]
-    last = len(case.graph.kernels)
-    halves = [Stay("weight", Tier.FAST, 0, 1), Stay("weight", Tier.SLOW, 1, last)]
+    halves = [Stay("weight", Tier.FAST, 0, 1), Stay("weight", Tier.SLOW, 1, len(case.graph.kernels))]
     moved = replace(plan, stays=tuple(sorted([*stays, *halves], key=lambda stay: (stay.start, stay.tensor, stay.tier))))
     with refused(Fault.BAD_SPAN):
         check_plan(*case, moved)

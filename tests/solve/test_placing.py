@@ -112,8 +112,7 @@ def test_a_plan_that_nothing_searched_for_claims_no_proof_when_packed_into_less(
 ) -> None:
     case = random_case(0)
     limit = case.graph.peak_live_bytes // 2
-    needs = iter([limit + 64, limit])
-    monkeypatch.setattr(fit, "layout_of", needing(needs))
+    monkeypatch.setattr(fit, "layout_of", needing(iter([limit + 64, limit])))
     plan, _ = solve_and_pack(*case, "numa", Limit(size_bytes=limit))
     assert len(plan.attempts_s) == 2
     assert (plan.status, plan.gap, plan.dram_limit_bytes) == (Status.NOT_OPTIMIZED, 0, limit)
@@ -250,8 +249,7 @@ def test_a_lost_solver_costs_one_limit_only(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_time_limit_for_all_leaves_a_legal_plan_for_each() -> None:
     case = training_step_case(layers=6, branches=3)
-    options = SolveOptions(gap=0.0, sweep_s=1e-3)
-    placed = sweep_and_pack(*case, "synchronous", LIMITS, options)
+    placed = sweep_and_pack(*case, "synchronous", LIMITS, SolveOptions(gap=0.0, sweep_s=1e-3))
     for limit, (plan, layout) in zip(LIMITS, placed, strict=True):
         assert plan.limit == limit
         check_plan(*case, plan)

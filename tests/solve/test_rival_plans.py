@@ -299,8 +299,7 @@ def test_programs_end_with_the_symbols_of_the_plain_step(seed: int, forward: int
 
 @given(st.data())
 def test_whatever_changes_the_symbols_is_found(data: st.DataObject) -> None:
-    counts = data.draw(st.sampled_from(Counts))
-    graph = counting(training(data.draw(st.integers(0, 10_000)), 8), counts)
+    graph = counting(training(data.draw(st.integers(0, 10_000)), 8), data.draw(st.sampled_from(Counts)))
     plain = after_plain_steps(graph)
     plan, program = placed(case_of(graph), "recompute", Limit(0, 1))
     if data.draw(st.booleans(), label="calls"):
@@ -381,8 +380,7 @@ def test_the_fastest_whose_addresses_fit_is_taken_and_the_leanest_where_none_doe
     for limit_bytes in (*peaks, least - 64):
         limit = Limit(size_bytes=limit_bytes)
         plan, program = placed(case, "recompute", limit)
-        problem = Problem(*case, limit, OPTIONS)
-        rival = run_rival("recompute", problem, FAULTS)
+        rival = run_rival("recompute", Problem(*case, limit, OPTIONS), FAULTS)
         assert rival.fits == (limit_bytes >= least)
         assert program.fits <= rival.fits
         us = sum(case.profile.base_us(kernel) for kernel in program.step_of(case.graph).kernels)

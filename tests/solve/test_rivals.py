@@ -102,8 +102,7 @@ def test_recomputing_a_chain_within_a_segment_needs_its_input_only() -> None:
     step = run_rival("recompute", problem_of(7, whole), FAULTS)
     assert step.fits
     # No kernel of the last segment runs again, and none twice.
-    names = [event.name for event in step.events]
-    again = [name for name in names if name.endswith("again")]
+    again = [event.name for event in step.events if event.name.endswith("again")]
     assert 0 < len(again) == len(set(again)) < 8
     assert step.repeated_us == KERNEL_US * len(again)
 
@@ -221,8 +220,7 @@ def test_kernels_of_one_operation_share_its_copy() -> None:
     builder.kernel(["g"], {"bias": 16})
     builder.kernel(["g", "x", "sums"], {"dx": VALUES})
     builder.update(["dx", "weight"], "weight_new", "weight")
-    wanted = saved(builder.graph("normalization"))
-    assert wanted == {"x": [range(2, 3), range(3, 6)]}
+    assert saved(builder.graph("normalization")) == {"x": [range(2, 3), range(3, 6)]}
 
 
 def test_copies_of_arguments_take_device_memory_while_they_are_wanted() -> None:
@@ -230,8 +228,7 @@ def test_copies_of_arguments_take_device_memory_while_they_are_wanted() -> None:
     graph = branched()
     step = run_rival("save-on-cpu", problem_of(5, graph), FAULTS)
     assert step.most_bytes == 4 * MAP_BYTES
-    all_counted = problem_of(8, counting(graph, Counts.ALL))
-    with_arguments = run_rival("save-on-cpu", all_counted, FAULTS)
+    with_arguments = run_rival("save-on-cpu", problem_of(8, counting(graph, Counts.ALL)), FAULTS)
     # Then data and both weights are there, too, for good.
     assert with_arguments.most_bytes >= 7 * MAP_BYTES
     assert with_arguments.step_us == step.step_us

@@ -42,8 +42,7 @@ from modelled_profile import modelled_links, modelled_profile
 def repaired(seed: int, *, moves: bool) -> tuple[Problem, PlanBuilder]:
     """A plan made without any solver, from tables and implementations."""
     case = exact_case(seed, kernels=8)
-    options = SolveOptions(additive_tolerance=0.0)
-    problem = Problem(*case, Limit(3, 1), options)
+    problem = Problem(*case, Limit(3, 1), SolveOptions(additive_tolerance=0.0))
     flows = flows_by_use(problem) if moves else flows_for_life(problem)
     repair = PlanBuilder(Choices(flows, problem.tabulation.tables), problem.limit_bytes, len(case.graph.kernels))
     repair.complete()
@@ -175,8 +174,7 @@ def test_tabled_kernels_stay_in_the_relaxation(seed: int) -> None:
 
 @pytest.mark.usefixtures("always")
 def test_a_sweep_takes_each_limit_from_the_one_before() -> None:
-    case = deep_case(300)
-    plans = swept(case, "synchronous", (Limit(1, 1), Limit(9, 1), Limit(4, 1)), OPTIONS)
+    plans = swept(deep_case(300), "synchronous", (Limit(1, 1), Limit(9, 1), Limit(4, 1)), OPTIONS)
     assert max(plan.gap for plan in plans) <= OPTIONS.gap
     assert plans[0].objective_us <= plans[2].objective_us <= plans[1].objective_us
 
@@ -195,8 +193,7 @@ def _priced_residencies(seed: int) -> tuple[tuple[TensorChoices, ...], int, Pric
     case = random_case(seed, kernels=9)
     problem = Problem(*case, Limit(2, 1), OPTIONS)
     flows, kernels = flows_by_use(problem), len(case.graph.kernels)
-    priced_residencies = PricedResidencies(flows, problem.limit_bytes, kernels)
-    return flows, kernels, priced_residencies, np.random.default_rng(seed)
+    return flows, kernels, PricedResidencies(flows, problem.limit_bytes, kernels), np.random.default_rng(seed)
 
 
 @given(seed=st.integers(0, 2**31 - 1))

@@ -136,8 +136,7 @@ def test_bad_options(bad: dict[str, float]) -> None:
 
 def test_steps_without_choices() -> None:
     case = random_case(5, kernels=4)
-    bare = replace(case.graph, kernels=(), tensors=())
-    plan = solve(bare, case.profile, case.links, "synchronous", Limit(1, 1))
+    plan = solve(replace(case.graph, kernels=(), tensors=()), case.profile, case.links, "synchronous", Limit(1, 1))
     assert (plan.stays, plan.objective_us, plan.gap) == ((), 0.0, 0.0)
 
 
@@ -165,8 +164,7 @@ def test_a_broken_search_never_returns_a_plan(step: Case, defect: str, message: 
 
 
 def test_a_bound_never_exceeds_the_objective(step: Case) -> None:
-    problem = Problem(*step, Limit(4, 1), SolveOptions())
-    plan = _Broken("optimist").solve(problem)
+    plan = _Broken("optimist").solve(Problem(*step, Limit(4, 1), SolveOptions()))
     assert plan.bound_us == plan.objective_us
 
 
@@ -301,8 +299,7 @@ def slower(case: Case) -> Case:
         return Timing(*(FACTOR * time for time in times), old.repeats)
 
     timings = {key: timing(old) for key, old in case.profile.timings.items()}
-    profile = replace(case.profile, timings=timings)
-    return replace(case, profile=profile, links=_links(case.links, 1, FACTOR))
+    return replace(case, profile=replace(case.profile, timings=timings), links=_links(case.links, 1, FACTOR))
 
 
 seeds, optimizers, parts = st.integers(0, 2**31 - 1), st.sampled_from(OPTIMIZERS), st.sampled_from((2, 4))

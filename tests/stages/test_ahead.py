@@ -145,8 +145,7 @@ def test_what_ended_one_job_does_not_end_the_next_but_one(jobs: dict[str, Job]) 
     stage = Stage()
     started(jobs["1to0"], stage, call)
     assert stage.measured == ["1to0", "0to1"]
-    later = Call(2.0, call.jobs)
-    started(jobs["1to0"], stage, later)
+    started(jobs["1to0"], stage, Call(2.0, call.jobs))
     assert stage.measured[2:] == ["1to0", "1to1"], "another call tries again, and what waits is not measured twice"
 
 

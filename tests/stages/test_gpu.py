@@ -80,10 +80,8 @@ def played_context(folder: Path, monkeypatch: pytest.MonkeyPatch, tier: CudaTier
     _, beside = co_runners_for_gpu(device_named("h100"), folder / "co_runners.zip", products=tier.products)
     for kernel in beside.values():
         functions |= {launch.function: lambda *_: None for launch in kernel.launches}
-    played = PlayedRuntime(device_bytes=_DEVICE_BYTES, order=Delays(2, 1e-5))
-    plug_in(monkeypatch, played, functions)
-    machine = replace(small_step.machine(), name="gpu", slow_tier=tier)
-    return Context(machine, folder, 20)
+    plug_in(monkeypatch, PlayedRuntime(device_bytes=_DEVICE_BYTES, order=Delays(2, 1e-5)), functions)
+    return Context(replace(small_step.machine(), name="gpu", slow_tier=tier), folder, 20)
 
 
 def profiled(folder: Path, context: Context) -> Paths:
@@ -217,8 +215,7 @@ def text_of(picture: Path) -> str:
 def drawn(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, str]:
     """Table and caption of the figure of all programs, and of PyTorch's step at the wide limit."""
     csv = tmp_path_factory.mktemp("drawn") / "fig12.csv"
-    steps = [path for name, path in files.items() if name != str(LIMIT)]
-    figure_stage(STYLE, {"steps": steps}, csv=csv)
+    figure_stage(STYLE, {"steps": [path for name, path in files.items() if name != str(LIMIT)]}, csv=csv)
     return pd.read_csv(csv).set_index("optimizer"), text_of(csv.with_suffix(".png"))
 
 
@@ -292,8 +289,7 @@ def test_records_without_a_gpu_or_of_two_are_refused(records: dict[str, Path], t
 
 def test_pages_and_heaps_show_a_kernel_for_each_call(records: dict[str, Path], tmp_path: Path) -> None:
     record = records["recompute"]
-    machine = replace(small_step.machine(), name="gpu")
-    paths = Paths(record.parents[5], machine, "tiny", "mlp")
+    paths = Paths(record.parents[5], replace(small_step.machine(), name="gpu"), "tiny", "mlp")
     write_page(placed_of(paths, "recompute", LIMIT, with_record=True), tmp_path / "plan.html")
     given = {"graph": paths.graph, "profile": paths.profile}
     given |= {name: record.with_name(f"{name}.json") for name in ("plan", "program")}

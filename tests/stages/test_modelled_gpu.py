@@ -52,8 +52,7 @@ def test_every_file_says_that_it_is_modelled(steps: dict[str, Path]) -> None:
         step, source = load_with_provenance(path, "modelled_step", ModelledStep)
         assert step.tier_reality == source["tier_reality"] == "modelled"
         assert "modelled-rtx-2080-ti" in str(path)
-    network = next(iter(steps.values())).parents[2]
-    profile = read_profile(network / "profile.parquet")
+    profile = read_profile(next(iter(steps.values())).parents[2] / "profile.parquet")
     assert profile.provenance["tier_reality"] == "modelled"
     assert {timing.repeats for timing in profile.timings.values()} == {0}
 
@@ -73,8 +72,7 @@ def test_figures_say_on_their_face_that_nothing_ran(steps: dict[str, Path], tmp_
         figure_stage(style, {"steps": list(steps.values())}, csv=csv)
         table = pd.read_csv(csv)
         assert set(table["tier_reality"]) == {"modelled"}
-        text = csv.with_suffix(".png").read_bytes()
-        assert b"MODELLED" in text
+        assert b"MODELLED" in csv.with_suffix(".png").read_bytes()
         assert csv.with_suffix(".pdf").stat().st_size > 0
     table = pd.read_csv(tmp_path / "fig12.csv").set_index("optimizer")
     assert table.loc["managed-memory", "speedup"] == 1.0

@@ -37,8 +37,7 @@ NODE = "sys/devices/system/node/node"
 
 
 def meminfo(node: int, total_kb: int, free_kb: int) -> dict[str, str]:
-    text = f"Node {node} MemTotal: {total_kb} kB\nNode {node} MemFree: {free_kb} kB\n"
-    return {f"{NODE}{node}/meminfo": text}
+    return {f"{NODE}{node}/meminfo": f"Node {node} MemTotal: {total_kb} kB\nNode {node} MemFree: {free_kb} kB\n"}
 
 
 def node(number: int, total_kb: int, cpus: str, distances: str) -> dict[str, str]:
@@ -210,8 +209,7 @@ def test_each_node_with_cores_can_be_fast(tmp_path: Path, monkeypatch: pytest.Mo
     tree = node(0, 1_000_000, "0", "10 21 24") | node(1, 1_000_000, "1", "21 10 14") | node(2, 500_000, "", "24 14 10")
     root = written(tmp_path, tree | cpu(0, 0) | cpu(1, 1))
     monkeypatch.setattr("autotm.study.doctor.usable_cpus", lambda: (0, 1))
-    found = by_name(found_slow(root, usable))
-    lines = {name: one.line.removeprefix("slow_tier: ") for name, one in found.items()}
+    lines = {name: one.line.removeprefix("slow_tier: ") for name, one in by_name(found_slow(root, usable)).items()}
     assert lines == {
         "memory node 0": "{kind: numa, fast_nodes: [1], slow_nodes: [0]}",
         "memory node 1": "{kind: numa, fast_nodes: [0], slow_nodes: [1]}",
@@ -258,8 +256,7 @@ def test_persistent_memory_that_is_not_set_up_is_told_how(tmp_path: Path) -> Non
     assert found["DAX device dax0.0"].line == "slow_tier: {kind: dax, path: /dev/dax0.0, fast_nodes: [0]}"
     assert found["DAX device dax0.0"].caution == "runs overwrite its contents"
     assert "/dev/dax1.0 is not there" in found["DAX device dax1.0"].why_not
-    driver = root / "sys/bus/dax/devices/dax0.0/driver"
-    driver.symlink_to("../../drivers/kmem")
+    (root / "sys/bus/dax/devices/dax0.0/driver").symlink_to("../../drivers/kmem")
     assert "DAX device dax0.0" not in by_name(found_slow(root, usable)), "it is a memory node now"
 
 

@@ -107,8 +107,7 @@ def test_the_worst_kernels_are_those_that_lose_most_time_not_those_that_take_mos
 
 
 def test_what_was_compiled_as_written_is_flagged_with_its_share() -> None:
-    found = report({"loss": 110.0}, loss=ScheduleKind.AS_WRITTEN)
-    told = report_text(found, "desk-1t")
+    told = report_text(report({"loss": 110.0}, loss=ScheduleKind.AS_WRITTEN), "desk-1t")
     assert "WARNING: 1 kernels had no schedule that works" in told
     assert "they take 55.0% of the time" in told
     assert "loss_4: loss 32x64,32x64->32x64,1, 110.0 us, 55.0%" in told

@@ -101,8 +101,7 @@ def test_draws_have_the_recorded_quartiles_and_are_repeatable() -> None:
 def test_command_reads_the_pipeline_s_files_and_writes_its_own(tmp_path, capsys) -> None:
     case, plans = case_with(0.02)
     config = Path(__file__).parents[2] / "config"
-    machine = load_machine(config / "machines" / "laptop.yaml")
-    paths = Paths(tmp_path, machine, "tiny", "mlp")
+    paths = Paths(tmp_path, load_machine(config / "machines" / "laptop.yaml"), "tiny", "mlp")
     save(paths.graph, "graph", case.graph, {})
     save(paths.links, "links", case.links, {})
     write_profile(paths.profile, case.profile)

@@ -88,8 +88,7 @@ def test_only_records_that_were_timed_beside_the_all_fast_step_need_no_other(tmp
     paths = write_study(tmp_path, ("1:0", "1:1"))
     table = table_of_records(paths)
     assert table["predicted_slowdown"].tolist() == pytest.approx((1 + 1.04 * (table["slowdown"] - 1)).tolist())
-    older = replace(record("static", "1:0"), all_fast_predicted_s=None)
-    save(paths[0], "record", older, PROVENANCE)
+    save(paths[0], "record", replace(record("static", "1:0"), all_fast_predicted_s=None), PROVENANCE)
     with pytest.raises(BadInputError, match="no all-fast run"):
         table_of_records(paths)
 

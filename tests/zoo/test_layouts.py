@@ -68,8 +68,7 @@ def normed(b: relax.BlockBuilder, x: Var, w: Var, v: Var, bias: Var, *_: Var) ->
 
 def attention(b: relax.BlockBuilder, x: Var, *_: Var) -> relax.Expr:
     """Three heads of two over 80 places."""
-    heads = b.emit(op.reshape(x, (2, 3, 2, 80)))
-    query = b.emit(op.permute_dims(heads, [0, 1, 3, 2]))
+    query = b.emit(op.permute_dims(b.emit(op.reshape(x, (2, 3, 2, 80))), [0, 1, 3, 2]))
     scores = b.emit(op.matmul(query, b.emit(op.permute_dims(query, [0, 1, 3, 2]))))
     shares = b.emit(op.nn.softmax(scores, axis=-1))
     found = b.emit(op.matmul(shares, query))

@@ -171,8 +171,7 @@ def test_outputs_are_as_close_to_float64_as_pytorchs(name: str, tmp_path: Path) 
     export(module, values, tmp_path / "model.onnx", **exporter)
     network = autotm.from_onnx(tmp_path / "model.onnx", inputs=[value.numpy() for value in values])
     assert (network.name, network.batch, network.training) == ("model", 2, None)
-    step = plain_steps.compiled(network, tmp_path)
-    found = step.run(1).after[0]
+    found = plain_steps.compiled(network, tmp_path).run(1).after[0]
     with torch.no_grad():
         rounded = {"output": module(*values).numpy()}
         doubled = [value.double() if value.is_floating_point() else value for value in values]

@@ -214,8 +214,7 @@ def test_constants_are_computed_once(tmp_path: Path) -> None:
     ]
     weights = {"zero": np.array([0]), "two": np.array([2, 4])}
     network = autotm.from_onnx(written(tmp_path / "model.onnx", nodes, weights=weights), sizes={"batch": 3})
-    main = network.module["main"]
-    values = [binding.value for block in main.body.blocks for binding in block.bindings]
+    values = [binding.value for block in network.module["main"].body.blocks for binding in block.bindings]
     assert [value.op.name for value in values if hasattr(value, "op")] == ["relax.reshape"]
     assert set(network.origin.kept) == {"zero", "two"}
 
@@ -332,8 +331,7 @@ def test_indices_that_a_step_computes_are_checked_by_the_reference(tmp_path: Pat
         helper.make_node("Gather", ["w", "places"], ["y"], name="table"),
     ]
     path = written_for_x(tmp_path / "model.onnx", nodes, {"w": X[0, 0]}, inputs={"x": (FLOAT, (3,))})
-    values = {"x": np.array([4.0, -1.0, 2.0], np.float32)}
-    (y,), _ = computed(path, values)
+    (y,), _ = computed(path, {"x": np.array([4.0, -1.0, 2.0], np.float32)})
     np.testing.assert_array_equal(y, X[0, 0][[4, -1, 2]])
     with pytest.raises(BadInputError, match=r"node 'table' \(Gather\): ONNX refuses what the step computed for it"):
         computed(path, {"x": np.array([4.0, 5.0, 2.0], np.float32)})

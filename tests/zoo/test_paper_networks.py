@@ -16,8 +16,7 @@ from autotm.model.training import Sgd, Training
 
 def calls(network: zoo.Network, operator: str) -> list[tvm.ir.Call]:
     """All calls of one Relax operator, in order."""
-    blocks = network.module["main"].body.blocks
-    values = [binding.value for block in blocks for binding in block.bindings]
+    values = [binding.value for block in network.module["main"].body.blocks for binding in block.bindings]
     return [value for value in values if isinstance(value, tvm.ir.Call) and value.op.name == operator]
 
 
@@ -115,8 +114,7 @@ def test_transformer_has_eight_layers_on_each_side():
     assert [shape(call) for call in calls(network, "relax.einsum")[:2]] == [(2, 8, 10, 10), (2, 10, 8, 64)]
     assert len(calls(network, "relax.einsum")) == 2 * (8 + 2 * 8)
     assert len(calls(network, "relax.nn.layer_norm")) == 2 * 8 + 3 * 8
-    masks = [call for call in calls(network, "relax.add") if shape(call) == (2, 8, 10, 10)]
-    assert len(masks) == 8
+    assert len([call for call in calls(network, "relax.add") if shape(call) == (2, 8, 10, 10)]) == 8
     assert shape(calls(network, "relax.nn.log_softmax")[0]) == (2 * 10, vocabulary)
     assert not calls(network, "relax.permute_dims"), "heads are never moved"
 
@@ -183,8 +181,7 @@ def test_vgg416():
     assert counts(network) == layers | {"max_pool": 5, "avg_pool": 0}
     assert network.training == Training(Sgd(0.05))
     # Each convolution that widens is the last before its pool.
-    pools = calls(network, "relax.nn.max_pool2d")
-    assert [shape(pool)[1:] for pool in pools] == [
+    assert [shape(pool)[1:] for pool in calls(network, "relax.nn.max_pool2d")] == [
         (112, 112, 128), (56, 56, 256), (28, 28, 512), (14, 14, 512), (7, 7, 512)
     ]  # fmt: skip
     widths = [shape(call)[1:] for call in calls(network, "relax.nn.conv2d")]

@@ -24,8 +24,7 @@ def drawing(shapes: list[tuple[int, ...]]) -> Network:
             drawn = [draws.at_least(builder, shape, SHARE) for shape in shapes]
             result = builder.emit_output(relax.Tuple([*drawn, draws.next_counter(builder)]))
         builder.emit_func_output(result)
-    counter = {COUNTER: plain_steps.Initial("integers", 2**30)}
-    return Network("draws", 1, builder.finalize(), {}, {}, None, counter)
+    return Network("draws", 1, builder.finalize(), {}, {}, None, {COUNTER: plain_steps.Initial("integers", 2**30)})
 
 
 def test_kernels_draw_what_the_reference_draws(tmp_path) -> None:

@@ -42,8 +42,7 @@ class Many(nn.Module):
         y = F.interpolate(F.pad(y, (1, 0, 0, 1)), scale_factor=2.0, mode="nearest").mean((2, 3))
         table = self.words(words)
         rows = self.rows(F.softmax(self.line(table) @ table.transpose(1, 2), -1) @ table)
-        z = self.drop(torch.cat([y, F.gelu(rows.sum(1))], 1))
-        first, second = z.split(WIDTH, 1)
+        first, second = self.drop(torch.cat([y, F.gelu(rows.sum(1))], 1)).split(WIDTH, 1)
         self.average.mul_(0.9).add_(first.detach().mean(0), alpha=0.1)
         first = torch.where(first > 0.1, first.exp(), torch.sigmoid(second)) - self.average.tanh()
         scores = self.other(torch.add(first, second, alpha=0.5) / (1.5 + second.clamp(-1, 1)))
@@ -81,8 +80,7 @@ QUICK = ("add.Tensor", "convolution_backward.default", "embedding_dense_backward
 
 def imported(**options: Any) -> Network:
     torch.manual_seed(1)
-    words = torch.arange(4 * 5).reshape(4, 5) % WORDS
-    return from_torch(Many(), (*images(4, 3, SIDE, SIDE), words), **options)
+    return from_torch(Many(), (*images(4, 3, SIDE, SIDE), torch.arange(4 * 5).reshape(4, 5) % WORDS), **options)
 
 
 @pytest.fixture(scope="module")

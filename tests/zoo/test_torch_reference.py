@@ -64,8 +64,7 @@ def test_what_pytorch_cannot_have_is_named() -> None:
         require_pytorch_step(odd)
     network = zoo.build("mlp", {"batch": 2, "width": 8})
     require_pytorch_step(network)
-    first = next(iter(network.parameters))
-    mixed = dataclasses.replace(network, training=Training(Sgd(0.1), {first: Adam(0.1)}))
+    mixed = dataclasses.replace(network, training=Training(Sgd(0.1), {next(iter(network.parameters)): Adam(0.1)}))
     with pytest.raises(BadInputError, match="rules of several kinds \\(Adam, Sgd\\)"):
         require_pytorch_step(mixed)
     with pytest.raises(BadInputError, match="not trained"):

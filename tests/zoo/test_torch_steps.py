@@ -307,8 +307,7 @@ def test_a_step_is_as_exact_as_pytorchs(name: str, tmp_path: Path) -> None:
 
 
 def test_labels_and_a_loss_of_pytorchs(tmp_path: Path) -> None:
-    labels = torch.tensor([0, 3, -100, 2])
-    found = exact(nn.Linear(6, 5), images(4, 6), tmp_path, (labels,), F.cross_entropy)
+    found = exact(nn.Linear(6, 5), images(4, 6), tmp_path, (torch.tensor([0, 3, -100, 2]),), F.cross_entropy)
     assert list(found.network.inputs) == ["input", "target"]
     assert found.network.batch == 4
 
@@ -364,8 +363,7 @@ def test_dropout_draws_from_the_runs_seed(tmp_path: Path) -> None:
     module[0].register_parameter("scale", nn.Parameter(torch.ones(64)))
     made = Made(lambda self, x: self.drop(x * self.drop[0].scale), drop=module)
     (x,) = images(50, 64)
-    network = from_torch(made, x, loss=lambda y: (y * y).sum())
-    step = plain_steps.compiled(network, tmp_path)
+    step = plain_steps.compiled(from_torch(made, x, loss=lambda y: (y * y).sum()), tmp_path)
     runs = [step.run(2, seed) for seed in (1, 1, 2)]
     for run in runs:
         for number, after in enumerate(run.after):
@@ -390,8 +388,7 @@ def test_inference_computes_what_the_module_does(tmp_path: Path) -> None:
 
 def test_normal_numbers_are_of_the_runs_seed(tmp_path: Path) -> None:
     made = Made(lambda self, x: self.dense(x) + torch.randn(64, 50), dense=nn.Linear(6, 50))
-    network = from_torch(made, torch.zeros(64, 6), mode="inference")
-    drawn = plain_steps.compiled(network, tmp_path).run(2)
+    drawn = plain_steps.compiled(from_torch(made, torch.zeros(64, 6), mode="inference"), tmp_path).run(2)
     first, second = (after["output"] - made.dense.bias.detach().numpy() for after in drawn.after)
     assert abs(first.mean()) < 0.1
     assert abs(first.std() - 1) < 0.05
@@ -420,8 +417,7 @@ def test_inputs_within_inputs_and_results_that_repeat(tmp_path: Path) -> None:
     network = from_torch(made, (tuple(tensors[:2]), {"more": tensors[2]}), mode="inference")
     assert list(network.inputs) == ["input_0.0", "input_0.1", "input_1.0"]
     after = plain_steps.compiled(network, tmp_path).run(1).after[0]
-    wanted = made(tuple(tensors[:2]), {"more": tensors[2]})
-    for index, value in enumerate(wanted):
+    for index, value in enumerate(made(tuple(tensors[:2]), {"more": tensors[2]})):
         np.testing.assert_allclose(after[f"output.{index}"], value.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -451,6 +447,5 @@ def test_a_buffer_that_is_assigned_and_whose_old_value_the_gradient_needs() -> N
             self.kept = 0.5 * self.kept + y.detach()
             return (old * y).sin().mean()
 
-    module = Kept()
-    sample = Sample("kept", module, (torch.randn(4, 6),), steps=3, loss=lambda output, _dtype: output)
+    sample = Sample("kept", Kept(), (torch.randn(4, 6),), steps=3, loss=lambda output, _dtype: output)
     assert judge(sample, "auto") == ("right", "")

@@ -197,8 +197,7 @@ def test_terms_that_no_rule_combines_are_taken_in_order_a_result_by_each_thread(
     kernel = cuda_kernel(te.create_prim_func([x, te.compute((5,), lambda i: less(x[i, along], axis=along))]), SMALL)
     assert kernel.kind != ScheduleKind.AS_WRITTEN
     values = np.random.default_rng(0).integers(1 << 20, size=(5, 300), dtype=np.int32)
-    found = EmulatedDevice([kernel], tmp_path).run(kernel, [values])[1]
-    assert np.array_equal(found, -values.sum(axis=1))
+    assert np.array_equal(EmulatedDevice([kernel], tmp_path).run(kernel, [values])[1], -values.sum(axis=1))
 
 
 def test_positions_beyond_32_bits_are_computed_in_64():

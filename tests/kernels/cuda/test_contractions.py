@@ -68,8 +68,7 @@ def made(one: Contraction, products: str) -> dict[str, CudaKernel]:
     """By name, all implementations."""
     function = te.create_prim_func(one.tensors)
     default = cuda_kernel(function, SMALL, products=products)
-    others = {name: cuda_kernel(function, SMALL, name, products) for name in default.others}
-    return {"default": default, **others}
+    return {"default": default, **{name: cuda_kernel(function, SMALL, name, products) for name in default.others}}
 
 
 @functools.cache
@@ -168,8 +167,7 @@ def test_every_contraction_of_rounded_factors(kernels, device, products):
 
 def test_what_rounds_says_so_and_nothing_else_does(kernels, products):
     for name, several in kernels.items():
-        default = several["default"]
-        rounding = default.products == products
+        rounding = several["default"].products == products
         assert ("exact" in several) == rounding, name
         assert (products in several) == (not rounding), name
         for each, kernel in several.items():
@@ -224,8 +222,7 @@ def test_words_that_a_warp_reads_at_once_lie_in_different_banks(along_k, product
     for tile in warp_tiles(products):
         panel = WordPanel.of(operand, 1000, tile.rows, tile, "left")
         for word in range(0, tile.words, 4):
-            banks = {panel.place(8 + lane // 4, word + lane % 4) % 32 for lane in range(32)}
-            assert len(banks) == 32, tile
+            assert len({panel.place(8 + lane // 4, word + lane % 4) % 32 for lane in range(32)}) == 32, tile
 
 
 def test_halves_and_extremes_are_rounded_as_documented(products, tmp_path):

@@ -66,8 +66,7 @@ def test_values_go_there_and_come_back_by_copies_on_streams(device: CudaDevice |
 
 
 def test_an_event_holds_a_stream_back() -> None:
-    played = PlayedRuntime(order=Starving("outward", 0, 9))
-    with opened(played) as device:
+    with opened(PlayedRuntime(order=Starving("outward", 0, 9))) as device:
         fast, slow = Span(device.device_pool, 0, BYTES), Span(device.host_pool, 0, BYTES)
         device.write(fast, np.full(BYTES, 1, np.uint8))
         done = device.event()

@@ -52,8 +52,7 @@ def folder(path: Path, **more: object) -> DaxTier:
 @binds
 @pytest.mark.parametrize("huge_pages", ["transparent", "none"])
 def test_every_page_is_where_it_is_bound(machine: Machine, devices_dir: Path, huge_pages: str) -> None:
-    here = on(machine, node_zero(huge_pages=huge_pages))
-    with open_tiers(here, None, 3 * 4096, 5 * 4096, devices_dir) as tiers:
+    with open_tiers(on(machine, node_zero(huge_pages=huge_pages)), None, 3 * 4096, 5 * 4096, devices_dir) as tiers:
         assert tiers.slow.pages_by_node() == {"0": 5}
         assert tiers.fast.pages_by_node() == {"0": 3}
         assert tiers.outside(2 * 4096).pages_by_node() == {"0": 2}
@@ -119,8 +118,7 @@ def test_a_pool_in_a_folder_has_no_name_and_leaves_nothing(
     machine: Machine, devices_dir: Path, others_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_tiers(on(machine, folder(others_folder)), None, 4096, 1 << 20, devices_dir) as tiers:
-        view = tiers.slow.view(0, (1 << 20,), "uint8")
-        view[:] = 7
+        tiers.slow.view(0, (1 << 20,), "uint8")[:] = 7
         assert [one.name for one in others_folder.iterdir()] == ["of others"]
         tiers.check()
     assert "times say nothing about slow memory" in caplog.text

@@ -70,8 +70,7 @@ def main(root: Path, channel: str, python: Path) -> None:
     with zipfile.ZipFile(facts["wheel"]) as wheel:
         site = f"lib/python{major_minor}/site-packages/"
         files = {site + one: wheel.read(one) for one in wheel.namelist() if not one.endswith("/")}
-    version = Path(facts["wheel"]).name.split("-")[1]
-    write_package(folder / "linux-64", "pip", version, files, {})
+    write_package(folder / "linux-64", "pip", Path(facts["wheel"]).name.split("-")[1], files, {})
     asyncio.run(index_fs(folder))
     conda = Path(__file__).with_name("conda.py")
     write_program(root / "bin" / "conda", f'#!/bin/sh\nexec "{sys.executable}" "{conda}" "{root}" "$@"\n')

@@ -52,8 +52,7 @@ def test_kernels_and_copies_have_their_lanes_and_bytes() -> None:
 
 
 def test_an_update_writes_where_its_parameter_is() -> None:
-    found = {operation.name: operation for operation in listed(program(GRAPH))}
-    update = found["sgd_w_9"]
+    update = {operation.name: operation for operation in listed(program(GRAPH))}["sgd_w_9"]
     assert update.writes[0] == update.reads[0]
 
 
@@ -70,8 +69,7 @@ def test_of_moves_that_start_together_the_most_urgent_comes_first() -> None:
 
 
 def test_poison_follows_the_last_use() -> None:
-    found = listed(program(GRAPH), poison=True)
-    poisoned = [operation for operation in found if operation.is_poison]
+    poisoned = [operation for operation in listed(program(GRAPH), poison=True) if operation.is_poison]
     assert poisoned
     assert all(operation.lane is Lane.COMPUTE and not operation.reads for operation in poisoned)
 
@@ -183,8 +181,7 @@ def test_a_step_ends_with_its_copies_and_the_next_begins_after_it() -> None:
 
 def test_the_step_waits_for_blocking_moves_and_they_for_it() -> None:
     moves = [copy(Lane.OUTWARD, 5, 5, is_blocking=True), copy(Lane.INWARD, 6, 6, is_blocking=True)]
-    order = schedule([kernel("before", 8, 9), *moves, kernel("after", 8, 9)])
-    assert order.waits == ((), (), (1,), (2,), (3,), ())
+    assert schedule([kernel("before", 8, 9), *moves, kernel("after", 8, 9)]).waits == ((), (), (1,), (2,), (3,), ())
 
 
 @pytest.mark.parametrize("hidden", [Trip(2, 5, 3, 4), Trip(2, 5)])

@@ -335,8 +335,7 @@ def test_figure_9_shows_performance_and_price(folder: Path) -> None:
     as_published = ["VGG19", "DenseNet-264", "ResNet-200", "Inception v4"]
     assert [bars.get_label() for bars in axes.containers] == as_published
     for series, network in enumerate(("vgg19", "densenet264", "resnet200", "inception_v4")):
-        expected = [1 / slow_down(network, 1.4, limit) for limit in limits]
-        assert heights(axes, series) == pytest.approx(expected)
+        assert heights(axes, series) == pytest.approx([1 / slow_down(network, 1.4, limit) for limit in limits])
     (prices,) = axes.collections
     heights_of_prices = [segment[0][1] for segment in prices.get_segments()]
     assert heights_of_prices == pytest.approx([0.476, 0.534, 0.581, 0.738], abs=5e-4), "as in the paper"
