@@ -77,10 +77,6 @@ def without_destination(plan: Plan) -> Plan:
     return with_stays(plan, [stay for stay in plan.stays if (stay.tensor, stay.tier) != (written, Tier.SLOW)])
 
 
-def drop_write(plan: Plan) -> Plan:
-    return replace(plan, moves=tuple(move for move in plan.moves if move != move_to(plan, Tier.SLOW)))
-
-
 def unknown_move(plan: Plan) -> Plan:
     moves = [*plan.moves, Move("nothing", Tier.FAST, 1)]
     return replace(plan, moves=tuple(sorted(moves, key=lambda move: (move.before, move.destination is Tier.FAST))))
@@ -107,7 +103,7 @@ DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
     (cut_read_source, Fault.NO_SOURCE),
     (cut_write_source, Fault.NO_SOURCE),
     (without_destination, Fault.NO_DESTINATION),
-    (drop_write, Fault.NO_ORIGIN),
+    (lambda p: replace(p, moves=tuple(move for move in p.moves if move != move_to(p, Tier.SLOW))), Fault.NO_ORIGIN),
     (lambda p: with_stays(p, [*p.stays, p.stays[0]]), Fault.DOUBLE_STAY),
     (lambda p: with_stays(p, [*p.stays, replace(unmoved(p), tier=other_tier(unmoved(p)))]), Fault.BORN_TWICE),
     (lambda p: exchanged(p, p.stays[-1], replace(p.stays[-1], end=p.stays[-1].end + 1)), Fault.BAD_SPAN),

@@ -217,9 +217,8 @@ def test_each_defect_is_named(
     request: pytest.FixtureRequest, name: str, break_it: Callable[[Program], Program], fault: Fault
 ) -> None:
     packed: Packed = request.getfixturevalue(name)
-    program = packed.program
     with refused(fault):
-        check_program(packed.graph, packed.plan, break_it(program))
+        check_program(packed.graph, packed.plan, break_it(packed.program))
 
 
 def needed_until(plan: Plan, stay: Stay) -> int:

@@ -128,16 +128,12 @@ sys.exit(program())
 """
 
 
-def as_in_a_terminal() -> None:
-    """For a new process: what is started behind a shell's & has Ctrl-C ignored, and its children have."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def in_a_fresh_process(program: str, folder: Path, *arguments: str) -> Ended:
     ended = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         capture_output=True, text=True, check=False, cwd=folder, start_new_session=True,
-        preexec_fn=as_in_a_terminal,
+        # As in a terminal: what is started behind a shell's & has Ctrl-C ignored, and its children have.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     return Ended(ended.returncode, 0, ended.stdout, ended.stderr)
 

@@ -40,14 +40,10 @@ def folder(tmp_path: Path) -> Path:
     return network / "synchronous" / "3to1"
 
 
-def page_data(path: Path) -> dict[str, list[dict[str, str]]]:
-    text = path.read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0]
-    found: dict[str, list[dict[str, str]]] = json.loads(text)
-    return found
-
-
 def measured(path: Path) -> str:
-    return next(row["value"] for row in page_data(path)["summary"] if row["label"] == "measured step")
+    data = path.read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0]
+    rows: list[dict[str, str]] = json.loads(data)["summary"]
+    return next(row["value"] for row in rows if row["label"] == "measured step")
 
 
 def test_a_page_lies_beside_its_plan_or_where_it_is_asked_for(folder: Path, tmp_path: Path) -> None:

@@ -194,21 +194,17 @@ def test_every_family_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "place"),
+    ("operand", "offset", "place"),
     [
-        (-1, "4 bytes below operand 1"),
-        (40, "0 bytes beyond operand 1"),
-        (40 + GUARD_BYTES // 4 - 1, f"{GUARD_BYTES - 4} bytes beyond operand 1"),
+        (1, -1, "4 bytes below operand 1"),
+        (1, 40, "0 bytes beyond operand 1"),
+        (1, 40 + GUARD_BYTES // 4 - 1, f"{GUARD_BYTES - 4} bytes beyond operand 1"),
+        (0, 7, "operand 0, byte 28"),
     ],
 )
-def test_a_kernel_that_writes_beside_its_output_is_caught(offset: int, place: str) -> None:
+def test_a_kernel_that_writes_beside_its_output_or_an_input_is_caught(operand: int, offset: int, place: str) -> None:
     with pytest.raises(AssertionError, match=place):
-        call(wrong_kernel(1, offset), [np.zeros(40, "float32")])
-
-
-def test_a_kernel_that_writes_an_input_is_caught() -> None:
-    with pytest.raises(AssertionError, match="operand 0, byte 28"):
-        call(wrong_kernel(0, 7), [np.zeros(40, "float32")])
+        call(wrong_kernel(operand, offset), [np.zeros(40, "float32")])
 
 
 def wrong_kernel(operand: int, offset: int) -> dispatch.ScheduledKernel:

@@ -177,10 +177,7 @@ def test_times_follow_their_lines_and_slow_operands_their_bytes():
 
 
 def test_the_error_is_that_of_predicting_the_largest_profiled_batch():
-    def bent(batch: int) -> list[float]:
-        return [1e6 * batch if batch < 8 else 1e7, 1.0, 1.0]
-
-    found = modelled(1000, bent)
+    found = modelled(1000, lambda batch: [1e6 * batch if batch < 8 else 1e7, 1.0, 1.0])
     assert found.step_error == pytest.approx(8e6 / 1e7 - 1, rel=1e-3)
     assert found.kernel_error == pytest.approx(0.2, rel=1e-3)
 

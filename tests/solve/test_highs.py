@@ -13,7 +13,7 @@ from typing import Any
 import highspy
 import pyomo.environ as pyo
 import pytest
-from random_graphs import Case, exact_case, random_case
+from random_graphs import exact_case, random_case
 
 from autotm.model.errors import AutotmError, BadInputError, InfeasibleLimitError
 from autotm.model.limit import Limit
@@ -200,14 +200,11 @@ def optimum_of(path: Path) -> float:
     return float(solver.getInfo().objective_function_value)
 
 
-def with_moves(seed: int) -> Case:
-    return exact_case(seed, kernels=6) if seed % 2 else random_case(seed, kernels=12)
-
-
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_file_has_the_optimum(seed: int, optimizer: str, tmp_path: Path) -> None:
-    case, path = with_moves(seed), tmp_path / "program.mps.gz"
+    case = exact_case(seed, kernels=6) if seed % 2 else random_case(seed, kernels=12)
+    path = tmp_path / "program.mps.gz"
     size = export(*case, optimizer, Limit(2, 1), EXACT, path)
     plan = solve(*case, optimizer, Limit(2, 1), EXACT)
     assert optimum_of(path) * size.us_per_unit == pytest.approx(plan.objective_us, rel=1e-6)

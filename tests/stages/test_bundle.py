@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -301,7 +302,7 @@ def test_a_host_that_has_nothing_calibrates_and_profiles(host: Path, results: Pa
     ],
 )
 def test_damage_is_one_message(host: Path, tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
-    copied = Path(shutil.copytree(host, tmp_path / "copied", copy_function=_linked))
+    copied = Path(shutil.copytree(host, tmp_path / "copied", copy_function=os.link))
     (copied / name).unlink()
     if content is not None:
         (copied / name).write_bytes(content)
@@ -309,10 +310,6 @@ def test_damage_is_one_message(host: Path, tmp_path: Path, name: str, content: b
     assert (done.returncode, done.stdout) == (1, "")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def _linked(source: str, destination: str) -> None:
-    Path(destination).hardlink_to(source)
 
 
 @pytest.mark.parametrize(

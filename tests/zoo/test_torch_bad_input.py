@@ -20,10 +20,6 @@ def applied(function: Callable[..., Any]) -> nn.Module:
     return Made(lambda self, x: function(self.layer(x)), layer=nn.Linear(6, 6))
 
 
-def decided(y: torch.Tensor) -> torch.Tensor:
-    return y.sum() if y.sum() > 0 else y.mean()
-
-
 def total(y: torch.Tensor) -> torch.Tensor:
     return y.sum()
 
@@ -100,7 +96,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {
         lambda y: y[y[0].long().abs()].sum(), TVM,
         f"{HERE}its indices, .*, are computed in the step, where nothing checks them",
     ),
-    "control flow": (decided, {}, "control flow depends on values of tensors"),
+    "control flow": (lambda y: y.sum() if y.sum() > 0 else y.mean(), {}, "control flow depends on values of tensors"),
     "two losses": (lambda y: (y.sum(), y.mean()), {}, r"returns \(\), \(\)"),
     "no tensor": (lambda _: 3.0, {}, "returns"),
     "unknown mode": (total, {"mode": "eval"}, "mode: 'eval' is neither"),

@@ -213,18 +213,14 @@ def test_planned_equals_plain_over_many_orders(planned: Planned, optimizer: str,
         assert same(found, planned.expected), order
 
 
-def needed_by_bytes(whole: Schedule) -> Schedule:
-    """The same step, in which nothing waits because the plan has the step wait for a move."""
-    return schedule([replace(operation, is_blocking=False) for operation in whole.operations[1:-1]])
-
-
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_wait_that_is_left_out_is_found(planned: Planned, optimizer: str) -> None:
     """By the check of what is queued, whatever the threads do; and by its effect, once the streams use the freedom."""
     step, orders = (planned.graph, planned.library, planned.programs[optimizer]), []
 
     def look(whole: Schedule) -> Schedule:
-        orders.append(needed_by_bytes(whole))
+        # The same step, in which nothing waits because the plan has the step wait for a move.
+        orders.append(schedule([replace(operation, is_blocking=False) for operation in whole.operations[1:-1]]))
         return orders[0]
 
     assert same(run_steps(*step, rescheduled=look), planned.expected)
