@@ -232,11 +232,12 @@ def verified(
     """Run steps of the program, memory becoming NaN as soon as its tensor is dead; returns what was compared.
 
     Raises:
-        BadInputError: the machine cannot run programs of this optimizer.
+        BadInputError: the machine has no such cache, or Linux cannot follow the program's policy.
         VerificationError: a result differs from the plain step's, which has the same implementations.
         AutotmError: memory is not given, or is not where it was opened.
     """
-    require_runnable(machine, program.optimizer)
+    if program.cache_traffic_bytes or program.paged_traffic:
+        require_runnable(machine, program.optimizer)
     placed, chosen = program.step_of(counting(graph, counts)), graph.computed_by(program.implementations)
     with pinned(machine), open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
         arguments = Arguments.in_pools(chosen, placed, program, tiers)
