@@ -42,7 +42,7 @@ class JointImporter(ForwardImporter):
             name: self._kept(base[name])
             for name in (
                 "_adaptive_avg_pool2d.default", "_log_softmax.default", "_softmax.default",
-                "max_pool2d_with_indices.default", "native_layer_norm.default",
+                "max_pool2d_with_indices.default", "native_group_norm.default", "native_layer_norm.default",
             )
         }  # fmt: skip
         return {
@@ -63,7 +63,10 @@ class JointImporter(ForwardImporter):
             "native_batch_norm_backward.default": self._batch_norm_gradient,
             "native_dropout.default": self._dropout_with_mask,
             "native_dropout_backward.default": self._dropout_gradient,
-            "native_layer_norm_backward.default": self._layer_norm_gradient,
+            "native_group_norm_backward.default": self._norm_gradient,
+            "native_layer_norm_backward.default": self._norm_gradient,
+            "upsample_bilinear2d_backward.default": self._resized_gradient,
+            "upsample_nearest2d_backward.default": self._resized_gradient,
         }
 
     def _kept(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
@@ -116,9 +119,13 @@ class JointImporter(ForwardImporter):
             )
         return tuple(gradient_of(self.block_builder, results, self.env[dy], [x, scale, shift]))
 
-    def _layer_norm_gradient(self, node: fx.Node) -> tuple[Any, ...]:
-        """Compute a layer norm's gradients by data, scale and shift."""
-        dy, x, shape, saved, _, weight, *_ = node.args
+    def _norm_gradient(self, node: fx.Node) -> tuple[Any, ...]:
+        """Compute the gradients of a layer norm or a group norm by data, scale and shift."""
+        if node.target.overloadpacket is torch.ops.aten.native_layer_norm_backward:
+            dy, x, shape, saved, _, weight, *_ = node.args
+        else:
+            dy, x, saved, _, weight, _, channels, *_ = node.args
+            shape = [channels]
         operands = [self.env[x], *[self._whole(weight, list(shape), 1.0)] * 2]
         return tuple(gradient_of(self.block_builder, self._forward_of(saved), self.env[dy], operands))
 
@@ -140,6 +147,11 @@ class JointImporter(ForwardImporter):
         else:
             y = relax.op.nn.adaptive_avg_pool2d(x, [int(extent) for extent in self.shape_of(dy)][2:])
         return gradient_of(self.block_builder, self._emit(y), dy, [x])[0]
+
+    def _resized_gradient(self, node: fx.Node) -> relax.Var:
+        slope, size, shape, *options = node.args
+        x = self.zeros(shape)
+        return gradient_by(self.block_builder, x, self.resized(node, x, size, options), self.env[slope])
 
     def _batched_product(self, node: fx.Node) -> relax.Var:
         """Multiply matrices in the axes that they had before PyTorch made one batch of them.

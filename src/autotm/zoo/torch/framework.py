@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 SAME = (torch.ops.aten.alias.default, torch.ops.aten.detach.default, torch.ops.aten.clone.default)
 """Operators whose result equals their operand."""
 _RARE = {
-    "_native_batch_norm_legit.no_stats", "_upsample_bilinear2d_aa.default", "argsort.default", "avg_pool3d.default",
-    "cosh.default", "cumprod.default", "div.Tensor_mode", "exponential.default", "max.dim",
-    "max_pool3d_with_indices.default", "native_group_norm.default", "randn.default", "randn_like.default",
-    "sinh.default", "sort.default", "topk.default",
+    "_upsample_bilinear2d_aa.default", "argsort.default", "avg_pool3d.default", "cosh.default", "cumprod.default",
+    "div.Tensor_mode", "exponential.default", "max.dim", "max_pool3d_with_indices.default", "randn.default",
+    "randn_like.default", "sinh.default", "sort.default", "topk.default",
 }  # fmt: skip
 
 

@@ -45,7 +45,12 @@ class ForwardImporter(ExportedProgramImporter):
             ),
             "linalg_vector_norm.default": self._norm,
             "max_pool2d_with_indices.default": self._largest_of_windows,
+            "native_group_norm.default": self._group_norm_any,
             "roll.default": self._rolled,
+            **dict.fromkeys(
+                ("upsample_bilinear2d.default", "upsample_nearest2d.default"),
+                lambda node: self.resized(node, self.env[node.args[0]], node.args[1], node.args[2:]),
+            ),
             "as_strided.default": lambda node: self._strided(node, node.args[0], node.args[0], *node.args[1:]),
             "as_strided_scatter.default": lambda node: self._strided(node, *node.args),
             "index.Tensor": lambda node: self._entries_at(self.env[node.args[0]], node.args[1]),
@@ -57,6 +62,10 @@ class ForwardImporter(ExportedProgramImporter):
             "slice_scatter.default": self._slice_put,
             "_safe_softmax.default": self._safe_softmax,
             "_native_batch_norm_legit_functional.default": self._batch_norm_training,
+            # Without running averages: the batch's own statistics, in training and after it.
+            "_native_batch_norm_legit.no_stats": lambda node: _alone(
+                self._normalised(node, *node.args[:3], node.args[5])[0]
+            ),
             "_native_batch_norm_legit_no_training.default": lambda node: _alone(
                 self._batch_norm_by(*node.args[:5], node.args[-1])
             ),
@@ -101,6 +110,12 @@ class ForwardImporter(ExportedProgramImporter):
         around = [max(width, 0) for pair in pairs for width in pair]
         return self._emit(relax.op.nn.pad(x, around, "constant", argument(node, 2, "value", 0.0))) if any(around) else x
 
+    def _group_norm_any(self, node: fx.Node) -> tuple[Any, ...]:
+        x, weight, bias, _, channels, _, groups, epsilon = node.args
+        scale, shift = self._scale_and_shift(weight, bias, [channels])
+        axes = list(range(2, len(self.shape_of(self.env[x]))))
+        return _alone(self._emit(relax.op.nn.group_norm(self.env[x], scale, shift, groups, 1, axes, epsilon)))
+
     def _scale_and_shift(self, weight: Any, bias: Any, shape: Sequence[int]) -> list[relax.Expr]:
         return [self._whole(item, list(shape), value) for item, value in ((weight, 1.0), (bias, 0.0))]
 
@@ -118,6 +133,20 @@ class ForwardImporter(ExportedProgramImporter):
         squares = self._emit(relax.op.multiply(self.env[x], self.env[x]))
         total = self._emit(relax.op.sum(squares, list(axes) if axes else None, keepdims=bool(keeps)))
         return self._emit(relax.op.sqrt(total))
+
+    def resized(self, node: fx.Node, x: relax.Expr, size: Sequence[int], options: Sequence[Any]) -> relax.Var:
+        """Resize images as a node's operator does, forward or backward, by its arguments behind the sizes."""
+        mode, is_aligned = "asymmetric", False
+        if is_linear := "bilinear" in node.target.__name__:
+            is_aligned, *options = options
+            mode = "align_corners" if is_aligned else "half_pixel"
+        extents = [int(extent) for extent in self.shape_of(x)][2:]
+        scales = zip(extents, options, strict=False)
+        if not is_aligned and any(scale and int(extent * scale) != extent * scale for extent, scale in scales):
+            raise BadInputError("a scale that is not that of the sizes has no kernel here")
+        how = {} if is_linear else {"rounding_method": "floor"}
+        how |= {"method": "linear" if is_linear else "nearest_neighbor", "coordinate_transformation_mode": mode}
+        return self._emit(relax.op.image.resize2d(x, size, layout="NCHW", **how))
 
     def _rolled(self, node: fx.Node) -> relax.Var:
         """Put the last places of each axis before the first ones."""
@@ -236,14 +265,8 @@ class ForwardImporter(ExportedProgramImporter):
         if not training:
             fixed = self._batch_norm_by(x, weight, bias, mean, variance, epsilon)
             return (fixed, None, None, self.env[mean], self.env[variance])
-        batch, channels, *rest = (int(extent) for extent in self.shape_of(self.env[x]))
-        scale, shift = self._scale_and_shift(weight, bias, [channels])
-        zero, one = (self._whole(None, [channels], value) for value in (0.0, 1.0))
-        found = self._emit(
-            relax.op.nn.batch_norm(self.env[x], scale, shift, zero, one, axis=1, epsilon=epsilon, momentum=1.0)
-        )
-        self.forwards[node] = found
-        y, *moments = (self._emit(relax.TupleGetItem(found, index)) for index in range(3))
+        y, *moments = self._normalised(node, x, weight, bias, epsilon)
+        batch, _, *rest = (int(extent) for extent in self.shape_of(self.env[x]))
         old = (self.env[mean], self.env[variance])
         count = batch * math.prod(rest)
         if count == 1:
@@ -251,6 +274,17 @@ class ForwardImporter(ExportedProgramImporter):
         new = self.block_builder.call_te(normalization.running_averages, *moments, *old, momentum, epsilon, count)
         new = self._emit(new)
         return (y, None, None, *(self._emit(relax.TupleGetItem(new, index)) for index in range(2)))
+
+    def _normalised(self, node: fx.Node, x: fx.Node, weight: Any, bias: Any, epsilon: float) -> tuple[relax.Var, ...]:
+        """Return (y, mean, 1 / sqrt(variance + epsilon)) of a batch norm without running averages."""
+        channels = int(self.shape_of(self.env[x])[1])
+        scale, shift = self._scale_and_shift(weight, bias, [channels])
+        zero, one = (self._whole(None, [channels], value) for value in (0.0, 1.0))
+        norm = self._emit(
+            relax.op.nn.batch_norm(self.env[x], scale, shift, zero, one, axis=1, epsilon=epsilon, momentum=1.0)
+        )
+        self.forwards[node] = norm
+        return tuple(self._emit(relax.TupleGetItem(norm, index)) for index in range(3))
 
     def _batch_norm_by(self, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, epsilon: float) -> relax.Var:
         """Scale and shift each channel by given statistics."""
