@@ -11,6 +11,7 @@
 # TCG, QEMU's own processor, is used everywhere: what it computes does not depend on the computer. Paging of five levels
 # and checks of the kernel against itself only cost time. On a loaded computer the timer ticks too late for the kernel's check
 # of it, which ends in a panic: no_timer_check. The self-tests of its cryptography once hung before anything else began.
+# QEMU 7.2 computes AVX2 wrongly (44 of 100 calls of NumPy's argsort of 2 to 80 integers): the guest has no AVX.
 set -euo pipefail
 built=$1 script=$2 out=$(readlink -f "$3") seconds=$4
 rm -f "$out/status" "$out/guest.log"
@@ -20,7 +21,7 @@ latency() { echo "hmat-lb,initiator=0,target=$1,hierarchy=memory,data-type=acces
 bandwidth() { echo "hmat-lb,initiator=0,target=$1,hierarchy=memory,data-type=access-bandwidth,bandwidth=$2"; }
 
 timeout -k 5 "$seconds" qemu-system-x86_64 -accel tcg,thread=multi,tb-size=1024 \
-    -cpu max,la57=off,pku=off,smap=off,smep=off -smp 2 -machine q35,nvdimm=on,hmat=on -m 2560M,slots=6,maxmem=8G \
+    -cpu max,avx=off,avx2=off,la57=off,pku=off,smap=off,smep=off -smp 2 -machine q35,nvdimm=on,hmat=on -m 2560M,slots=6,maxmem=8G \
     -object memory-backend-ram,id=m0,size=2G -object memory-backend-ram,id=m1,size=512M \
     -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,memdev=m1,initiator=0 -numa node,nodeid=2,initiator=0 \
     -numa dist,src=0,dst=1,val=28 -numa dist,src=0,dst=2,val=40 -numa dist,src=1,dst=2,val=40 \
