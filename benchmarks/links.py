@@ -29,7 +29,8 @@ import psutil
 
 from autotm.memory.calibration import Effort, copy_curves
 from autotm.memory.copies import CopyEngine, CopyMethods, caller_on, compiled, measured_methods, widest_store
-from autotm.memory.tiers import Tiers, open_tiers
+from autotm.memory.opening import open_tiers
+from autotm.memory.tiers import Tiers
 from autotm.model.cores import Watch
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Tier

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from autotm.kernels.library import KernelLibrary, measure_cores, pinned
-from autotm.memory.tiers import Tiers, open_tiers
+from autotm.memory.opening import open_tiers
+from autotm.memory.tiers import Tiers
 from autotm.model.cores import quiet_interpreter
 from autotm.model.files import load
 from autotm.model.graph import Graph, all_fast

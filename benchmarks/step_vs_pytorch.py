@@ -27,7 +27,7 @@ from autotm import zoo
 from autotm.kernels.library import KernelLibrary, pinned
 from autotm.kernels.target import machine_target
 from autotm.lower.lowering import lower_network
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.config import load_scale
 from autotm.model.machine import Machine, load_machine
 from autotm.runtime.arguments import Arguments

@@ -25,7 +25,7 @@ from autotm import zoo
 from autotm.kernels.library import KernelLibrary, pinned
 from autotm.kernels.target import host_target
 from autotm.lower.lowering import lower_network
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.config import load_scale
 from autotm.model.files import load
 from autotm.model.graph import Graph

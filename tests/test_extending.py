@@ -45,7 +45,7 @@ assert all(0 < step["loss"] < 2 for step in compiled.run(2).after)
 """,
     "device and kind": """
 from pathlib import Path
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.machine import load_machine
 from autotm.model.graph import OpClass, Tier
 file, devices = Path("config/machines/made-up.yaml"), Path("config/devices")

@@ -110,7 +110,7 @@ def test_what_is_started_with_ctrl_c_ignored_goes_on(server: CommandServer, stud
 
 _PROGRAM = """
 import atexit, os, signal, sys
-from autotm.cli.process import program
+from autotm.__main__ import program
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # What comes before the program begins waits for it.
 moment = sys.argv.pop(1)
 def press():
@@ -173,7 +173,7 @@ def test_an_interrupt_that_compiled_code_loses_or_complains_of_is_one_line(tmp_p
     program = f"""
 import os, signal, sys, time
 import autotm.cli.main as main
-from autotm.cli.process import program
+from autotm.__main__ import program
 def command(_):
 {does}
 main._called = command

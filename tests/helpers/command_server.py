@@ -365,7 +365,7 @@ def in_group(group: int) -> int:
 def run(program: str) -> int:
     """Run the program on `sys.argv`, to its exit status."""
     if program == "autotm":
-        from autotm.cli.process import program as main
+        from autotm.__main__ import program as main
 
         return main()
     from snakemake.cli import main as snakemake

@@ -13,7 +13,7 @@ from tvm import relax
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.target import host_target, machine_target
 from autotm.lower.lowering import lower_network
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.graph import Graph, Initial
 from autotm.model.limit import Counts
 from autotm.model.paths import MachinePaths

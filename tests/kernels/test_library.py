@@ -116,7 +116,7 @@ sys.path.insert(0, {helpers!r})
 import tvm, small_step
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.library import check_cores, kernel_threads, pinned
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.files import load
 from autotm.model.graph import Graph
 from autotm.runtime.arguments import Arguments

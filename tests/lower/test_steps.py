@@ -21,7 +21,7 @@ from autotm.lower.calls import extract_calls, fused_kernels
 from autotm.lower.cuda import lower_for_gpu
 from autotm.lower.lowering import lower_convolution, lower_network
 from autotm.lower.step import whole_step
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.config import KernelPlotConfig, ProfileConfig
 from autotm.model.errors import AutotmError
 from autotm.model.files import load, load_with_provenance, save

@@ -12,8 +12,8 @@ import psutil
 import pytest
 from stand_in_clock import StandInClock
 
+from autotm.memory.opening import open_tiers
 from autotm.memory.pool import POISON_BYTE, Pool
-from autotm.memory.tiers import open_tiers
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import Link, Links, MachineRates

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from random_graphs import random_case
 from stand_in_clock import StandInClock
 
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.graph import Initial, configuration
 from autotm.profile.kernel_timing import (
     MAX_COPIES,

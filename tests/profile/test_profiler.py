@@ -19,7 +19,7 @@ import small_step
 from stand_in_clock import StandInClock
 
 from autotm.kernels.library import KernelLibrary
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.cores import Round, Watch
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, Implementation, all_fast, configuration, slow_traffic
 from autotm.model.machine import Machine

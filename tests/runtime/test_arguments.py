@@ -17,7 +17,7 @@ from autotm.check.program import check_program
 from autotm.kernels.library import KernelLibrary
 from autotm.layout.compile import compile_program
 from autotm.layout.packing import layout_of
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph, Initial, Role, Tensor, Tier
 from autotm.model.limit import Counts, Limit, counting

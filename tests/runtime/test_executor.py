@@ -18,7 +18,7 @@ from small_programs import Trip, program, with_address
 from stand_in_clock import StandInClock
 
 from autotm.kernels.library import KernelLibrary
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.cores import Round, Watch
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph, Initial, Tier

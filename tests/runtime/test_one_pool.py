@@ -13,7 +13,7 @@ from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.kernels.library import KernelLibrary
 from autotm.layout.compile import compile_program
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.cache import PagedTraffic, amplified_bytes
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, save

@@ -25,7 +25,7 @@ def free_bytes(folder: Path) -> int:
 
 def before(folder: Path) -> None:
     """Write through memory, and leave a pool open in another process."""
-    from autotm.memory.tiers import open_tiers
+    from autotm.memory.opening import open_tiers
     from autotm.model.machine import DaxTier, Machine
 
     (folder / "free").write_text(str(free_bytes(folder)))

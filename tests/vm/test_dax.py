@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from forks import Holder, forked
 
-from autotm.memory.tiers import Tiers, open_tiers
+from autotm.memory.opening import open_tiers
+from autotm.memory.tiers import Tiers
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import DaxTier, Machine
 

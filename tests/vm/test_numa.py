@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from forks import forked
 
-from autotm.memory.tiers import Tiers, open_tiers
+from autotm.memory.opening import open_tiers
+from autotm.memory.tiers import Tiers
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import Machine, NumaTier
 

@@ -22,7 +22,8 @@ from autotm.layout.compile import compile_program
 from autotm.memory.linux.page_policy import PagePolicy, apply_policy, balancing
 from autotm.memory.linux.policy_tiers import PolicyTiers
 from autotm.memory.linux.system_calls import node_of_pages
-from autotm.memory.tiers import Tiers, open_for
+from autotm.memory.opening import open_for
+from autotm.memory.tiers import Tiers
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.limit import Limit
 from autotm.model.links import MachineRates

@@ -20,7 +20,7 @@ from small_programs import Trip, program
 from autotm.kernels.library import KernelLibrary
 from autotm.layout.compile import compile_program
 from autotm.memory.calibration import Effort, calibrate_links
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.cores import Watch
 from autotm.model.errors import AutotmError
 from autotm.model.graph import OpClass

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from autotm.memory.copies import PLAIN, AsyncCopy, CopyEngine, CopyMethod, Stores, caller_on, ends, widest_store
 from autotm.memory.emulation import measured_stretch
-from autotm.memory.tiers import Tiers, open_tiers
+from autotm.memory.opening import open_tiers
+from autotm.memory.tiers import Tiers
 from autotm.model.cores import Watch
 from autotm.model.graph import ALIGNMENT_BYTES, OpClass, Tier
 from autotm.model.links import AsynchronousLinks, Contention, CopyCurve, Link, Links

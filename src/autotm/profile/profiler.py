@@ -16,7 +16,8 @@ from tqdm import tqdm
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
 from autotm.memory.emulation import wait_until
-from autotm.memory.tiers import Tiers, open_tiers
+from autotm.memory.opening import open_tiers
+from autotm.memory.tiers import Tiers
 from autotm.model.cores import TICK_NS, Round, Watch, quiet_interpreter
 from autotm.model.files import content_hash, hash_of
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, Configuration, Graph, Kernel, configuration, slow_traffic

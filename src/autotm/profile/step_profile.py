@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.kernels.library import KernelLibrary
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.files import hash_of
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, all_fast
 from autotm.model.limit import Counts, counting

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory.tiers import Tiers, open_tiers
+from autotm.memory.opening import open_tiers
+from autotm.memory.tiers import Tiers
 from autotm.model.cores import quiet_interpreter
 from autotm.model.graph import Configuration, Graph, Tier
 from autotm.model.kernel_studies import ConfigurationTime, TimingMethod, TimingMethodCost, TimingStudy

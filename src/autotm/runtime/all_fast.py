@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.cores import Watch, quiet_interpreter
 from autotm.model.graph import ChosenGraph
 from autotm.model.machine import Machine

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
+from autotm.memory.opening import open_for, open_tiers
 from autotm.memory.pool import require_available
-from autotm.memory.tiers import Tiers, open_for, open_tiers
+from autotm.memory.tiers import Tiers
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import ChosenGraph, CountedGraph, Graph, Tier

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory.tiers import open_for
+from autotm.memory.opening import open_for
 from autotm.model.errors import BadInputError, unknown_name
 from autotm.model.graph import Graph, Role
 from autotm.model.limit import Counts, counting

@@ -13,7 +13,7 @@ import numpy as np
 
 from autotm.kernels.library import KernelLibrary, pinned
 from autotm.layout.packing import Blocks, pack_blocks
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.errors import AutotmError, DamagedFileError
 from autotm.model.files import content_hash, hash_of, load, save
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, ChosenGraph, Graph, Role, Tier

@@ -33,7 +33,7 @@ class Context:
         Raises:
             BadInputError: as `Machine.to_measure_on` and `open_tiers`.
         """
-        from autotm.memory.tiers import open_tiers
+        from autotm.memory.opening import open_tiers
 
         machine = self.machine.to_measure_on()
         if not (on_gpu and isinstance(machine.slow_tier, CudaTier)):

@@ -87,7 +87,7 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
         if isinstance(network, tuple) and len(network) == 2:  # noqa: PLR2004  (module and inputs)
             network = {"module": network[0], "inputs": network[1]}
         if isinstance(network, Mapping) and {"module", "inputs"} <= set(network):
-            from autotm.zoo import from_torch  # noqa: PLC0415 - only for those who have PyTorch
+            from autotm.zoo.torch.network import from_torch  # noqa: PLC0415 - only for those who have PyTorch
 
             network = from_torch(**network)
     except AutotmError:

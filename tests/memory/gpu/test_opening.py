@@ -27,7 +27,7 @@ from autotm.memory.gpu.opening import (
     require_gpu,
     visible_gpu,
 )
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import CudaTier, Machine
 

@@ -15,7 +15,7 @@ import pytest
 
 from autotm.memory.linux import system_calls
 from autotm.memory.linux.pools import DaxPool, NodePool, check_nodes
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.machine import DaxTier, Machine, NumaTier
@@ -250,7 +250,7 @@ SETTINGS = (
 KILLED = """
 import json, os, random, signal, sys, time
 from pathlib import Path
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.cores import usable_cpus
 from autotm.model.machine import DaxTier, Machine
 from autotm.model.graph import Tier

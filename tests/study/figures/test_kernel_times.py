@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from synthetic_figures import BASE_NS, EXTRA_NS, write_convolution
 
 from autotm.kernels.library import KernelLibrary
-from autotm.memory.tiers import open_tiers
+from autotm.memory.opening import open_tiers
 from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import save
