@@ -64,15 +64,15 @@ def main() -> None:
     asked = _parser().parse_args()
     head = "plans proven claimed_only refused solve_s longest_s largest_kb check_s"
     print("network        optimizer    ", *(name.rjust(12) for name in head.split()))
-    missed, found = [], []
+    missed, all_verdicts = [], []
     for network, optimizer, plans in _groups(asked):
         verdicts = [_verdict(case, plan, asked.gap) for case, plan in plans if plan.status is not Status.NOT_OPTIMIZED]
         if verdicts:
             print(network.ljust(14), optimizer.ljust(13), *(text.rjust(12) for text in _cells(verdicts)), flush=True)
-        found += verdicts
+        all_verdicts += verdicts
         missed += [f"{network} {optimizer} {one.limit}: {one.gap:.2%}" for one in verdicts if not one.proven]
-    if found:
-        print("all".ljust(14), " " * 13, *(text.rjust(12) for text in _cells(found)))
+    if all_verdicts:
+        print("all".ljust(14), " " * 13, *(text.rjust(12) for text in _cells(all_verdicts)))
     print(f"not proven within {asked.gap:.2%}:", "; ".join(missed) or "none")
 
 

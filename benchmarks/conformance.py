@@ -264,8 +264,8 @@ def _start(network: Any) -> dict[str, Array]:
 
 def _array(value: torch.Tensor) -> Array:
     value = value.detach().resolve_conj().resolve_neg()
-    found: Array = value.numpy()
-    return found
+    array: Array = value.numpy()
+    return array
 
 
 def _is_same(some: Array, other: Array) -> bool:

@@ -26,7 +26,7 @@ import torch
 import autotm
 from autotm.model.errors import AutotmError
 from autotm.model.machine import Machine
-from imported_models import Given, build, names, other_data
+from imported_models import TrainingCase, build, names, other_data
 from torch_steps import QUICK, RATE, change_error, medians_in_turn, single_steps, state_of, torch_step
 
 ALLOWED = 3.0
@@ -76,28 +76,28 @@ def measure(
 ) -> Row:
     """Everything about one model."""
     begun = time.perf_counter()
-    given = build(name)
-    count = sum(parameter.numel() for parameter in given.module.parameters())
+    case = build(name)
+    count = sum(parameter.numel() for parameter in case.module.parameters())
     try:
         step = autotm.prepare(
-            given.module, given.inputs, loss=given.loss, targets=given.targets,
+            case.module, case.inputs, loss=case.loss, targets=case.targets,
             training=autotm.Training(autotm.Sgd(RATE)), results=results, profile=QUICK, machine=machine,
         )  # fmt: skip
         placed = step.plan(limit)
         record = placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2)
-        error, ratio = errors(given, placed, draws)
+        error, ratio = errors(case, placed, draws)
     except AutotmError as fault:
         return Row(name, count, fault=str(fault), seconds=time.perf_counter() - begun)
-    ours = time_ratio(given, step) if times else None
+    ours = time_ratio(case, step) if times else None
     seconds = time.perf_counter() - begun
     return Row(name, count, len(step.graph.kernels), error, ratio, record.verified_steps, ours, seconds)
 
 
-def errors(given: Given, placed: autotm.Placement, draws: int) -> tuple[float, float]:
+def errors(case: TrainingCase, placed: autotm.Placement, draws: int) -> tuple[float, float]:
     """Error of what a step changes, and the same over the largest of PyTorch's float32: medians over some data."""
-    before, found = state_of(given.module), []
+    before, pairs = state_of(case.module), []
     for seed in range(draws):
-        drawn = other_data(given, seed)
+        drawn = other_data(case, seed)
         exact = torch_step(drawn, torch.float64).state
         theirs = max(change_error(before, single.state, exact) for single in single_steps(drawn))
         named = drawn.inputs if isinstance(drawn.inputs, Mapping) else {}
@@ -106,21 +106,21 @@ def errors(given: Given, placed: autotm.Placement, draws: int) -> tuple[float, f
         state = {name: value.numpy() for name, value in placed.state_dict().items() if name in before}
         placed.close()
         ours = change_error(before, state, exact)
-        found.append((ours, ours / theirs))
-    error, ratio = (statistics.median(values) for values in zip(*found, strict=True))
+        pairs.append((ours, ours / theirs))
+    error, ratio = (statistics.median(values) for values in zip(*pairs, strict=True))
     return error, ratio
 
 
-def time_ratio(given: Given, step: autotm.TrainingStep) -> float:
+def time_ratio(case: TrainingCase, step: autotm.TrainingStep) -> float:
     """Median seconds of a plain step over those of PyTorch eager, in turn."""
     plain = step.plan("0:1", "all-fast")
-    module = given.module.train()
+    module = case.module.train()
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
 
     def eager() -> None:
         optimizer.zero_grad()
-        output = module(**given.inputs) if isinstance(given.inputs, Mapping) else module(*given.inputs)
-        given.loss(output, *given.targets).backward()
+        output = module(**case.inputs) if isinstance(case.inputs, Mapping) else module(*case.inputs)
+        case.loss(output, *case.targets).backward()
         optimizer.step()
 
     torch.set_num_threads(step.context.machine.threads)

@@ -52,27 +52,27 @@ def main() -> int:
     print(f"{'network':14} {'op class':24} functions registers spill_B stack_B shared_B")
     for name in options.networks or sorted(sizes):
         begun = time.perf_counter()
-        ways = "default" if options.default_only else "all"
+        implementations = "default" if options.default_only else "all"
         built, device = zoo.build(name, sizes[name]), device_named(options.device)
-        step = cuda_step(built, options.scale, device, ways, options.products)
+        step = cuda_step(built, options.scale, device, implementations, options.products)
         generated = time.perf_counter()
-        made = fatbin(step.kernels.values(), options.arch, options.cache)
+        binary = fatbin(step.kernels.values(), options.arch, options.cache)
         compiled = time.perf_counter()
-        classes = of_classes(step.kernels.values(), made.usage)
+        classes = of_classes(step.kernels.values(), binary.usage)
         for op_class, usage in sorted(classes.items()):
             worst = [max(getattr(item, key) for item in usage) for key in _COLUMNS]
             print(f"{name:14} {op_class:24} {len(usage):9} {worst[0]:9} {worst[1]:7} {worst[2]:7} {worst[3]:8}")
             rows += [{"network": name, "op_class": op_class, **asdict(item)} for item in usage]
         broken += sum(
-            item.spill_bytes > MOST_SPILLED_BYTES or item.shared_bytes > MOST_SHARED_BYTES for item in made.usage
+            item.spill_bytes > MOST_SPILLED_BYTES or item.shared_bytes > MOST_SHARED_BYTES for item in binary.usage
         )
-        total += len(made.usage)
+        total += len(binary.usage)
         alone = sum(kernel.kind == ScheduleKind.AS_WRITTEN for kernel in step.kernels.values())
         rounding = sum(step.kernels[call.function].products != "float32" for call in step.graph.kernels)
         print(
             f"{name:14} {len(step.graph.kernels)} calls ({rounding} round factors), {len(step.kernels)} kernels "
             f"({alone} without a schedule), "
-            f"generated in {generated - begun:.1f} s, nvcc {compiled - generated:.1f} s, {len(made.image)} bytes",
+            f"generated in {generated - begun:.1f} s, nvcc {compiled - generated:.1f} s, {len(binary.image)} bytes",
             flush=True,
         )
     print(f"{total} functions, {broken} beyond the limits")
@@ -88,12 +88,12 @@ _COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes")
 
 
 def of_classes(kernels: Iterable[CudaKernel], usage: tuple[Usage, ...]) -> dict[str, list[Usage]]:
-    """What device functions take, by the op class of their kernel."""
+    """Resource usage of device functions, by the op class of their kernel."""
     classes = {launch.function: kernel.op_class.value for kernel in kernels for launch in kernel.launches}
-    found: dict[str, list[Usage]] = defaultdict(list)
+    by_class: dict[str, list[Usage]] = defaultdict(list)
     for item in usage:
-        found[classes[item.function]].append(item)
-    return found
+        by_class[classes[item.function]].append(item)
+    return by_class
 
 
 if __name__ == "__main__":

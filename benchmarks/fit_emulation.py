@@ -38,7 +38,7 @@ _KNEE = 0.02
 """Relative error above which the loss grows linearly: medians, not means, decide, and the minimum is still unique."""
 
 _DIGITS = 3
-_WAYS = ("read", "write")
+_ACCESSES = ("read", "write")
 _FIRST_TOUCH = "first_touch"
 _FASTEST = 10
 
@@ -46,15 +46,15 @@ Array = npt.NDArray[np.float64]
 Constants = dict[str, float]
 
 
-def constant_of(op_class: OpClass, way: str) -> str:
-    """Name of the fitted constant that `op_class` uses for `way`, `read` or `write`."""
-    name = f"{op_class}.{way}"
+def constant_of(op_class: OpClass, access: str) -> str:
+    """Name of the fitted constant that `op_class` uses for `access`, which is `read` or `write`."""
+    name = f"{op_class}.{access}"
     return SHARED_CONSTANTS.get(name, name)
 
 
 def constant_names() -> list[str]:
     """Names of the fitted constants: at most two per op class, and the first touch."""
-    return [*dict.fromkeys(constant_of(op_class, way) for op_class in OpClass for way in _WAYS), _FIRST_TOUCH]
+    return [*dict.fromkeys(constant_of(op_class, access) for op_class in OpClass for access in _ACCESSES), _FIRST_TOUCH]
 
 
 def features(recording: Recording) -> Constants:
@@ -150,22 +150,22 @@ def fitted_section(table: Table, recordings: Sequence[Recording], validated: Seq
         "kernels:",
     ]
     for op_class in OpClass:
-        read, write = (_yaml_float(constants[constant_of(op_class, way)]) for way in _WAYS)
+        read, write = (_yaml_float(constants[constant_of(op_class, access)]) for access in _ACCESSES)
         remark = ", ".join([f"{counts.get(op_class, 0)} kernels", *_borrowed(op_class)])
         lines.append(f"  {op_class}: {{read_ns_per_byte: {read}, write_ns_per_byte: {write}}} # {remark}")
     return "\n".join(lines) + "\n"
 
 
 def _borrowed(op_class: OpClass) -> list[str]:
-    shared = {way: SHARED_CONSTANTS.get(f"{op_class}.{way}") for way in _WAYS}
-    return [f"{way} as {name.split('.')[0]}" for way, name in shared.items() if name]
+    shared = {access: SHARED_CONSTANTS.get(f"{op_class}.{access}") for access in _ACCESSES}
+    return [f"{access} as {name.split('.')[0]}" for access, name in shared.items() if name]
 
 
 def _kernel_counts(recordings: Sequence[Recording]) -> Mapping[OpClass, int]:
     kernels: dict[OpClass, set[int]] = {}
     for recording in recordings:
         kernels.setdefault(recording.op_class, set()).add(recording.kernel)
-    return {op_class: len(found) for op_class, found in kernels.items()}
+    return {op_class: len(numbers) for op_class, numbers in kernels.items()}
 
 
 def _yaml_float(value: float) -> str:
@@ -182,8 +182,8 @@ def refitted(text: str, section: str) -> str:
     Raises:
         ValueError: the text has no marker line.
     """
-    head, found, _ = text.partition(MARKER)
-    if not found:
+    head, marker, _ = text.partition(MARKER)
+    if not marker:
         raise ValueError(f"no line '{MARKER}'")
     return f"{head}{MARKER}\n{section}"
 

@@ -18,7 +18,7 @@ Module = torch.nn.Module
 
 
 @dataclass(frozen=True)
-class Given:
+class TrainingCase:
     """A module with what its training step takes.
 
     Attributes:
@@ -54,7 +54,7 @@ def names() -> list[str]:
     return [*models.list_models(module=torchvision.models), *_FAMILIES]
 
 
-def build(name: str, seed: int = 0, *, random: bool = False) -> Given:
+def build(name: str, seed: int = 0, *, random: bool = False) -> TrainingCase:
     """The model of that name.
 
     Args:
@@ -63,14 +63,14 @@ def build(name: str, seed: int = 0, *, random: bool = False) -> Given:
         random: whether dropout and stochastic depth draw; else they are off, so that numbers can be compared.
     """
     torch.manual_seed(seed)
-    given = _FAMILIES[name]() if name in _FAMILIES else _classifier(name)
+    case = _FAMILIES[name]() if name in _FAMILIES else _classifier(name)
     if not random:
-        for part in given.module.modules():
+        for part in case.module.modules():
             if isinstance(part, torch.nn.Dropout) or type(part).__name__ in {"StochasticDepth", "DropPath"}:
                 part.p = 0.0
             if isinstance(part, torch.nn.MultiheadAttention):
                 part.dropout = 0.0
-    return given
+    return case
 
 
 _IMAGES = {"inception_v3": 96, "alexnet": 96, "squeezenet1_0": 96, "squeezenet1_1": 96, "vit_h_14": 28, "maxvit_t": 64}
@@ -78,7 +78,7 @@ _IMAGE = 64
 """Pixels of a side; vision transformers get 32."""
 
 
-def other_data(given: Given, seed: int) -> Given:
+def other_data(case: TrainingCase, seed: int) -> TrainingCase:
     """The same module with other data of the same shapes: new images, words in another order."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -89,14 +89,14 @@ def other_data(given: Given, seed: int) -> Given:
             return torch.randn(value.shape, generator=generator)
         return value.flatten()[torch.randperm(value.numel(), generator=generator)].view(value.shape)
 
-    if isinstance(given.inputs, Mapping):
-        inputs: Any = {name: drawn(value) for name, value in given.inputs.items()}
+    if isinstance(case.inputs, Mapping):
+        inputs: Any = {name: drawn(value) for name, value in case.inputs.items()}
     else:
-        inputs = tuple(map(drawn, given.inputs))
-    return Given(given.module, inputs, tuple(map(drawn, given.targets)), given.loss)
+        inputs = tuple(map(drawn, case.inputs))
+    return TrainingCase(case.module, inputs, tuple(map(drawn, case.targets)), case.loss)
 
 
-def _classifier(name: str) -> Given:
+def _classifier(name: str) -> TrainingCase:
     models = torchvision_models()
     side = _IMAGES.get(name, 32 if name.startswith("vit") else _IMAGE)
     options: dict[str, Any] = {"num_classes": CLASSES}
@@ -114,13 +114,13 @@ def _classifier(name: str) -> Given:
         if isinstance(part, torch.nn.Linear) and not part.weight.any():
             torch.nn.init.normal_(part.weight, std=0.05)
     inputs = (torch.randn(BATCH, 3, side, side),)
-    return Given(module, inputs, (torch.randint(0, CLASSES, (BATCH,)),), torch.nn.functional.cross_entropy)
+    return TrainingCase(module, inputs, (torch.randint(0, CLASSES, (BATCH,)),), torch.nn.functional.cross_entropy)
 
 
 def _own_loss(output: Any) -> torch.Tensor:
-    """The loss that a model of transformers works out itself, where it is given labels."""
-    found: torch.Tensor = output.loss
-    return found
+    """The loss that a model of transformers computes itself when its inputs contain labels."""
+    loss: torch.Tensor = output.loss
+    return loss
 
 
 def _words() -> torch.Tensor:
@@ -139,43 +139,43 @@ def _transformers() -> Any:
     return transformers
 
 
-def _language(kind: str, config: str, **options: Any) -> Given:
+def _language(kind: str, config: str, **options: Any) -> TrainingCase:
     transformers = _transformers()
     module = getattr(transformers, kind)(getattr(transformers, config)(**options))
-    return Given(module, {"input_ids": _words(), "labels": _words()}, (), _own_loss)
+    return TrainingCase(module, {"input_ids": _words(), "labels": _words()}, (), _own_loss)
 
 
-def _vision(kind: str, config: str, **options: Any) -> Given:
+def _vision(kind: str, config: str, **options: Any) -> TrainingCase:
     transformers = _transformers()
     module = getattr(transformers, kind)(getattr(transformers, config)(image_size=_SIDE, **_STILL, **options))
     pixels, labels = torch.randn(BATCH, 3, _SIDE, _SIDE), torch.randint(0, 2, (BATCH,))
-    return Given(module, {"pixel_values": pixels, "labels": labels}, (), _own_loss)
+    return TrainingCase(module, {"pixel_values": pixels, "labels": labels}, (), _own_loss)
 
 
-def _whisper() -> Given:
+def _whisper() -> TrainingCase:
     transformers = _transformers()
     sizes = {"d_model": 48, "vocab_size": WORDS, "num_mel_bins": 8, "max_source_positions": 16, "dropout": 0.0}
-    layers = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in
+    layers = {f"{side}_{setting}": n for side in ("encoder", "decoder") for setting, n in
               (("layers", 4), ("attention_heads", 4), ("ffn_dim", 96))}  # fmt: skip
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
     config = transformers.WhisperConfig(**sizes, **layers, **tokens, max_target_positions=LENGTH)
     inputs = {"input_features": torch.randn(BATCH, 8, 32), "labels": _words()}
-    return Given(transformers.WhisperForConditionalGeneration(config), inputs, (), _own_loss)
+    return TrainingCase(transformers.WhisperForConditionalGeneration(config), inputs, (), _own_loss)
 
 
-def _clip() -> Given:
+def _clip() -> TrainingCase:
     transformers = _transformers()
     text = {**_WIDTHS, "num_hidden_layers": 12, "max_position_embeddings": LENGTH, "eos_token_id": 2, "bos_token_id": 1}
     image = {key: value for key, value in _WIDTHS.items() if key != "vocab_size"}
     vision = {**image, "num_hidden_layers": 12, "image_size": _SIDE, "patch_size": 8}
     module = transformers.CLIPModel(transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=32))
     pixels = torch.randn(BATCH, 3, _SIDE, _SIDE)
-    return Given(module, {"input_ids": _words(), "pixel_values": pixels, "return_loss": True}, (), _own_loss)
+    return TrainingCase(module, {"input_ids": _words(), "pixel_values": pixels, "return_loss": True}, (), _own_loss)
 
 
 _DEEP = {**_WIDTHS, "num_hidden_layers": 12}
 _VISION = {key: value for key, value in _DEEP.items() if key != "vocab_size"} | {"patch_size": 8}
-_FAMILIES: dict[str, Callable[[], Given]] = {
+_FAMILIES: dict[str, Callable[[], TrainingCase]] = {
     "gpt2": lambda: _language(
         "GPT2LMHeadModel", "GPT2Config", vocab_size=WORDS, n_embd=48, n_layer=12, n_head=4, n_positions=LENGTH,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2,

@@ -40,15 +40,15 @@ def main() -> None:
             ),
         }  # fmt: skip
         placed = [step.plan("0:1", "all-fast") for step in steps.values()]
-        found = dict(zip(steps, medians_in_turn([one.step for one in placed], options.rounds), strict=True))
+        median_s = dict(zip(steps, medians_in_turn([one.step for one in placed], options.rounds), strict=True))
         for one in placed:
             one.close()
     print(f"batch {options.batch}, {options.image} x {options.image}, {steps['zoo'].context.machine.threads} threads")
     print(f"{'network':<14} {'GFLOP':>8} {'kernels':>8} {'step ms':>9}")
     for name, step in steps.items():
         flops = sum(kernel.flops for kernel in step.graph.kernels)
-        print(f"{name:<14} {flops / 1e9:>8.1f} {len(step.graph.kernels):>8d} {1e3 * found[name]:>9.1f}")
-    print(f"torchvision's over the zoo's: {found['torchvision'] / found['zoo']:.3f}")
+        print(f"{name:<14} {flops / 1e9:>8.1f} {len(step.graph.kernels):>8d} {1e3 * median_s[name]:>9.1f}")
+    print(f"torchvision's over the zoo's: {median_s['torchvision'] / median_s['zoo']:.3f}")
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ CONFIG = BENCHMARKS.parent / "config"
 
 def network(batch: int) -> dict[str, Any]:
     """The arguments of `from_torch` for the model that the environment names; `own_networks` calls this."""
-    given = imported_models.build(os.environ["AUTOTM_MODEL"])
+    case = imported_models.build(os.environ["AUTOTM_MODEL"])
     if batch != imported_models.BATCH:
         raise ValueError(f"batch {batch}: the models of this folder have {imported_models.BATCH} samples")
-    return {"module": given.module, "inputs": given.inputs, "targets": given.targets, "loss": given.loss}
+    return {"module": case.module, "inputs": case.inputs, "targets": case.targets, "loss": case.loss}
 
 
 def _sweep(name: str, optimizer: str) -> tuple[int, float]:

@@ -119,9 +119,9 @@ def _rows(tiers: Tiers, cpus: Sequence[int], curves: Sequence[CopyCurve], rounds
     chosen = [{tier: measured_methods(curves, tier, threads) for tier in Tier} for threads in counts]
     loops = [_Loops(cpus[1:threads]) for threads in counts]
     copies = [
-        way
-        for engine, ways, loop in zip(engines, chosen, loops, strict=True)
-        for way in (_timed(engine, ways), *(loop.way(kind) for kind in range(len(LOOPS))))
+        copy
+        for engine, methods, loop in zip(engines, chosen, loops, strict=True)
+        for copy in (_timed(engine, methods), *(loop.copy_by(kind) for kind in range(len(LOOPS))))
     ]
     rows = []
     for destination, size in itertools.product((Tier.FAST, Tier.SLOW), SIZES):
@@ -142,34 +142,34 @@ def _rows(tiers: Tiers, cpus: Sequence[int], curves: Sequence[CopyCurve], rounds
 
 
 def _rates(
-    tiers: Tiers, destination: Tier, size_bytes: int, ways: Sequence[Copy], rounds: int, watch: Watch
+    tiers: Tiers, destination: Tier, size_bytes: int, functions: Sequence[Copy], rounds: int, watch: Watch
 ) -> list[float]:
-    """Bytes a nanosecond of each way, medians; ways that this processor lacks are 0."""
+    """Median bytes a nanosecond of each copy function; 0 for those that need instructions this processor lacks."""
     source = Tier.SLOW if destination is Tier.FAST else Tier.FAST
     copies = itertools.count()
 
     def one_round() -> list[int]:
-        elapsed = [0] * len(ways)
+        elapsed = [0] * len(functions)
         turn = next(copies)
-        for way in (*range(turn % len(ways), len(ways)), *range(turn % len(ways))):
+        for index in (*range(turn % len(functions), len(functions)), *range(turn % len(functions))):
             place = next(copies) * _STRIDE_BYTES // size_bytes % (tiers.fast.size_bytes // size_bytes) * size_bytes
             to, out_of = (tiers.pool(tier).view(place, (size_bytes,), "uint8") for tier in (destination, source))
-            elapsed[way] = ways[way](to, out_of, destination)
+            elapsed[index] = functions[index](to, out_of, destination)
         return elapsed
 
     one_round()
-    found = watch.rounds(one_round, rounds, f"{size_bytes} bytes to {destination}")
-    medians = [statistics.median(times) for times in zip(*found, strict=True)]
+    rounds_ns = watch.rounds(one_round, rounds, f"{size_bytes} bytes to {destination}")
+    medians = [statistics.median(times) for times in zip(*rounds_ns, strict=True)]
     return [max(size_bytes / ns, 0.0) for ns in medians]
 
 
 def _timed(engine: CopyEngine, methods: Mapping[Tier, CopyMethods]) -> Copy:
-    def way(to: npt.NDArray[np.uint8], out_of: npt.NDArray[np.uint8], destination: Tier) -> int:
+    def copy(to: npt.NDArray[np.uint8], out_of: npt.NDArray[np.uint8], destination: Tier) -> int:
         start_ns = perf_counter_ns()
         engine.copy(to, out_of, methods[destination].method(to.nbytes))
         return perf_counter_ns() - start_ns
 
-    return way
+    return copy
 
 
 class _Loops:
@@ -186,14 +186,14 @@ class _Loops:
         if not self._opened:
             raise AutotmError(f"no threads on cores {list(helpers)}")
 
-    def way(self, kind: int) -> Copy:
+    def copy_by(self, kind: int) -> Copy:
         """One of the loops, by its place in `LOOPS`."""
 
-        def way(to: npt.NDArray[np.uint8], out_of: npt.NDArray[np.uint8], destination: Tier) -> int:
+        def copy(to: npt.NDArray[np.uint8], out_of: npt.NDArray[np.uint8], destination: Tier) -> int:
             del destination
             return int(self._c.loops_copy_ns(self._opened, kind, to.ctypes.data, out_of.ctypes.data, to.nbytes))
 
-        return way
+        return copy
 
     def close(self) -> None:
         """End the threads."""

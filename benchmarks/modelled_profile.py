@@ -39,8 +39,8 @@ def modelled_links() -> Links:
         return Link(destination, tuple((size, round(size / bytes_per_ns) + 2000) for size in (4096, 10**6, 10**9)))
 
     none = dict.fromkeys(OpClass, Contention(0.0, 0.0))
-    beside = AsynchronousLinks(link(Tier.FAST, 2.0), link(Tier.SLOW, 2.5), none, none, call_us=0.0)
-    return Links(link(Tier.FAST, 29.0), link(Tier.SLOW, 12.0), 2.3e12, 1.0, beside)
+    asynchronous = AsynchronousLinks(link(Tier.FAST, 2.0), link(Tier.SLOW, 2.5), none, none, call_us=0.0)
+    return Links(link(Tier.FAST, 29.0), link(Tier.SLOW, 12.0), 2.3e12, 1.0, asynchronous)
 
 
 def modelled_profile(graph: Graph, *, tables: bool = False, noise: float = 0.0, seed: int = 0) -> Profile:
@@ -83,13 +83,13 @@ def _base_ns(graph: Graph, kernel: Kernel) -> float:
 
 
 def _costs(graph: Graph, kernel: Kernel) -> dict[str, _Cost]:
-    """By movable tensor of the kernel."""
+    """Costs of reading and writing each movable tensor of the kernel in slow memory, by tensor."""
     read, write = _CONTRACTION_NS_PER_BYTE if kernel.op_class in _CONTRACTIONS else _OTHER_NS_PER_BYTE
-    found = {}
+    costs = {}
     for name in graph.slots_of(kernel):
         reads, writes = slow_traffic(graph, kernel, configuration(graph, kernel, {name}))
-        found[name] = _Cost(read * sum(reads), write * sum(writes))
-    return found
+        costs[name] = _Cost(read * sum(reads), write * sum(writes))
+    return costs
 
 
 def _slow_sets(graph: Graph, tensors: list[str], tables: bool) -> Iterator[tuple[str, ...]]:

@@ -62,9 +62,9 @@ def _function(test: str) -> str:
 
 
 def _shared(item: pytest.Item) -> list[str]:
-    """Fixtures that other tests get ready-made."""
+    """Names of the fixtures that a test shares with others: those of a wider scope than a function."""
     info: Any = getattr(item, "_fixtureinfo", None)
-    definitions: Sequence[Any] = [each for found in info.name2fixturedefs.values() for each in found] if info else []
+    definitions: list[Any] = [each for fixtures in info.name2fixturedefs.values() for each in fixtures] if info else []
     return sorted({_name(each) for each in definitions if each.scope != "function"})
 
 

@@ -101,18 +101,18 @@ class Fault:
 
 def packages(root: Path) -> dict[str, int]:
     """Lines of each package."""
-    found = sorted(path for path in (root / SOURCES).iterdir() if path.is_dir() and any(path.rglob("*.py")))
-    return {path.name: sum(len(file.read_text().splitlines()) for file in path.rglob("*.py")) for path in found}
+    folders = sorted(path for path in (root / SOURCES).iterdir() if path.is_dir() and any(path.rglob("*.py")))
+    return {path.name: sum(len(file.read_text().splitlines()) for file in path.rglob("*.py")) for path in folders}
 
 
 def shares(lines: Mapping[str, int], total: int) -> dict[str, int]:
     """The faults of each package: by its lines, largest remainder first, and one at least."""
     exact = {package: total * count / sum(lines.values()) for package, count in lines.items()}
-    given = {package: max(1, int(share)) for package, share in exact.items()}
-    ranked = sorted(exact, key=lambda package: given[package] - exact[package])
-    for package in ranked[: max(0, total - sum(given.values()))]:
-        given[package] += 1
-    return given
+    quotas = {package: max(1, int(share)) for package, share in exact.items()}
+    ranked = sorted(exact, key=lambda package: quotas[package] - exact[package])
+    for package in ranked[: max(0, total - sum(quotas.values()))]:
+        quotas[package] += 1
+    return quotas
 
 
 def faults(root: Path, package: str, seed: int, versions: Sequence[Path]) -> Iterator[Fault]:
@@ -133,9 +133,9 @@ def faults(root: Path, package: str, seed: int, versions: Sequence[Path]) -> Ite
 
 def _fault(root: Path, package: str, file: str, number: int, rank: str) -> Fault | None:
     source = (root / file).read_text()
-    found = _positions(root / file).get(number, [])
+    mutations = _positions(root / file).get(number, [])
     families: dict[str, list[tuple[str, int, int]]] = {}
-    for name, occurrence, column in found:
+    for name, occurrence, column in mutations:
         families.setdefault(name.partition("_")[0], []).append((name, occurrence, column))
     for family in sorted(families, key=lambda family: _hash(rank, family)):
         for name, occurrence, column in sorted(families[family], key=lambda each: _hash(rank, *each)):
@@ -145,7 +145,7 @@ def _fault(root: Path, package: str, file: str, number: int, rank: str) -> Fault
     return None
 
 
-def _between(package: str, file: str, found: tuple[str, int, int], source: str, changed: str) -> Fault:
+def _between(package: str, file: str, site: tuple[str, int, int], source: str, changed: str) -> Fault:
     before, after = source.splitlines(keepends=True), changed.splitlines(keepends=True)
     codes = [
         code
@@ -154,7 +154,7 @@ def _between(package: str, file: str, found: tuple[str, int, int], source: str, 
     ]
     start, end, new_start, new_end = codes[0][1], codes[-1][2], codes[0][3], codes[-1][4]
     places = _places(before, before[start:end])
-    operator, line_found, column = found
+    operator, line_found, column = site
     return Fault(
         package, file, operator.removeprefix("core/"), start + 1, line_found, column,
         "".join(before[start:end]), "".join(after[new_start:new_end]), places.index(start), len(places),
@@ -164,12 +164,12 @@ def _between(package: str, file: str, found: tuple[str, int, int], source: str, 
 @cache
 def _operators() -> dict[str, dict[str, Operator]]:
     """Operators by what nodes they change, as asking all two hundred at each node takes minutes; "" stands for any."""
-    found: dict[str, dict[str, Operator]] = {}
+    by_kind: dict[str, dict[str, Operator]] = {}
     for name in sorted(cosmic_ray.plugins.operator_names()):
         if not any(part in name for part in LEFT_OUT):
             for kind in next((kinds for family, kinds in KINDS.items() if family in name), ("",)):
-                found.setdefault(kind, {})[name] = cosmic_ray.plugins.get_operator(name)()
-    return found
+                by_kind.setdefault(kind, {})[name] = cosmic_ray.plugins.get_operator(name)()
+    return by_kind
 
 
 @cache
@@ -177,16 +177,16 @@ def _positions(path: Path) -> dict[int, list[tuple[str, int, int]]]:
     """The operators of each line: name, which occurrence in the file, column."""
     source = path.read_text()
     annotations = list(_annotations(ast.parse(source)))
-    counts, found = Counter[str](), dict[int, list[tuple[str, int, int]]]()
+    counts, positions = Counter[str](), dict[int, list[tuple[str, int, int]]]()
     for node in ast_nodes(get_ast(source)):
         if node.parent is not None and node.parent.type == "parameters":
             continue  # of `*` and `/` between parameters
         for name, operator in (_operators()[""] | _operators().get(node.type, {})).items():
             for start, _ in operator.mutation_positions(node):
                 if not any(first <= start < last for first, last in annotations):
-                    found.setdefault(start[0], []).append((name, counts[name], start[1]))
+                    positions.setdefault(start[0], []).append((name, counts[name], start[1]))
                 counts[name] += 1
-    return found
+    return positions
 
 
 def _annotations(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
@@ -253,8 +253,8 @@ def place(root: Path, fault: Fault) -> Place:
 def _around(node: ast.AST, line: int, column: int) -> list[ast.stmt]:
     """The statements around a position, the innermost last; what is written above `def` belongs to what is around."""
     statements = [child for child in ast.walk(node) if isinstance(child, ast.stmt)]
-    found = [each for each in statements if _first(each) <= (line, column) < _last(each)]
-    return sorted(found, key=lambda each: (_first(each), [-number for number in _last(each)]))
+    enclosing = [each for each in statements if _first(each) <= (line, column) < _last(each)]
+    return sorted(enclosing, key=lambda each: (_first(each), [-number for number in _last(each)]))
 
 
 def _first(node: ast.stmt) -> tuple[int, int]:

@@ -128,24 +128,24 @@ def reached(tree: Tree, asked: Sequence[str], wanted: Mapping[str, Fault], work:
     Where nothing but files of tests changed since, only these run again.
     """
     kept, files = work / f"reached-{tree.label}.json", tree.files()
-    found, again = Reached({}, list(asked), list(wanted), {}, {}), None
+    coverage, again = Reached({}, list(asked), list(wanted), {}, {}), None
     if kept.exists():
         earlier = _read_reached(kept)
         changed = {name for name, _ in files.items() ^ earlier.files.items()}
         of_tests = all(name.startswith("tests/") and Path(name).match("test_*.py") for name in changed)
         if earlier.asked == list(asked) and set(wanted) <= set(earlier.faults) and of_tests:
-            found, again = earlier.without(changed), sorted(changed & set(files))
-            found.faults = list(wanted)
+            coverage, again = earlier.without(changed), sorted(changed & set(files))
+            coverage.faults = list(wanted)
     if again is None or again:
         print(f"{tree.label}: {again or 'all tests'} run once, to see what they reach", flush=True)
-        _run_with_probes(tree, found, again, wanted, work, jobs)
-    found.files = files
-    kept.write_text(json.dumps(asdict(found)))
-    return found
+        _run_with_probes(tree, coverage, again, wanted, work, jobs)
+    coverage.files = files
+    kept.write_text(json.dumps(asdict(coverage)))
+    return coverage
 
 
 def _run_with_probes(
-    tree: Tree, found: Reached, again: list[str] | None, wanted: Mapping[str, Fault], work: Path, jobs: int
+    tree: Tree, coverage: Reached, again: list[str] | None, wanted: Mapping[str, Fault], work: Path, jobs: int
 ) -> None:
     names, hits = list(wanted), work / f"hits-{tree.label}.jsonl"
     hits.unlink(missing_ok=True)
@@ -153,8 +153,8 @@ def _run_with_probes(
     insert_probes(tree.folder, dict(enumerate(wanted.values())))
     tests: dict[str, Test] = {}
     apart = ["-n", str(jobs), "--dist", "loadfile"] if jobs > 1 else []
-    folders = [Path(each) for each in found.asked]
-    chosen = found.asked if again is None else [name for name in again if not folders or _within(name, folders)]
+    folders = [Path(each) for each in coverage.asked]
+    chosen = coverage.asked if again is None else [name for name in again if not folders or _within(name, folders)]
     for number, call in enumerate(tree.calls if chosen or again is None else []):
         log = work / f"reached-{tree.label}-{number}.log"
         tree.pytest([*call, *apart, *chosen], log, None)
@@ -168,9 +168,9 @@ def _run_with_probes(
             tests[name].outcome = once_more[name].outcome if name in once_more else "failed"
     git(tree.folder, "checkout", "--quiet", "--force", "HEAD")
     (tree.folder / HITS).unlink()
-    found.tests.update(tests)
+    coverage.tests.update(tests)
     for site, test, at in _entries(hits):
-        found.hits.setdefault(names[site], []).append((test.rpartition(" (")[0], at))
+        coverage.hits.setdefault(names[site], []).append((test.rpartition(" (")[0], at))
 
 
 def _within(name: str, folders: Sequence[Path]) -> bool:
@@ -227,14 +227,14 @@ class Verdict:
 _NUMBERS = count()
 
 
-def judged(tree: Tree, fault: Fault, found: Reached, hints: Collection[str], bound_s: float) -> Verdict:
+def judged(tree: Tree, fault: Fault, coverage: Reached, hints: Collection[str], bound_s: float) -> Verdict:
     """Runs what may catch the fault, until something does."""
-    started, direct, further = time.perf_counter(), found.directly(fault), found.further(fault, tree.folder, bound_s)
-    verdict, passed = Verdict(directly=len(direct)), set[str]()
-    known = [name for name in hints if name in found.tests and found.tests[name].outcome == "passed"]
+    started, further = time.perf_counter(), coverage.further(fault, tree.folder, bound_s)
+    verdict, passed = Verdict(directly=len(direct := coverage.directly(fault))), set[str]()
+    known = [name for name in hints if name in coverage.tests and coverage.tests[name].outcome == "passed"]
     with tree.changed(fault):
         for asked in (known, direct, further):
-            if _caught(tree, asked, found.tests, verdict, passed):
+            if _caught(tree, asked, coverage.tests, verdict, passed):
                 break
     verdict.ran, verdict.seconds = len(passed), time.perf_counter() - started
     return verdict
@@ -321,15 +321,15 @@ def main() -> int:
     wanted = {fault.name: fault for fault in [*counted, *spare]}
     columns: dict[str, dict[str, Verdict]] = {}
     results = Results(asked.work / "results.json")
-    found_after = reached(after, asked.tests, wanted, asked.work, asked.jobs)
-    columns["after"] = _column(results, trees, found_after, counted, {}, asked.bound)
-    found = {"after": found_after}
+    coverage_after = reached(after, asked.tests, wanted, asked.work, asked.jobs)
+    columns["after"] = _column(results, trees, coverage_after, counted, {}, asked.bound)
+    coverages = {"after": coverage_after}
     if before is not None:
         clones = [before, *(prepared(asked.work, f"before-{number}", asked.before) for number in range(1, asked.jobs))]
-        found["before"] = reached(before, asked.tests, wanted, asked.work, asked.jobs)
+        coverages["before"] = reached(before, asked.tests, wanted, asked.work, asked.jobs)
         hints = {name: verdict.by for name, verdict in columns["after"].items() if verdict.by}
-        columns["before"] = _column(results, clones, found["before"], counted, hints, asked.bound)
-    print(report(counted, columns, found, known, after.folder))
+        columns["before"] = _column(results, clones, coverages["before"], counted, hints, asked.bound)
+    print(report(counted, columns, coverages, known, after.folder))
     return 0
 
 
@@ -382,12 +382,12 @@ class Results:
 def _column(
     results: Results,
     trees: Sequence[Tree],
-    found: Reached,
+    coverage: Reached,
     counted: Sequence[Fault],
     hints: Mapping[str, str],
     bound_s: float,
 ) -> dict[str, Verdict]:
-    key = f"{trees[0].label} {trees[0].version} {' '.join(found.asked)}".strip()
+    key = f"{trees[0].label} {trees[0].version} {' '.join(coverage.asked)}".strip()
     kept = results.read()
     earlier = {name: each["by"] for column in kept.values() for name, each in column.items() if each["by"]} | dict(
         hints
@@ -402,17 +402,16 @@ def _column(
     def one(fault: Fault) -> None:
         tree = free.get()
         try:
-            verdict = judged(tree, fault, found, [earlier[fault.name]] if fault.name in earlier else [], bound_s)
+            verdict = judged(tree, fault, coverage, [earlier[fault.name]] if fault.name in earlier else [], bound_s)
         finally:
             free.put(tree)
         if stopped.is_set():  # what was killed says nothing about the fault
             return
         results.add(key, fault.name, verdict)
         verdicts[fault.name] = verdict
-        told = f"caught by {verdict.by} ({verdict.how})" if verdict.by else f"survives {verdict.ran} tests"
-        print(
-            f"{trees[0].label}: {fault.file}:{fault.line} {fault.operator}: {told}, {verdict.seconds:.0f} s", flush=True
-        )
+        outcome = f"caught by {verdict.by} ({verdict.how})" if verdict.by else f"survives {verdict.ran} tests"
+        place = f"{trees[0].label}: {fault.file}:{fault.line} {fault.operator}"
+        print(f"{place}: {outcome}, {verdict.seconds:.0f} s", flush=True)
 
     left = [fault for fault in counted if fault.name not in verdicts]
     with ThreadPoolExecutor(len(trees)) as pool:
@@ -432,7 +431,7 @@ def _column(
 def report(
     counted: Sequence[Fault],
     columns: Mapping[str, Mapping[str, Verdict]],
-    found: Mapping[str, Reached],
+    coverages: Mapping[str, Reached],
     known: Any,
     folder: Path,
 ) -> str:
@@ -445,7 +444,7 @@ def report(
         said.append(f"{package:10}{lines[package]:7}{len(mine):8}{_number_caught(mine, columns, labels)}")
     said.append(f"{'all':10}{sum(lines.values()):7}{len(counted):8}{_number_caught(counted, columns, labels)}")
     for label in labels:
-        said += ["", *_how(label, counted, columns, found[label])]
+        said += ["", *_how(label, counted, columns, coverages[label])]
     reasons = {
         _key(each["file"], each["line"], each["becomes"]): each["reason"] for each in known.get("survivors") or ()
     }
@@ -470,11 +469,11 @@ def _number_caught(some: Sequence[Fault], columns: Mapping[str, Mapping[str, Ver
 
 
 def _how(
-    label: str, counted: Sequence[Fault], columns: Mapping[str, Mapping[str, Verdict]], found: Reached
+    label: str, counted: Sequence[Fault], columns: Mapping[str, Mapping[str, Verdict]], coverage: Reached
 ) -> Iterator[str]:
     verdicts = [columns[label][fault.name] for fault in counted]
     ways = {how: sum(each.how == how for each in verdicts) for how in ("failed", "hung", "ended", "collecting")}
-    passed = sum(test.outcome == "passed" for test in found.tests.values())
+    passed = sum(test.outcome == "passed" for test in coverage.tests.values())
     yield (
         f"{label}: {passed} tests that pass; {ways['failed']} faults by a test that fails, {ways['hung']} by one that "
         f"hangs, {ways['ended']} by one whose process ends, {ways['collecting']} where tests are collected"
@@ -482,7 +481,7 @@ def _how(
     if label != "after":
         same = sum(columns[label][f.name].by == columns["after"][f.name].by is not None for f in counted)
         yield f"  {same} by the test that catches them after, run here too; the others by what reaches them here"
-    left_out = [name for name, test in found.tests.items() if test.outcome in {"failed", "not run"}]
+    left_out = [name for name, test in coverage.tests.items() if test.outcome in {"failed", "not run"}]
     yield f"  left out, as they fail without a fault: {len(left_out)}"
     yield from (f"    {name}" for name in left_out)
     lucky = {name for each in verdicts for name in each.passed_again}

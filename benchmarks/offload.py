@@ -51,7 +51,7 @@ def network(name: str, batch: int, device: torch.device) -> tuple[nn.Module, tor
 
 
 def main() -> None:
-    """Time and print."""
+    """Time the step by each method in turn and print medians, quartiles and peak memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", choices=["transformer", "resnet"], default="transformer")
     parser.add_argument("--batch", type=int, default=32)
@@ -92,10 +92,10 @@ def main() -> None:
         module.zero_grad()
         _, peak_bytes = device.peak(call)
         lower, _, upper = statistics.quantiles(times[name], n=4)
-        beside = "" if where.type == "cuda" or name != "save_on_cpu" else " (what it keeps counts here too)"
+        remark = "" if where.type == "cuda" or name != "save_on_cpu" else " (what it keeps counts here too)"
         print(
             f"{name}: {medians[name]:.4g} s measured (quartiles {lower:.4g} to {upper:.4g}), "
-            f"{peak_bytes / 1e6:.4g} MB beside parameters and batch{beside}"
+            f"{peak_bytes / 1e6:.4g} MB beside parameters and batch{remark}"
         )
     ratio = medians["save_on_cpu"] / medians["autotm.offload"]
     print(f"autotm.offload is {ratio:.3g} times as fast as save_on_cpu")

@@ -127,8 +127,8 @@ def _is_data(value: Any) -> bool:
 
 def here(model: ModelProto, inputs: dict[str, Array], kernels: str) -> list[Array]:
     """Compute the outputs by a plain step of ours."""
-    with tempfile.TemporaryDirectory(prefix="autotm-") as made:
-        file = Path(made) / "test.onnx"
+    with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+        file = Path(folder) / "test.onnx"
         onnx.save(model, file)
         network = from_onnx(file, inputs=inputs, kernels=kernels, name="sample")
     *_, values = results_of(network, 1)
@@ -138,8 +138,8 @@ def here(model: ModelProto, inputs: dict[str, Array], kernels: str) -> list[Arra
 def results_of(network: Network, steps: int) -> Iterator[dict[str, Array]]:
     """Results by name, before the first of some plain steps of ours and after each."""
     machine = load_machine(CONFIG / "machines" / "laptop.yaml", 1)
-    with tempfile.TemporaryDirectory(prefix="autotm-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
+        folder = Path(temporary)
         files = folder / "graph.json", folder / "kernels.so"
         stored = with_values_stored(network, folder / "values")
         graph = lower_network(stored, "sample", machine_target(machine), 1, *files, {})

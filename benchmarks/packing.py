@@ -40,9 +40,9 @@ _MOST_STAYS = 5000
 
 
 def main() -> None:
-    """Solve, pack in all ways, print."""
+    """Solve each network, pack its plan by each packer, and print heights and seconds."""
     asked = _parser().parse_args()
-    print("network        optimizer   limit   stays  limit leaves" + "".join(f"{name:>21}" for name in WAYS))
+    print("network        optimizer   limit   stays  limit leaves" + "".join(f"{name:>21}" for name in PACKERS))
     for network in asked.networks:
         graph = zoo_graph(network, asked.scale, asked.cache)
         graph = deepened(graph, asked.deepen) if asked.deepen else graph
@@ -53,7 +53,7 @@ def main() -> None:
             blocks = Blocks.of(chosen, [stay for stay in plan.stays if stay.tier is Tier.FAST])
             left = plan.dram_limit_bytes / blocks.peak_bytes - 1
             line = f"{network:14} {optimizer:12}{limit:>5} {len(blocks):7} {left:13.3%}"
-            print(line + "".join(_cell(way, blocks, plan.dram_limit_bytes) for way in WAYS.values()), flush=True)
+            print(line + "".join(_cell(pack, blocks, plan.dram_limit_bytes) for pack in PACKERS.values()), flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,9 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _cell(way: Callable[[Blocks, int], Ints | None], blocks: Blocks, limit_bytes: int) -> str:
+def _cell(pack: Callable[[Blocks, int], Ints | None], blocks: Blocks, limit_bytes: int) -> str:
     started = time.perf_counter()
-    offsets = way(blocks, limit_bytes)
+    offsets = pack(blocks, limit_bytes)
     seconds = time.perf_counter() - started
     return (
         f"{'-':>21}" if offsets is None else f"{blocks.height(offsets) / blocks.peak_bytes - 1:10.3%} {seconds:8.2f} s"
@@ -83,7 +83,7 @@ def _skyline(blocks: Blocks, _: int) -> Ints:
 
 
 def _library(make: Callable[[], GreedyByAllAllocator | SupermallocAllocator]) -> Callable[[Blocks, int], Ints | None]:
-    def way(blocks: Blocks, _: int) -> Ints | None:
+    def pack(blocks: Blocks, _: int) -> Ints | None:
         if len(blocks) > _MOST_STAYS:
             return None
         columns = ((blocks.sizes // ALIGNMENT_BYTES).tolist(), blocks.starts.tolist(), blocks.ends.tolist())
@@ -91,10 +91,10 @@ def _library(make: Callable[[], GreedyByAllAllocator | SupermallocAllocator]) ->
         placed = {each.id: each.offset or 0 for each in make().allocate(tuple(stays))}
         return np.array([placed[number] * ALIGNMENT_BYTES for number in range(len(blocks))], np.int64)
 
-    return way
+    return pack
 
 
-WAYS: dict[str, Callable[[Blocks, int], Ints | None]] = {
+PACKERS: dict[str, Callable[[Blocks, int], Ints | None]] = {
     "skyline": _skyline,
     "greedy": _library(GreedyByAllAllocator),
     "supermalloc": _library(lambda: SupermallocAllocator(timeout=1.0, num_threads=1)),

@@ -5,7 +5,7 @@ indicators y and z with AND/OR rows; one binary per kernel, implementation and c
 capacity row per kernel, in which the fast workspaces of the implementation count. Sizes are exact bytes; the time of a
 configuration is measured, or additive (`exact`), and workspaces may be slow.
 
-Asynchronous moves as published: every kernel within `beside` places of a user is a gadget too, at which a tensor may
+Asynchronous moves as published: every kernel within `reach` places of a user is a gadget too, at which a tensor may
 move beside that one kernel, and a kernel takes as long as it or the sum of the moves beside it, whichever is longer.
 """
 
@@ -49,17 +49,17 @@ def solve_published(
     limit_bytes: int,
     *,
     moves: bool,
-    beside: int = 0,
+    reach: int = 0,
     exact: bool = False,
     gap: float = 0.0,
     time_limit_s: float | None = None,
 ) -> Published:
     """Build the published model and let HiGHS solve it to a relative gap.
 
-    With `beside` above 0 tensors may also move beside single kernels that many places from a user (the original: 15).
+    With `reach` above 0 tensors may also move beside single kernels up to that many places from a user (AutoTM: 15).
     """
     results = Highs().solve(
-        published_model(case, limit_bytes, moves=moves, beside=beside, exact=exact),
+        published_model(case, limit_bytes, moves=moves, reach=reach, exact=exact),
         rel_gap=gap,
         threads=1,
         time_limit=time_limit_s,
@@ -71,7 +71,7 @@ def solve_published(
 
 
 def published_model(
-    case: Instance, limit_bytes: int, *, moves: bool, beside: int = 0, exact: bool
+    case: Instance, limit_bytes: int, *, moves: bool, reach: int = 0, exact: bool
 ) -> pyo.ConcreteModel:
     """The model, in microseconds; `exact` reads every configuration's time instead of adding operands up."""
     model = pyo.ConcreteModel()
@@ -83,7 +83,7 @@ def published_model(
     own = {operand.tensor for kernel in case.graph.kernels if kernel.alternatives for operand in kernel.workspaces}
     tensors = [tensor for tensor in case.graph.movable if tensor.name not in own]
     for tensor in tensors:
-        _tensor_flow(model, case, tensor, _gadgets(tensor, moves, beside), fast)
+        _tensor_flow(model, case, tensor, _gadgets(tensor, moves, reach), fast)
     for index in range(len(case.graph.kernels)):
         workspaces = _kernel_configurations(model, case, index, fast, exact)
         live = [tensor for tensor in tensors if index in tensor.live]
@@ -106,11 +106,11 @@ def _kernel_time(model: Any, index: int) -> Any:
     return longer
 
 
-def _gadgets(tensor: Tensor, moves: bool, beside: int) -> list[int]:
+def _gadgets(tensor: Tensor, moves: bool, reach: int) -> list[int]:
     """Section 1.2: the producer alone; every user; or every user and the kernels near one, within the tensor's life."""
     if not moves:
         return [tensor.users[0]]
-    near = {user + offset for user in tensor.users for offset in range(-beside, beside + 1)}
+    near = {user + offset for user in tensor.users for offset in range(-reach, reach + 1)}
     return sorted(near & set(tensor.live) | set(tensor.users))
 
 
@@ -179,13 +179,13 @@ def _indicators(model: Any, tensor: Tensor, gadgets: list[int], x: dict[Edge, An
         rows = {("A", k), ("B", k)}
         into = [x[edge] for edge in x if edge[1] in rows]
         onward = [x[edge] for edge in x if edge[0] in rows and edge[1][0] in {"A", "B", "sink"}]
-        for name, edges, found in ((f"y_{tensor.name}_{k}", into, at), (f"z_{tensor.name}_{k}", onward, after)):
+        for name, edges, indicators in ((f"y_{tensor.name}_{k}", into, at), (f"z_{tensor.name}_{k}", onward, after)):
             indicator = pyo.Var(domain=pyo.Binary)
             model.add_component(name, indicator)
             for edge in edges:
                 model.rows.add(indicator >= edge)
             model.rows.add(indicator <= sum(edges))
-            found.append(indicator)
+            indicators.append(indicator)
     return at, after
 
 

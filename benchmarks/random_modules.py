@@ -58,12 +58,12 @@ class RandomModule(nn.Module):
                 continue
             try:
                 with torch.no_grad():
-                    found = statement(self, values)
+                    value = statement(self, values)
             except (IndexError, RuntimeError):  # It fits no such shape.
                 continue
-            if found.numel() == 0 or not found.isfinite().all() or found.abs().max() > 50:  # noqa: PLR2004 - small
+            if value.numel() == 0 or not value.isfinite().all() or value.abs().max() > 50:  # noqa: PLR2004 - small
                 continue
-            values.append(found)
+            values.append(value)
             self.statements.append((name, statement))
         self.load_state_dict(state)
         del self.places

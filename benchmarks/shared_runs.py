@@ -74,9 +74,9 @@ class Way:
     wall_s: list[float] = field(default_factory=list)
 
     def add(self, plan: tuple[str, str], record: Path, wall_s: float) -> None:
-        """Take a record in."""
-        found = load(record, "record", Record)
-        self.slow_downs[plan].append(median(found.samples_s) / median(found.all_fast_samples_s))
+        """Add the slow-down of a run and its wall-clock seconds."""
+        measured = load(record, "record", Record)
+        self.slow_downs[plan].append(median(measured.samples_s) / median(measured.all_fast_samples_s))
         self.wall_s.append(wall_s)
 
     def at(self, plan: tuple[str, str]) -> float:
@@ -85,8 +85,8 @@ class Way:
 
     @property
     def scatter(self) -> float:
-        """Of a plan's slow-downs over rounds, as a share of them; the median over plans."""
-        return median(stdev(found) / median(found) for found in self.slow_downs.values())
+        """Coefficient of variation of a plan's slow-downs over rounds; the median over plans."""
+        return median(stdev(slow_downs) / median(slow_downs) for slow_downs in self.slow_downs.values())
 
 
 def main() -> None:
@@ -136,9 +136,9 @@ def make_programs(study: Study, network: str, plans: list[tuple[str, str]]) -> N
 
 
 @contextmanager
-def measuring(options: argparse.Namespace, checkout: Path, way: str) -> Iterator[subprocess.Popen[str]]:
+def measuring(options: argparse.Namespace, checkout: Path, method: str) -> Iterator[subprocess.Popen[str]]:
     """A process that measures the plans it is asked for."""
-    command = [sys.executable, "-c", CHILD, options.scale, options.network, way]
+    command = [sys.executable, "-c", CHILD, options.scale, options.network, method]
     env = os.environ | {"PYTHONPATH": str(checkout / "src")}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as child:
         try:

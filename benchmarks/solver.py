@@ -65,7 +65,7 @@ class Row:
     deepen: int = 0
     time_limit_s: float = 60.0
     published_s: float = 0.0
-    beside: int = 15
+    reach: int = 15
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--deepen", type=int, default=0, metavar="KERNELS", help="repeat each step to so many kernels")
     parser.add_argument("--time-limit", type=float, default=60.0, metavar="SECONDS", help="of a solve (%(default)s)")
     parser.add_argument("--published", type=float, default=0.0, metavar="SECONDS", help="try the published program too")
-    parser.add_argument("--beside", type=int, default=15, help="reach of its asynchronous moves, kernels (%(default)s)")
+    parser.add_argument("--reach", type=int, default=15, help="reach of its asynchronous moves, kernels (%(default)s)")
     parser.add_argument("--profile", type=Path, help="measured: results/MACHINE/SCALE/NETWORK/profile.parquet")
     cache = Path(tempfile.gettempdir()) / "autotm-graphs"
     parser.add_argument("--cache", type=Path, default=cache, help="where lowered steps are kept (%(default)s)")
@@ -149,7 +149,7 @@ def _rows(asked: argparse.Namespace) -> Iterator[Row]:
                         deepen=asked.deepen,
                         time_limit_s=asked.time_limit,
                         published_s=published_s,
-                        beside=asked.beside,
+                        reach=asked.reach,
                     )
 
 
@@ -219,18 +219,18 @@ def _excess(graph: Graph, plan: Plan, tier: Tier, needed_bytes: int) -> str:
 def _published(case: Instance, plan: Plan, row: Row) -> str:
     """Step time, gap and seconds of the published program at the row's gap, or that it found nothing in time."""
     started = time.perf_counter()
-    found = solve_published(
+    published = solve_published(
         case,
         plan.dram_limit_bytes,
         moves=plan.optimizer != "static",
-        beside=row.beside if plan.optimizer == "asynchronous" else 0,
+        reach=row.reach if plan.optimizer == "asynchronous" else 0,
         gap=row.gap,
         time_limit_s=row.published_s,
     )
     seconds = time.perf_counter() - started
-    if found.objective_us is None or found.bound_us is None:
+    if (time_us := published.objective_us) is None or published.bound_us is None:
         return f"nothing in {seconds:.0f}s"
-    return f"{found.objective_us / 1e3:.0f}ms {_percent(1 - found.bound_us / found.objective_us)} in {seconds:.0f}s"
+    return f"{time_us / 1e3:.0f}ms {_percent(1 - published.bound_us / time_us)} in {seconds:.0f}s"
 
 
 def _percent(share: float) -> str:

@@ -80,11 +80,11 @@ def main() -> None:
     print(f"measured peak {limits.flop_per_s / 1e9:.0f} GF/s, copies {limits.bytes_per_s / 1e9:.0f} GB/s")
     titles = f"{'autotm ms':>10} {'eager ms':>10} {'eager/autotm':>13} {'compile ms':>11} {'compile/autotm':>15}"
     print(f"{'network':<14} {titles} {'peak':>6} {'copy':>6}")
-    found = []
+    all_times = []
     for name in options.networks:
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
             times = measure(name, scale.networks[name], machine, Path(folder), options)
-        found.append(times)
+        all_times.append(times)
         eager, compiled = times.ratios
         columns = ("-", "-") if compiled is None else (f"{times.compiled_s * 1e3:.1f}", f"{compiled:.2f}")
         print(
@@ -95,7 +95,7 @@ def main() -> None:
         )
         for line in filter(None, (times.note, *times.spent.slowest(limits, options.slowest))):
             print(f"    {line}")
-    print("geomean", *geometric_means([times.ratios for times in found]))
+    print("geomean", *geometric_means([times.ratios for times in all_times]))
 
 
 def geometric_means(ratios: list[tuple[float, float | None]]) -> list[str]:

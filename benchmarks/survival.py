@@ -168,8 +168,8 @@ def _given(network: str, scale: str, graphs: Path, results: Path | None) -> tupl
 def perturbed(profile: Profile, deviation: float, draw: int) -> Profile:
     """The profile with all times of each kernel's implementation multiplied by one lognormal factor."""
     drawn = random.Random(f"{deviation} {draw}")  # noqa: S311 - noise, not a secret
-    ways = sorted({key[:2] for key in profile.timings})
-    factors = {way: drawn.lognormvariate(0, deviation) for way in ways}
+    implementations = sorted({key[:2] for key in profile.timings})
+    factors = {implementation: drawn.lognormvariate(0, deviation) for implementation in implementations}
     return replace(profile, timings={key: _scaled(timing, factors[key[:2]]) for key, timing in profile.timings.items()})
 
 
@@ -202,17 +202,17 @@ def _table(outcomes: Sequence[Outcome], gap: float) -> str:
 
 
 def _summary(network: str, optimizer: str, members: Sequence[Outcome], gap: float) -> str:
-    found = [each for each in members if not each.fault]
-    if not found:
+    solved = [each for each in members if not each.fault]
+    if not solved:
         return f"{network:14} {optimizer:12} 0/{len(members)}"
-    times = np.array([each.whole_s / each.first_s for each in found])
-    whole_s, excess = [each.whole_s for each in found], [100 * each.excess for each in found]
-    within, again = sum(each.gap <= gap for each in found), sum(each.attempts > 1 for each in found)
+    times = np.array([each.whole_s / each.first_s for each in solved])
+    whole_s, excess = [each.whole_s for each in solved], [100 * each.excess for each in solved]
+    within, again = sum(each.gap <= gap for each in solved), sum(each.attempts > 1 for each in solved)
     return (
-        f"{network:14} {optimizer:12} {f'{len(found)}/{len(members)}':>8} {within / len(found):7.1%} {again:6d} "
+        f"{network:14} {optimizer:12} {f'{len(solved)}/{len(members)}':>8} {within / len(solved):7.1%} {again:6d} "
         f"{np.median(whole_s):9.2f} {max(whole_s):7.2f} {np.median(times):16.2f} {np.percentile(times, 99):6.2f} "
         f"{times.max():6.2f} {np.percentile(excess, 99):11.3f} % {max(excess):6.3f} % "
-        f"{max(each.pack_s for each in found):5.2f}"
+        f"{max(each.pack_s for each in solved):5.2f}"
     )
 
 

@@ -55,20 +55,20 @@ def main() -> None:
         for most in built_for:
             files = (_folder(folder, most) / "graph.json", _folder(folder, most) / "kernels.so")
             lower_network(network, options.scale, host_target(most), most, *files, {})
-        found: dict[tuple[int, int], list[tuple[float, float]]] = {pair: [] for pair in pairs}
+        timings: dict[tuple[int, int], list[tuple[float, float]]] = {pair: [] for pair in pairs}
         for _ in range(options.rounds):
-            for (most, threads), series in found.items():
+            for (most, threads), series in timings.items():
                 command = [sys.executable, __file__, "--one", str(threads), "--folder", str(_folder(folder, most))]
                 series.append(json.loads(subprocess.run(command, check=True, capture_output=True).stdout))
     print(f"{options.network}, scale {options.scale}, medians of {options.rounds} rounds")
     print(f"{'built for':>9} {'threads':>7} {'step ms':>9} {'speed-up':>9} {'efficiency':>11} {'copy':>6} {'ratio':>7}")
     for most, threads in pairs:
-        step_s, share = (statistics.median(column) for column in zip(*found[most, threads], strict=True))
+        step_s, share = (statistics.median(column) for column in zip(*timings[most, threads], strict=True))
         fewest = min(options.threads)
-        speed_up = statistics.median(step_s for step_s, _ in found[most, fewest]) / step_s
-        first = found[built_for[0], threads]
+        speed_up = statistics.median(step_s for step_s, _ in timings[most, fewest]) / step_s
+        first = timings[built_for[0], threads]
         ratio = statistics.median(
-            own / reference for (own, _), (reference, _) in zip(found[most, threads], first, strict=True)
+            own / reference for (own, _), (reference, _) in zip(timings[most, threads], first, strict=True)
         )
         print(
             f"{most:>9} {threads:>7} {step_s * 1e3:>9.1f} {speed_up:>9.2f} {speed_up * fewest / threads:>11.0%} "

@@ -152,10 +152,10 @@ def main() -> None:
     start, before = time.perf_counter(), _cpu_s()
     compiled_step(network, arrays)
     counters = torch._dynamo.utils.counters["inductor"]  # noqa: SLF001  (the only place that tells)
-    found = Compilation(
+    compilation = Compilation(
         time.perf_counter() - start, _cpu_s() - before, counters["fxgraph_cache_hit"], counters["fxgraph_cache_miss"]
     )
-    print(json.dumps(vars(found)))
+    print(json.dumps(vars(compilation)))
 
 
 def _cpu_s() -> float:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from imported_models import Given
+from imported_models import TrainingCase
 
 Array = npt.NDArray[Any]
 RATE = 0.1
@@ -32,61 +32,61 @@ class Stepped:
 
 
 def torch_step(
-    given: Given,
+    case: TrainingCase,
     dtype: torch.dtype,
     optimizer: type[torch.optim.Optimizer] = torch.optim.SGD,
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> Stepped:
     """A step of plain descent by PyTorch in that precision, on a copy of the module whose images lie in that format."""
-    module = copy.deepcopy(given.module).to(dtype=dtype, memory_format=memory_format).train()
+    module = copy.deepcopy(case.module).to(dtype=dtype, memory_format=memory_format).train()
     trained = optimizer(module.parameters(), lr=RATE)
-    if isinstance(given.inputs, Mapping):
-        output = module(**{name: _in(value, dtype) for name, value in given.inputs.items()})
+    if isinstance(case.inputs, Mapping):
+        output = module(**{name: _in(value, dtype) for name, value in case.inputs.items()})
     else:
-        values = (_in(value, dtype) for value in given.inputs)
+        values = (_in(value, dtype) for value in case.inputs)
         output = module(*(value.to(memory_format=memory_format) for value in values))
-    loss = given.loss(output, *(_in(value, dtype) for value in given.targets))
+    loss = case.loss(output, *(_in(value, dtype) for value in case.targets))
     loss.backward()
     trained.step()
     return Stepped(loss.item(), state_of(module))
 
 
-def single_steps(given: Given) -> list[Stepped]:
+def single_steps(case: TrainingCase) -> list[Stepped]:
     """The step in float32 in each of PyTorch's ways: as it comes, without oneDNN, and images with channels last.
 
     They add in different orders, as we do. Where a sum is so near zero that its last bit decides whether a ReLU lets it
     through, one of them may be off by a thousand times what roundings make of the others.
     """
-    found = [torch_step(given, torch.float32)]
+    steps = [torch_step(case, torch.float32)]
     with torch.backends.mkldnn.flags(enabled=False):
-        found.append(torch_step(given, torch.float32))
-    if not isinstance(given.inputs, Mapping) and all(value.ndim == _IMAGE_RANK for value in given.inputs):
-        found.append(torch_step(given, torch.float32, memory_format=torch.channels_last))
-    return found
+        steps.append(torch_step(case, torch.float32))
+    if not isinstance(case.inputs, Mapping) and all(value.ndim == _IMAGE_RANK for value in case.inputs):
+        steps.append(torch_step(case, torch.float32, memory_format=torch.channels_last))
+    return steps
 
 
 def state_of(module: torch.nn.Module) -> dict[str, Array]:
     """A module's state; each tensor once, under its first name."""
-    found, seen = {}, set()
+    state, seen = {}, set()
     for name, value in module.state_dict(keep_vars=True).items():
         if value.is_floating_point() and id(value) not in seen:
             seen.add(id(value))
-            found[name] = value.detach().numpy().copy()
-    return found
+            state[name] = value.detach().numpy().copy()
+    return state
 
 
-def change_error(before: Mapping[str, Array], found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
-    """|found - wanted| over |wanted - before|, over all tensors together: the error of what a step changes."""
-    return float(np.sqrt(_distance(found, wanted) / _distance(before, wanted)))
+def change_error(before: Mapping[str, Array], ours: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
+    """|ours - wanted| over |wanted - before|, over all tensors together: the error of what a step changes."""
+    return float(np.sqrt(_distance(ours, wanted) / _distance(before, wanted)))
 
 
 def medians_in_turn(works: Sequence[Callable[[], object]], rounds: int) -> list[float]:
     """Median seconds of a call of each, over so many rounds of `TURN_S` each."""
-    found: list[list[float]] = [[] for _ in works]
+    all_samples: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):
-        for samples, work in zip(found, works, strict=True):
+        for samples, work in zip(all_samples, works, strict=True):
             samples.append(_seconds(work))
-    return [statistics.median(samples) for samples in found]
+    return [statistics.median(samples) for samples in all_samples]
 
 
 def _seconds(work: Callable[[], object]) -> float:

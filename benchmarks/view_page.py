@@ -32,8 +32,8 @@ def main() -> None:
     parser.add_argument("--stays", type=int, nargs="+", default=(5000, 20_000, 50_000))
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
         sys.exit("no Chromium here: sudo apt-get install chromium")
     plans = {stays: laid_out(stays) for stays in asked.stays}
     drawn_ms: dict[int, list[float]] = {stays: [] for stays in plans}
@@ -41,7 +41,7 @@ def main() -> None:
         files = {stays: Path(folder) / f"{stays}.html" for stays in plans}
         for stays, placed in plans.items():
             write_page(placed, files[stays])
-        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         for _ in range(asked.rounds):
             for stays in plans:
                 page = browser.new_page(viewport={"width": 1400, "height": 1000})

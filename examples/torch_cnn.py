@@ -41,8 +41,8 @@ def main(batch: int = 8, steps: int = 5, **prepared: Any) -> list[float]:
     """Plan a quarter of the memory as fast, train a few steps on made-up data, and give the weights back."""
     model, data = cnn(), network(batch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    given = {"loss": data["loss"], "targets": data["targets"], "training": optimizer}
-    placed = autotm.plan(model, data["inputs"], limit="3:1", **given, **prepared)
+    options = {"loss": data["loss"], "targets": data["targets"], "training": optimizer}
+    placed = autotm.plan(model, data["inputs"], limit="3:1", **options, **prepared)
     print(placed)
     losses = [placed.step(torch.randn(batch, 3, 32, 32), torch.randint(0, CLASSES, (batch,))) for _ in range(steps)]
     model.load_state_dict(placed.state_dict())

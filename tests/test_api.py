@@ -49,13 +49,13 @@ def example() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def given(results: Path) -> dict[str, Any]:
+def options(results: Path) -> dict[str, Any]:
     return {"machine": small_step.machine(), "profile": FAST, "results": results}
 
 
 @pytest.fixture(scope="module")
-def step(example: ModuleType, given: dict[str, Any]) -> autotm.TrainingStep:
-    return autotm.prepare(example.mlp, sizes=SIZES, **given)
+def step(example: ModuleType, options: dict[str, Any]) -> autotm.TrainingStep:
+    return autotm.prepare(example.mlp, sizes=SIZES, **options)
 
 
 def test_the_example_is_the_artifacts(example: ModuleType) -> None:
@@ -90,9 +90,9 @@ def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep, tmp_pa
 
 
 def test_limits_count_parameters_unless_told_otherwise(
-    step: autotm.TrainingStep, example: ModuleType, given: dict[str, Any]
+    step: autotm.TrainingStep, example: ModuleType, options: dict[str, Any]
 ) -> None:
-    inner = autotm.prepare(example.mlp, sizes=SIZES, counts="intermediates", **given)
+    inner = autotm.prepare(example.mlp, sizes=SIZES, counts="intermediates", **options)
     parameters = 4 * (3 * 64 * 64 + 64 * 10)
     assert step.peak_bytes - inner.peak_bytes >= parameters
     assert inner.plan("4:1").run(min_seconds=0.0, patience_s=0.05, verify_steps=1).counts == "intermediates"
@@ -118,8 +118,8 @@ def test_a_sweep_is_a_table_a_picture_and_placements(step: autotm.TrainingStep, 
         swept.plot(tmp_path / "sweep.svg")
 
 
-def test_a_limit_that_cannot_be_kept_is_a_row(example: ModuleType, given: dict[str, Any]) -> None:
-    swept = autotm.sweep(example.mlp, limits=["0:1", "4:1"], optimizer="all-fast", sizes=SIZES, **given)
+def test_a_limit_that_cannot_be_kept_is_a_row(example: ModuleType, options: dict[str, Any]) -> None:
+    swept = autotm.sweep(example.mlp, limits=["0:1", "4:1"], optimizer="all-fast", sizes=SIZES, **options)
     assert len(swept) == 1
     assert swept.table["refused"].str.contains("smallest feasible limit").tolist() == [False, True]
 
@@ -132,22 +132,22 @@ def test_bytes_of_every_form_are_the_same_limit(step: autotm.TrainingStep) -> No
 
 
 def test_plan_does_all_at_once_and_timings_are_kept_between_calls(
-    step: autotm.TrainingStep, example: ModuleType, given: dict[str, Any]
+    step: autotm.TrainingStep, example: ModuleType, options: dict[str, Any]
 ) -> None:
-    placed = autotm.plan(example.mlp(**SIZES), limit="1:1", optimizer="numa", gap=0.1, **given)
+    placed = autotm.plan(example.mlp(**SIZES), limit="1:1", optimizer="numa", gap=0.1, **options)
     assert "numa" in str(placed)
     assert "proven" not in str(placed), "first touch has one plan, and no bound to be near"
     assert placed.training_step.profile.timings == step.profile.timings
 
 
 @pytest.mark.parametrize("optimizer", [pytest.param("asynchronous", marks=pytest.mark.slow), "memory-mode"])
-def test_operators_beyond_the_builder(optimizer: str, given: dict[str, Any]) -> None:
+def test_operators_beyond_the_builder(optimizer: str, options: dict[str, Any]) -> None:
     def curved(batch: int) -> autotm.Network:
         net = autotm.NetworkBuilder("curved", batch, learning_rate=0.01)
         x = net.conv(net.input("image", (batch, 8, 8, 3), autotm.Initial("normal")), 16, 3, padding=1, relu=False)
         return net.softmax_cross_entropy(net.dense(net.flatten(net.emit(relax.op.tanh(x))), 10))
 
-    placed = autotm.plan(curved, limit="2:1", optimizer=optimizer, sizes={"batch": 2}, **given)
+    placed = autotm.plan(curved, limit="2:1", optimizer=optimizer, sizes={"batch": 2}, **options)
     assert placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2).verified_steps == 2
 
 
@@ -158,11 +158,12 @@ def test_operators_beyond_the_builder(optimizer: str, given: dict[str, Any]) -> 
         pytest.param("transformer", {"batch": 1, "sequence": 8, "vocabulary": 500}, marks=pytest.mark.slow),
     ],
 )
-def test_adamw_with_clipping_at_a_fifth_of_the_memory(name: str, sizes: dict[str, int], given: dict[str, Any]) -> None:
+def test_adamw_with_clipping_at_a_fifth_of_the_memory(
+    name: str, sizes: dict[str, int], options: dict[str, Any]
+) -> None:
     """Planned steps with states and clipped gradients compute what the plain step does, bit for bit."""
     training = autotm.Training(autotm.AdamW(1e-3), clip_norm=1.0)
-    network = dataclasses.replace(zoo.build(name, sizes), training=training)
-    step = autotm.prepare(network, **given)
+    step = autotm.prepare(network := dataclasses.replace(zoo.build(name, sizes), training=training), **options)
     placed = step.plan("4:1", "synchronous", gap=0.1, time_limit_s=60)
     assert placed.program.fast_bytes <= step.peak_bytes / 5
     states = {"step", *(f"{each}.{moment}_moment" for each in network.parameters for moment in ("first", "second"))}
@@ -198,10 +199,10 @@ def test_faults_of_plans_are_named(step: autotm.TrainingStep, asked: Callable[..
     ],
 )
 def test_faults_of_steps_are_named(
-    example: ModuleType, given: dict[str, Any], network: object, changes: dict[str, object], message: str
+    example: ModuleType, options: dict[str, Any], network: object, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadInputError, match=message):
-        autotm.prepare(example.mlp(**SIZES) if network is None else network, **{**given, **changes})
+        autotm.prepare(example.mlp(**SIZES) if network is None else network, **{**options, **changes})
 
 
 def test_the_package_itself_imports_nothing_heavy() -> None:

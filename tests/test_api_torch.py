@@ -40,7 +40,7 @@ def adam(parameters: object) -> torch.optim.Optimizer:
 
 
 @pytest.fixture(scope="module")
-def given(results: Path) -> dict[str, object]:
+def options(results: Path) -> dict[str, object]:
     return {"machine": small_step.machine(), "profile": FAST, "results": results}
 
 
@@ -62,11 +62,11 @@ def error(state: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
     return float(np.sqrt(sum(np.sum((state[name] - wanted[name]) ** 2) for name in wanted)))
 
 
-def test_planned_steps_train_as_pytorch_does(given: dict[str, object]) -> None:
+def test_planned_steps_train_as_pytorch_does(options: dict[str, object]) -> None:
     model = module()
     images, labels = data(99)
     placed = autotm.plan(
-        model, images, "2:1", loss=F.cross_entropy, targets=(labels,), training=adam(model.parameters()), **given
+        model, images, "2:1", loss=F.cross_entropy, targets=(labels,), training=adam(model.parameters()), **options
     )
     assert placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2).verified_steps == 2
     losses = [placed.step(*data(seed)) for seed in range(STEPS)]
@@ -86,7 +86,7 @@ def test_planned_steps_train_as_pytorch_does(given: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("kernels", ["auto", "torch"])
-def test_a_step_with_pytorchs_kernels_is_placed_verified_and_compared(kernels: str, given: dict[str, object]) -> None:
+def test_a_step_with_pytorchs_kernels_is_placed_verified_and_compared(kernels: str, options: dict[str, object]) -> None:
     class Mixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -97,7 +97,7 @@ def test_a_step_with_pytorchs_kernels_is_placed_verified_and_compared(kernels: s
             return torch.linalg.inv(y + 40 * torch.eye(20)).square().mean()
 
     torch.manual_seed(0)
-    placed = autotm.plan(Mixed(), torch.randn(20, 16), "4:1", kernels=kernels, **given)
+    placed = autotm.plan(Mixed(), torch.randn(20, 16), "4:1", kernels=kernels, **options)
     ops = {kernel.op for kernel in placed.training_step.lowered.kernels}
     assert {"torch__cdist_forward", "torch_linalg_inv_ex"} <= ops
     assert ("torch_tanh" in ops) == (kernels == "torch")
@@ -106,9 +106,9 @@ def test_a_step_with_pytorchs_kernels_is_placed_verified_and_compared(kernels: s
     assert record.compared_with.startswith(f"PyTorch {torch.__version__}: ")
 
 
-def test_inference_gives_the_modules_output(given: dict[str, object]) -> None:
+def test_inference_gives_the_modules_output(options: dict[str, object]) -> None:
     model, (images, _) = module(), data(1)
-    placed = autotm.plan(model, images, limit="2:1", mode="inference", **given)
+    placed = autotm.plan(model, images, limit="2:1", mode="inference", **options)
     other, _ = data(2)
     with torch.no_grad():
         torch.testing.assert_close(placed.step(other), model.eval()(other), rtol=1e-5, atol=1e-5)
@@ -128,29 +128,29 @@ class Nested(torch.nn.Module):
         return {"last": y.sum(), "first": (y, None, {"twice": [y, y]}), "kind": "nested", "count": 3}
 
 
-def test_outputs_are_nested_as_the_modules_are(given: dict[str, object]) -> None:
+def test_outputs_are_nested_as_the_modules_are(options: dict[str, object]) -> None:
     model, x = Nested(), torch.randn(5, 6)
-    placed = autotm.plan(model, x, limit="1:1", mode="inference", **given)
+    placed = autotm.plan(model, x, limit="1:1", mode="inference", **options)
     other = torch.randn(5, 6)
-    found = placed.step(other)
-    assert found.pop("kind") == "nested"
+    output = placed.step(other)
+    assert output.pop("kind") == "nested"
     with torch.no_grad():
         wanted = {name: value for name, value in model(other).items() if name != "kind"}
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(output, wanted, rtol=1e-5, atol=1e-5)
     placed.close()
 
 
-def test_a_sweep_of_a_module(given: dict[str, object]) -> None:
+def test_a_sweep_of_a_module(options: dict[str, object]) -> None:
     images, labels = data(1)
-    swept = autotm.sweep(module(), images, ["0:1", "2:1"], loss=F.cross_entropy, targets=(labels,), **given)
+    swept = autotm.sweep(module(), images, ["0:1", "2:1"], loss=F.cross_entropy, targets=(labels,), **options)
     assert len(swept.table) == 2
 
 
-def test_faults_are_named(given: dict[str, object]) -> None:
+def test_faults_are_named(options: dict[str, object]) -> None:
     model, (images, labels) = module(), data(1)
     with pytest.raises(BadInputError, match="Sequential: a module of PyTorch has no shapes without inputs"):
-        autotm.plan(model, **given)
-    placed = autotm.plan(model, images, "2:1", loss=F.cross_entropy, targets=(labels,), **given)
+        autotm.plan(model, **options)
+    placed = autotm.plan(model, images, "2:1", loss=F.cross_entropy, targets=(labels,), **options)
     with pytest.raises(BadInputError, match="3 inputs given, the network has 2: input, target"):
         placed.step(images, labels, labels)
     with pytest.raises(BadInputError, match=r"input input is float32\[2, 10, 10, 3\]; the step was compiled for"):
@@ -165,12 +165,12 @@ def test_faults_are_named(given: dict[str, object]) -> None:
     placed.close()
 
 
-def test_the_example(given: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[1])
     from examples.torch_cnn import main, network
 
     torch.manual_seed(0)
-    losses = main(batch=4, steps=3, **given)
+    losses = main(batch=4, steps=3, **options)
     assert len(losses) == 3
     assert all(1 < loss < 5 for loss in losses)
     assert autotm.from_torch(**network(batch=2)).batch == 2

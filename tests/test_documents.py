@@ -118,19 +118,19 @@ def test_the_page_on_formats_is_what_the_classes_say() -> None:
 
 @dataclass
 class Silent:
-    """Of a field, nothing is said.
+    """A class whose docstring says nothing about one of its fields.
 
     Attributes:
-        told: what it is.
+        described: what it is.
     """
 
-    told: int
-    untold: int
+    described: int
+    undescribed: int
 
 
 @dataclass
 class Stale:
-    """Something is said of a field that is gone.
+    """A class whose docstring describes a field that it has no more.
 
     Attributes:
         kept, gone: what they are.
@@ -141,7 +141,7 @@ class Stale:
 
 @dataclass
 class Unitless:
-    """A number with a fraction, of what?
+    """A class with a fractional number whose unit is not named.
 
     Attributes:
         weight: of a tensor.
@@ -159,7 +159,7 @@ class Undescribed(BaseModel):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Silent, "Silent.untold: has no meaning"),
+        (Silent, "Silent.undescribed: has no meaning"),
         (Stale, "no field of it: .*gone"),
         (Unitless, "Unitless.weight: is a number without a unit"),
         (Undescribed, "Undescribed.name: has no meaning"),

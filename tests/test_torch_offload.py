@@ -40,10 +40,10 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(2):
-            made = F.relu(self.norm1(self.first(x)), inplace=True)
-            made = self.norm2(self.second(made))
-            made += x
-            x = F.relu(made, inplace=True)
+            hidden = F.relu(self.norm1(self.first(x)), inplace=True)
+            hidden = self.norm2(self.second(hidden))
+            hidden += x
+            x = F.relu(hidden, inplace=True)
         return self.head(x.mean((2, 3)))
 
 
@@ -113,17 +113,17 @@ def convolutions() -> nn.Module:
 
 @dataclass
 class Case:
-    made: Callable[[], nn.Module]
+    build: Callable[[], nn.Module]
     inputs: Callable[[], torch.Tensor]
     targets: Callable[[], torch.Tensor] | None = None
     loss: Callable[..., torch.Tensor] | None = None
 
     def module(self) -> nn.Module:
         torch.manual_seed(0)
-        return self.made().to(DEVICE)
+        return self.build().to(DEVICE)
 
     def batch(self) -> tuple[torch.Tensor, ...]:
-        return tuple(made().to(DEVICE) for made in (self.inputs, self.targets) if made)
+        return tuple(build().to(DEVICE) for build in (self.inputs, self.targets) if build)
 
 
 CASES = {
@@ -165,15 +165,15 @@ def least(name: str) -> int:
 
 def trained(module: nn.Module, name: str, step: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
     """Losses, gradients, parameters and buffers of some steps, each from its own seed."""
-    optimizer, found = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9), []
+    optimizer, tensors = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9), []
     for seed in range(STEPS):
         torch.manual_seed(100 + seed)
         batch = CASES[name].batch()
         optimizer.zero_grad()
-        found.append(step(*batch).detach().clone())
-        found += [torch.empty(0) if each.grad is None else each.grad.clone() for each in module.parameters()]
+        tensors.append(step(*batch).detach().clone())
+        tensors += [torch.empty(0) if each.grad is None else each.grad.clone() for each in module.parameters()]
         optimizer.step()
-    return [*found, *(value.clone() for value in module.state_dict().values())]
+    return [*tensors, *(value.clone() for value in module.state_dict().values())]
 
 
 def plainly(name: str) -> list[torch.Tensor]:
@@ -187,8 +187,8 @@ def plainly(name: str) -> list[torch.Tensor]:
     return trained(module, name, step)
 
 
-def same_bits(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[bool]:
-    return [one.shape == other.shape and torch.equal(one, other) for one, other in zip(found, wanted, strict=True)]
+def same_bits(actual: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[bool]:
+    return [one.shape == other.shape and torch.equal(one, other) for one, other in zip(actual, wanted, strict=True)]
 
 
 MORE = {"convolutions", "transformer"}
@@ -201,10 +201,10 @@ def test_steps_in_the_least_memory_compute_the_same_bits(name: str) -> None:
     name, optimizer = (*name.split(", "), "asynchronous")[:2]
     module, smallest = CASES[name].module(), least(name)
     with offloaded(name, smallest, module, optimizer=optimizer) as step:
-        told = step.summary()
-        assert told.planned_peak_bytes <= smallest == told.budget_bytes < told.plain_peak_bytes
-        assert told.moved_out_bytes > 0
-        assert told.bound_s <= told.predicted_s
+        summary = step.summary()
+        assert summary.planned_peak_bytes <= smallest == summary.budget_bytes < summary.plain_peak_bytes
+        assert summary.moved_out_bytes > 0
+        assert summary.bound_s <= summary.predicted_s
         assert all(same_bits(trained(module, name, step), plainly(name)))
         module.zero_grad()
         measured = step.measure(*CASES[name].batch())
@@ -214,9 +214,9 @@ def test_steps_in_the_least_memory_compute_the_same_bits(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_counted_is_what_is_planned(name: str) -> None:
     with offloaded(name, "1x") as step:
-        told, measured = step.summary(), step.measure(*CASES[name].batch())
-    assert told.moved_out_bytes == told.moved_in_bytes == 0
-    assert 0.9 * told.planned_peak_bytes <= measured.peak_bytes <= told.planned_peak_bytes
+        summary, measured = step.summary(), step.measure(*CASES[name].batch())
+    assert summary.moved_out_bytes == summary.moved_in_bytes == 0
+    assert 0.9 * summary.planned_peak_bytes <= measured.peak_bytes <= summary.planned_peak_bytes
 
 
 @THREADS
@@ -264,7 +264,7 @@ class Seen(Cpu):
     def __init__(self, is_full: bool) -> None:
         super().__init__()
         self.is_full, self.failed = is_full, None
-        self.given, self.most_bytes = [], 0
+        self.outputs, self.most_bytes = [], 0
         self.values: dict[object, object] = {}
 
     def peak(self, call: Callable[[], object]) -> tuple[object, int]:
@@ -275,9 +275,9 @@ class Seen(Cpu):
             each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors_of(list(self.values.values()))
         }
         self.most_bytes = max(self.most_bytes, sum(storage.nbytes() for storage in held.values()))
-        found, peak_bytes = super().peak(call)
-        self.given += [each.clone() for each in tensors_of(found)]
-        return found, peak_bytes
+        outputs, peak_bytes = super().peak(call)
+        self.outputs += [each.clone() for each in tensors_of(outputs)]
+        return outputs, peak_bytes
 
 
 @THREADS
@@ -292,7 +292,7 @@ def test_operators_are_timed_where_the_device_has_room_for_one() -> None:
 
     (wide, roomy), (narrow, full) = measured(False), measured(True)
     assert (narrow.workspaces, narrow.sizes) == (wide.workspaces, wide.sizes)
-    assert all(same_bits(full.given, roomy.given))
+    assert all(same_bits(full.outputs, roomy.outputs))
     assert full.most_bytes < 0.5 * roomy.most_bytes
 
 
@@ -332,14 +332,14 @@ def test_a_batch_that_does_not_fit_is_refused() -> None:
 
 class Branches(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made = super().forward(x)
-        return (made if made.sum() > 0 else -made).sum()
+        output = super().forward(x)
+        return (output if output.sum() > 0 else -output).sum()
 
 
 class Selects(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made = super().forward(x)
-        return made[made > 0].sum()
+        output = super().forward(x)
+        return output[output > 0].sum()
 
 
 def on_meta() -> nn.Module:
@@ -359,7 +359,7 @@ def on_meta() -> nn.Module:
         (lambda: nn.Linear(4, 4, device="meta"), {"inputs": torch.ones(2, 4, device="meta")}, "on 'meta'; give one on"),
         (lambda: nn.Linear(4, 4).requires_grad_(False), {}, "no parameter of the module requires a gradient"),
         (lambda: nn.Linear(4, 4), {}, r"the loss is a tensor of shape \(2, 4\)"),
-        (lambda: nn.Linear(4, 4), {"loss": lambda made: made.detach().sum()}, "does not depend on a parameter"),
+        (lambda: nn.Linear(4, 4), {"loss": lambda output: output.detach().sum()}, "does not depend on a parameter"),
         (lambda: torch.sum, {}, "give a torch.nn.Module"),
         (lambda: nn.Linear(4, 4), {"inputs": [1, 2]}, "input 0 is a int; give tensors"),
         (lambda: nn.Linear(4, 4), {"inputs": torch.ones(2, 4, requires_grad=True)}, "input 0 requires a gradient"),

@@ -78,8 +78,8 @@ def trained(kind: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
     return {name: value.double().numpy().copy() for name, value in model.state_dict().items()}
 
 
-def error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
-    return float(np.sqrt(sum(np.sum((np.asarray(found[name]) - wanted[name]) ** 2) for name in wanted)))
+def error(ours: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+    return float(np.sqrt(sum(np.sum((np.asarray(ours[name]) - wanted[name]) ** 2) for name in wanted)))
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -135,8 +135,8 @@ def test_training_goes_on_from_what_an_optimizer_of_pytorchs_keeps(kind: str, op
     for step in range(3):
         train(step)
     placed = autotm.plan(model, words, "1:1", loss=F.cross_entropy, targets=(labels,), training=optimizer, **options)
-    found = [placed.step(*data(step)) for step in range(3, STEPS)]
-    assert found == pytest.approx([train(step) for step in range(3, STEPS)], rel=1e-5)
+    losses = [placed.step(*data(step)) for step in range(3, STEPS)]
+    assert losses == pytest.approx([train(step) for step in range(3, STEPS)], rel=1e-5)
     placed.close()
 
 

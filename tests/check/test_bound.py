@@ -42,14 +42,14 @@ def plan(case: Case) -> Plan:
 @given(seed=st.integers(0, 2**31 - 1))
 def test_windows_are_those_of_the_definition(seed: int) -> None:
     case = with_engines(random_case(seed, kernels=12), 1.0 + seed % 3)
-    engines, found = Engines.of(*case), 0
+    engines, count = Engines.of(*case), 0
     for tensor in case.graph.movable:
         for before, after in pairwise(tensor.users):
             for tier in Tier:
                 gap = (before + 1, after)
                 assert set(engines.windows(tensor, tier, *gap)) == windows(case, tensor, tier, gap)
-                found += len(windows(case, tensor, tier, gap))
-    assert found
+                count += len(windows(case, tensor, tier, gap))
+    assert count
 
 
 def test_a_move_beside_other_kernels_than_a_windows_is_found(case: Case, plan: Plan) -> None:
@@ -134,14 +134,14 @@ def test_engines_keep_up_exactly_where_no_span_is_asked_for_too_much(seed: int) 
     draw = random.Random(seed)
     kernel_ns = [draw.randrange(0, 9) for _ in range(8)]
     until_ns, jobs = list(accumulate(kernel_ns, initial=0)), []
-    found = set()
+    outcomes = set()
     for number in range(12):
         start, end = sorted(draw.sample(range(len(kernel_ns) + 1), 2))
         jobs.append((start, end, draw.randrange(1, 6)))
         is_late = _late([(until_ns[a], until_ns[b], work, f"{number}") for a, b, work in jobs]) is not None
         assert is_late == (max(excess_ns(jobs, kernel_ns)) > 0)
-        found.add(is_late)
-    assert found == {True, False} or max(excess_ns(jobs[:1], kernel_ns)) > 0
+        outcomes.add(is_late)
+    assert outcomes == {True, False} or max(excess_ns(jobs[:1], kernel_ns)) > 0
 
 
 def test_engines_that_nobody_uses_have_no_price() -> None:
@@ -159,8 +159,8 @@ def random_certificate(case: Case, plan: Plan, draw: random.Random) -> Certifica
 
     keys = [(index, name) for index in plan.tabled for name in case.graph.slots_of(case.graph.kernels[index])]
     own = {o.tensor for kernel in case.graph.kernels if kernel.alternatives for o in kernel.workspaces}
-    told = [(index, name, draw.gauss(0.0, 2.0)) for index, name in keys if name not in own and draw.random() < 0.7]
-    slow = SlowPrices(*(tuple(column) for column in zip(*told, strict=True))) if told else SlowPrices()
+    entries = [(index, name, draw.gauss(0.0, 2.0)) for index, name in keys if name not in own and draw.random() < 0.7]
+    slow = SlowPrices(*(tuple(column) for column in zip(*entries, strict=True))) if entries else SlowPrices()
     flying = plan.optimizer == "asynchronous"
     out, back = (random_spans(len(kernels), draw) if flying else SpanPrices() for _ in range(2))
     cuts = []

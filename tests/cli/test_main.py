@@ -44,9 +44,9 @@ def test_every_command_has_help_and_all_but_the_schema_answer_in_json(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command.split(), "--help"]) == 0
-    told = capsys.readouterr().out
-    assert f"Usage: autotm {command} [OPTIONS]" in told
-    assert ("--json" in told) == (command != "schema")
+    help_text = capsys.readouterr().out
+    assert f"Usage: autotm {command} [OPTIONS]" in help_text
+    assert ("--json" in help_text) == (command != "schema")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_a_shell_completes_commands_options_and_names() -> None:
         environment = {
             "_AUTOTM_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1),
         }  # fmt: skip
-        found = in_process("from autotm.cli.main import main; main()", env=os.environ | environment)
-        return {line.partition(",")[2] for line in found.stdout.splitlines()}
+        process = in_process("from autotm.cli.main import main; main()", env=os.environ | environment)
+        return {line.partition(",")[2] for line in process.stdout.splitlines()}
 
     assert completed("sw") == {"sweep"}
     assert completed("solve", *CONFIG, "inception") == {"inception_v4"}

@@ -105,9 +105,9 @@ def test_an_infeasible_limit_names_the_smallest_feasible_one(
 def test_what_lies_beyond_placement_is_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(results, "solve", "mlp", "synchronous", "4:1") == 0
     assert run(results, "potential", "mlp", "4:1") == 0
-    told = capsys.readouterr().out
-    assert "synchronous 4:1" in told
-    assert "recomputing could save at most" in told
+    output = capsys.readouterr().out
+    assert "synchronous 4:1" in output
+    assert "recomputing could save at most" in output
     assert run(results, "potential", "mlp", "8:1") == 1, "no such plan"
 
 
@@ -134,9 +134,9 @@ def test_without_limits_it_goes_from_all_fast_to_none(
     assert list(table["dram_limit_bytes"]) == sorted(table["dram_limit_bytes"], reverse=True)
     assert table["dram_limit_bytes"].iloc[0] == case.graph.peak_live_bytes
     assert (table["bound_slowdown"] <= table["predicted_slowdown"]).all()
-    told = capsys.readouterr().out
-    assert told.startswith("synthetic (tiny), synchronous, on laptop-1t, 1 thread; slow memory EMULATED")
-    assert told.count("is predicted to be at most") == 3
+    output = capsys.readouterr().out
+    assert output.startswith("synthetic (tiny), synchronous, on laptop-1t, 1 thread; slow memory EMULATED")
+    assert output.count("is predicted to be at most") == 3
     assert (network_in(results) / "synchronous" / "sweep" / "sweep.pdf").exists()
 
 
@@ -147,9 +147,9 @@ def test_limits_that_nothing_keeps_are_rows(
         assert run(results, "sweep", "mlp", "all-fast", "--limits", "4:1,0:1", "--limits", "8:1") == 0
     smallest = f"the smallest feasible limit is {case.graph.peak_live_bytes} bytes"
     assert caplog.text.count(smallest) == 2
-    told = capsys.readouterr().out
-    assert told.count("impossible") == 2
-    assert smallest in told
+    output = capsys.readouterr().out
+    assert output.count("impossible") == 2
+    assert smallest in output
     table = pd.read_csv(network_in(results) / "all-fast" / "sweep" / "sweep.csv")
     assert list(table["limit"]) == ["0:1", "4:1", "8:1"]
     assert [path.parent.name for path in results.rglob("plan.json")] == ["0to1"]
@@ -186,10 +186,10 @@ def test_a_profile_ends_with_where_the_time_goes(tmp_path: Path, capsys: pytest.
     save(tmp_path / "laptop-1t" / "links.json", "links", links, {})
     csv = tmp_path / "report.csv"
     assert run(tmp_path, "profile", "mlp", "--csv", str(csv), "--worst", "2") == 0
-    told = capsys.readouterr().out
-    assert told.startswith("mlp (tiny) on laptop-1t: 21 kernels, ")
-    assert "multiply-adds in registers 100 GF/s, copies 10 GB/s" in told
-    assert "No kernel was compiled nearly as written." in told
+    output = capsys.readouterr().out
+    assert output.startswith("mlp (tiny) on laptop-1t: 21 kernels, ")
+    assert "multiply-adds in registers 100 GF/s, copies 10 GB/s" in output
+    assert "No kernel was compiled nearly as written." in output
     assert run(tmp_path, "profile", "mlp", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert {one["name"] for one in report["kernel_report"]["by_schedule"]} == {"generated", "general"}

@@ -152,6 +152,6 @@ def test_describe_says_how_many_runs_it_leaves_out(
     for optimizer in ("static", "synchronous"):
         saved(tmp_path, optimizer, disturbed_steps_count=optimizer == "synchronous")
     assert main(["describe", *options]) == 0
-    told = capsys.readouterr().out
-    assert "left out: 1 of 1 runs, which others disturbed; measure them again: autotm remeasure" in told
-    assert "loses" not in told.split("published")[0]
+    output = capsys.readouterr().out
+    assert "left out: 1 of 1 runs, which others disturbed; measure them again: autotm remeasure" in output
+    assert "loses" not in output.split("published")[0]

@@ -178,8 +178,8 @@ class CommandServer:
         done = self._ask(command)
         assert done.returncode == 0, done
 
-    def _ask(self, what: Call | str | None) -> Any:
-        self._connection.send(what)
+    def _ask(self, request: Call | str | None) -> Any:
+        self._connection.send(request)
         return self._connection.recv()
 
     def root(self) -> Path:
@@ -345,21 +345,21 @@ def watched(child: int, call: Call) -> tuple[int | None, int]:
 def left_of(group: int, besides: int = 0) -> int:
     """How many more processes are in a process group, and stay: what a linker started ends a little later than it."""
     end = time.monotonic() + 20
-    while (found := in_group(group) - besides) and time.monotonic() < end:
+    while (count := in_group(group) - besides) and time.monotonic() < end:
         time.sleep(0.01)
-    return found
+    return count
 
 
 def in_group(group: int) -> int:
     """How many processes are in a process group."""
-    found = 0
+    count = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
         except (OSError, ValueError):
             continue
-        found += int(its_group) == group and state != "Z"
-    return found
+        count += int(its_group) == group and state != "Z"
+    return count
 
 
 def run(program: str) -> int:

@@ -144,7 +144,7 @@ def call(
     function = compiled(kernel.func, target)["main"]
     views = [tvm.runtime.from_dlpack(array) for array in memory.arrays]
     outputs = slice(len(inputs), len(operands) - len(kernel.workspaces))
-    found = []
+    runs = []
     for _ in range(2):
         for array, values in zip(memory.arrays, inputs, strict=False):
             array[...] = values
@@ -152,7 +152,7 @@ def call(
         function(*views)
         strays = memory.strays(range(len(inputs), len(operands)))
         assert not strays, f"{kernel.op} wrote where it must not: {strays}"
-        found.append([array.copy() for array in memory.arrays[outputs]])
-    for before, after in zip(*found, strict=True):
+        runs.append([array.copy() for array in memory.arrays[outputs]])
+    for before, after in zip(*runs, strict=True):
         np.testing.assert_array_equal(before, after)
-    return found[0]
+    return runs[0]

@@ -117,13 +117,13 @@ def _summed(subscripts: str, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.einsum(subscripts, left.astype(np.float64), right.astype(np.float64))
 
 
-def by_one_way(function: tirx.PrimFunc, way: Tiling) -> CudaKernel:
+def by_tiling(function: tirx.PrimFunc, tiling: Tiling) -> CudaKernel:
     """A product of matrices by a tile that no cost rule chose."""
     sch = Schedule(tvm.IRModule({"main": function}))
     op, op_class, flops = described(sch)
     problem = problem_of(sch, sch.get_sblock(op))
-    stages, workspaces = by_tiles(problem, product_of(problem), way)
-    facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.GENERATED, products=way.tile.products)
+    stages, workspaces = by_tiles(problem, product_of(problem), tiling)
+    facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.GENERATED, products=tiling.tile.products)
     return kernel_of(stages, list(function.params), workspaces, facts, SMALL)
 
 

@@ -37,9 +37,9 @@ class EmulatedDevice:
         assert replaced[0] in text
         text = text.replace(*replaced) if replaced[0] else text
         calls = []
-        for found in _SIGNATURE.finditer(text):
-            name, parameters = found.groups()
-            code = text[found.end() : text.index("\n}\n", found.end())]
+        for signature in _SIGNATURE.finditer(text):
+            name, parameters = signature.groups()
+            code = text[signature.end() : text.index("\n}\n", signature.end())]
             meets = "true" if any(name in code for name in _MEETINGS) else "false"
             types = [parameter.rsplit("__restrict__", 1)[0].strip() for parameter in parameters.split(",")]
             arguments = ", ".join(f"({type_})a[{index}]" for index, type_ in enumerate(types))
@@ -107,11 +107,11 @@ def emulated_functions(kernels: Iterable[CudaKernel], folder: Path) -> dict[str,
 
 
 def _called(assembly: re.Match[str]) -> str:
-    """An instruction of PTX as a call of what `emulated_cuda.h` has under its name: operands as its text has them."""
+    """A PTX instruction as a call of its namesake in `emulated_cuda.h`, with operands in the order of its text."""
     text = "".join(re.findall(r'"([^"]*)"', assembly[1]))
-    given = re.findall(r'"[^"]*"\(([^()]*)\)', f"{assembly[2]},{assembly[3]}")
+    expressions = re.findall(r'"[^"]*"\(([^()]*)\)', f"{assembly[2]},{assembly[3]}")
     name, operands = text.split(" ", 1)
-    arguments = [given[int(number)] for number in re.findall(r"%(\d+)", operands)]
+    arguments = [expressions[int(number)] for number in re.findall(r"%(\d+)", operands)]
     return f"ptx_{name.replace('.', '_')}({', '.join(arguments)});"
 
 

@@ -68,8 +68,8 @@ def exact_optimum_us(case: Case, limit_bytes: int, *, moves: bool) -> float:
     """Least step time over all placements and implementations that keep the limit, from the measured times alone."""
     own = {operand.tensor for kernel in case.graph.kernels if kernel.alternatives for operand in kernel.workspaces}
     tensors = (tensor for tensor in case.graph.movable if tensor.name not in own)
-    ways = [(one, _undominated(_options(case, one, moves=moves, additive=False, overlap=False))) for one in tensors]
-    ways.sort(key=lambda way: len(way[1]))
+    choices = [(one, _undominated(_options(case, one, moves=moves, additive=False, overlap=False))) for one in tensors]
+    choices.sort(key=lambda choice: len(choice[1]))
     best = math.inf
 
     def descend(depth: int, moves_us: float, entries: list[list[Entry]], left: np.ndarray) -> None:
@@ -80,10 +80,10 @@ def exact_optimum_us(case: Case, limit_bytes: int, *, moves: bool) -> float:
         )
         if cost >= best:
             return
-        if depth == len(ways):
+        if depth == len(choices):
             best = cost
             return
-        tensor, options = ways[depth]
+        tensor, options = choices[depth]
         for option in options:
             rest = left - option.takes
             if rest.min() >= 0:
@@ -218,14 +218,14 @@ def windows(case: Case, tensor: Tensor, destination: Tier, gap: Span) -> set[Spa
     return {span for span in shortest if span and _work_ns(case, tensor, destination, span) <= lasts_ns[span]}
 
 
-def _mean(case: Case, tier: Tier, span: Span, what: str) -> Fraction:
+def _mean(case: Case, tier: Tier, span: Span, attribute: str) -> Fraction:
     """Contention over the kernels of a span, each weighed with its time."""
     time_ns, contention = _time_ns(case), case.links.contention(tier)
     weighed = [
-        Fraction(getattr(contention[kernel.op_class], what)) * time
+        Fraction(getattr(contention[kernel.op_class], attribute)) * time
         for kernel, time in zip(case.graph.kernels[slice(*span)], time_ns[slice(*span)], strict=True)
     ]
-    if what == "to_copy":  # Counted in whole nanoseconds of each kernel.
+    if attribute == "to_copy":  # Counted in whole nanoseconds of each kernel.
         weighed = [Fraction(round(each)) for each in weighed]
     return sum(weighed, Fraction(0)) / max(sum(time_ns[slice(*span)]), 1)
 

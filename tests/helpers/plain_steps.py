@@ -65,8 +65,8 @@ def network(
     builder = relax.BlockBuilder()
     with builder.function("main", variables):
         with builder.dataflow():
-            found = body(builder, *variables)
-            result = builder.emit_output(found if isinstance(found, relax.Expr) else relax.Tuple(list(found)))
+            outputs = body(builder, *variables)
+            result = builder.emit_output(outputs if isinstance(outputs, relax.Expr) else relax.Tuple(list(outputs)))
         builder.emit_func_output(result)
 
     def fills(some: Mapping[str, tuple[int, ...]]) -> dict[str, Initial]:

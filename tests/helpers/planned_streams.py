@@ -125,11 +125,11 @@ def modelled(graph: Graph) -> random_graphs.Case:
 
 
 def program_at_least_memory(case: random_graphs.Case, optimizer: str) -> Program:
-    """The optimizer's program at the least fast memory that there is a plan for."""
+    """The optimizer's program at the smallest limit of fast memory that has a plan."""
     graph, profile, links = case.graph, case.profile, case.links
-    with pytest.raises(InfeasibleLimitError) as found:
+    with pytest.raises(InfeasibleLimitError) as error:
         solve_and_pack(graph, profile, links, optimizer, Limit.parse("64B"), ONLY_FAST)
-    least = Limit.parse(f"{found.value.smallest_bytes}B")
+    least = Limit.parse(f"{error.value.smallest_bytes}B")
     plan, layout = solve_and_pack(graph, profile, links, optimizer, least, ONLY_FAST)
     check_plan(graph, profile, links, plan, fast_operands_only=True)
     program = compile_program(graph, plan, layout)

@@ -215,8 +215,8 @@ class PlayedDriver:
             return Results.CUDA_ERROR_NOT_FOUND, 0
         return Results.CUDA_SUCCESS, names.index(name.decode()) + 1
 
-    def cuLaunchKernel(self, function: int, *given: Any) -> tuple[Results]:
-        *extents, shared_bytes, stream, (values, types), extra = given
+    def cuLaunchKernel(self, function: int, *arguments: Any) -> tuple[Results]:
+        *extents, shared_bytes, stream, (values, types), extra = arguments
         assert (len(extents), shared_bytes, extra) == (6, 0, 0)
         assert set(types) <= {ctypes.c_void_p}
         _, work = self.functions[function - 1]

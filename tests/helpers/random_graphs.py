@@ -243,17 +243,17 @@ def make_links(to_fast_gb_per_s: float, to_slow_gb_per_s: float, tiny: bool = Fa
 def with_engines(
     case: Case, slower: float = 3.0, contention: float = 0.1, call_us: float = 0.01, to_copy: float = 0.2
 ) -> Case:
-    """The same step beside engines that take `slower` times as long as blocking copies, and kernels of all op classes.
+    """The same step with copy engines `slower` times as slow as blocking copies, and with kernels of all op classes.
 
-    What they take from each other differs by class, `contention` and `to_copy` at most.
+    Contention between kernels and copies differs by op class, with `contention` and `to_copy` as the largest values.
     """
 
     def engine(link: Link) -> Link:
         return Link(link.destination, tuple((size, round(slower * time_ns)) for size, time_ns in link.points))
 
     links, classes = case.links, tuple(OpClass)
-    beside = {name: Contention(contention / (1 + n % 3), to_copy * (n % 4) / 3) for n, name in enumerate(classes)}
-    asynchronous = AsynchronousLinks(engine(links.to_fast), engine(links.to_slow), beside, beside, call_us)
+    by_class = {name: Contention(contention / (1 + n % 3), to_copy * (n % 4) / 3) for n, name in enumerate(classes)}
+    asynchronous = AsynchronousLinks(engine(links.to_fast), engine(links.to_slow), by_class, by_class, call_us)
     kernels = (replace(kernel, op_class=classes[n % len(classes)]) for n, kernel in enumerate(case.graph.kernels))
     graph = replace(case.graph, kernels=tuple(kernels))
     profile = replace(case.profile, graph_hash=hash_of(graph))

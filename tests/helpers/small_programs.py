@@ -37,9 +37,9 @@ def plan(graph: Graph, optimizer: str = "by hand") -> Plan:
 
 def profile(graph: Graph) -> Profile:
     """Every implementation of every kernel takes 1 ms with all operands in fast memory."""
-    ways = [kernel.computed_by(name) for kernel in graph.kernels for name in kernel.implementations]
+    kernels = [kernel.computed_by(name) for kernel in graph.kernels for name in kernel.implementations]
     timing = Timing(1_000_000, 1_000_000, 1_000_000, 1_000_000, 7)
-    return Profile(hash_of(graph), {(way.identity, way.implementation, all_fast(way)): timing for way in ways}, {})
+    return Profile(hash_of(graph), {(k.identity, k.implementation, all_fast(k)): timing for k in kernels}, {})
 
 
 def program(graph: Graph, slow: frozenset[str] = frozenset(), trips: dict[str, Trip] | None = None) -> Program:

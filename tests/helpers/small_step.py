@@ -108,8 +108,8 @@ def write_links(results: Path, of: Machine | None = None) -> None:
     No bit depends on how long copies take. Asynchronous ones take as long, and nothing from kernels.
     """
     blocking, none = links(), dict.fromkeys(OpClass, Contention(0.0, 0.0))
-    made = replace(blocking, asynchronous=AsynchronousLinks(blocking.to_fast, blocking.to_slow, none, none, 0.0))
-    save(MachinePaths(results, of or machine()).links, "links", made, provenance(machine(), 0))
+    all_links = replace(blocking, asynchronous=AsynchronousLinks(blocking.to_fast, blocking.to_slow, none, none, 0.0))
+    save(MachinePaths(results, of or machine()).links, "links", all_links, provenance(machine(), 0))
 
 
 def profile(step: Graph | None = None) -> Profile:

@@ -97,8 +97,8 @@ def write_links(folder: Path) -> tuple[Path, Path]:
         for tier, threads, (rate, ahead_bytes) in itertools.product(Tier, (1, 2, 4), ((1, 0), (1.5, 0), (2, 1024)))
     )
     none = dict.fromkeys(OpClass, Contention(0.1, 0.0))
-    beside = AsynchronousLinks(Link(Tier.FAST, points(0.5)), Link(Tier.SLOW, points(0.5)), none, none, 1.0)
-    links = Links(Link(Tier.FAST, points(5.0)), Link(Tier.SLOW, points(2.0)), 1e12, 2.0, beside, curves=curves)
+    asynchronous = AsynchronousLinks(Link(Tier.FAST, points(0.5)), Link(Tier.SLOW, points(0.5)), none, none, 1.0)
+    links = Links(Link(Tier.FAST, points(5.0)), Link(Tier.SLOW, points(2.0)), 1e12, 2.0, asynchronous, curves=curves)
     paths = folder / "links.json", folder / "devices" / "imaginary.yaml"
     save(paths[0], "links", links, SOURCE)
     paths[1].parent.mkdir(parents=True)

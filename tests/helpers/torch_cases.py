@@ -15,7 +15,7 @@ from autotm.model.training import Sgd, Training
 from autotm.zoo import from_torch
 from autotm.zoo.network import Network
 from autotm.zoo.torch.importer import Kernels
-from imported_models import Given
+from imported_models import TrainingCase
 from torch_steps import RATE, change_error, state_of, torch_step
 
 ALLOWED = 3.0
@@ -83,17 +83,17 @@ def compare(
     loss: Callable[..., torch.Tensor] = squares,
     kernels: Kernels = "auto",
 ) -> Compared:
-    """One step of plain descent."""
-    given = Given(module, inputs, targets, loss)
+    """One step of plain gradient descent by autotm and by PyTorch in float64 and float32."""
+    case = TrainingCase(module, inputs, targets, loss)
     before = state_of(module)
     network = from_torch(module, inputs, loss=loss, targets=targets, training=Training(Sgd(RATE)), kernels=kernels)
     after = plain_steps.compiled(network, folder).run(1).after[0]
-    exact, single = (torch_step(given, dtype) for dtype in (torch.float64, torch.float32))
+    exact, single = (torch_step(case, dtype) for dtype in (torch.float64, torch.float32))
     assert network.origin is not None
     fills = {**network.parameters, **network.states}
     changed = {name: after[f"{name}.new"] for name in fills if f"{name}.new" in after}
     start = {name: fill for name, fill in fills.items() if isinstance(fill, np.ndarray)}
     state = network.origin.state({**start, **changed}, 1)
-    found = {name: state[name] for name in exact.state}
-    errors = change_error(before, found, exact.state), change_error(before, single.state, exact.state)
+    ours = {name: state[name] for name in exact.state}
+    errors = change_error(before, ours, exact.state), change_error(before, single.state, exact.state)
     return Compared(network, (float(after["loss"]), exact.loss), errors, state)

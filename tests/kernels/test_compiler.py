@@ -39,34 +39,34 @@ def test_what_is_kept_is_neither_scheduled_nor_compiled_again(tmp_path, monkeypa
     requests = [Request(more(width)) for width in (3, 4, 5, 3)]
     first = KernelCompiler(tmp_path, TARGET, 1).make(requests)
     assert first[0] == first[3]
-    assert len({made.symbol for made in first}) == 3
+    assert len({facts.symbol for facts in first}) == 3
     monkeypatch.setattr(compiler, "schedule", None)
     monkeypatch.setattr(compiler, "machine_code", None)
     again = KernelCompiler(tmp_path, TARGET, 1)
     assert again.make(requests) == first
     again.link(first, tmp_path / "kernels.so")
     library = KernelLibrary.load(tmp_path / "kernels.so")
-    for made in first:
-        library.function(made.symbol)
+    for facts in first:
+        library.function(facts.symbol)
 
 
 def test_made_kernels_are_those_that_scheduling_alone_gives(tmp_path):
     requests = [Request(more(7)), Request(convolution()), Request(convolution(), "lean")]
     scheduled = [request.scheduled(TARGET, 2) for request in requests]
-    made = KernelCompiler(tmp_path, TARGET, 2).make(requests)
-    assert made == [facts for _, facts in scheduled]
-    assert len({one.symbol for one in made}) == 3, "the lean way is other code"
+    compiled = KernelCompiler(tmp_path, TARGET, 2).make(requests)
+    assert compiled == [facts for _, facts in scheduled]
+    assert len({one.symbol for one in compiled}) == 3, "the lean way is other code"
 
 
 def test_code_that_is_not_wanted_is_not_made_until_it_is(tmp_path):
     request = Request(convolution(), "lean")
     least = request.scheduled(TARGET, 1)[1].workspace_bytes
     shop = KernelCompiler(tmp_path, TARGET, 1)
-    (made,) = shop.make([replace(request, most_workspace_bytes=least - 1)])
+    (facts,) = shop.make([replace(request, most_workspace_bytes=least - 1)])
     assert not list(tmp_path.glob("*.o"))
-    assert shop.make([replace(request, most_workspace_bytes=least)]) == [made]
-    shop.link([made], tmp_path / "kernels.so")
-    KernelLibrary.load(tmp_path / "kernels.so").function(made.symbol)
+    assert shop.make([replace(request, most_workspace_bytes=least)]) == [facts]
+    shop.link([facts], tmp_path / "kernels.so")
+    KernelLibrary.load(tmp_path / "kernels.so").function(facts.symbol)
 
 
 def test_a_kernel_is_known_by_all_that_decides_it():
@@ -160,13 +160,13 @@ def test_a_failed_link_keeps_the_old_library(tmp_path, monkeypatch):
 @pytest.mark.parametrize("damage", ["object", "list"])
 def test_lost_or_damaged_files_are_made_again(tmp_path, damage):
     shop, requests = KernelCompiler(tmp_path, TARGET, 1), [Request(more(9))]
-    made = shop.make(requests)
+    compiled = shop.make(requests)
     if damage == "object":
         next(tmp_path.glob("*.o")).unlink()
     else:
         next(tmp_path.glob("*.json")).write_text('{"code": ["mo')
-    assert shop.make(requests) == made
-    shop.link(made, tmp_path / "kernels.so")
+    assert shop.make(requests) == compiled
+    shop.link(compiled, tmp_path / "kernels.so")
 
 
 def test_tasks_are_shared_and_each_is_done_once(tmp_path, monkeypatch):

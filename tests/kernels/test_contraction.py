@@ -39,8 +39,8 @@ from autotm.model.errors import BadInputError
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass, ScheduleKind
 
 LIMIT = 3e-6
-PRODUCTS = [(form, way) for form in (matmul, matmul_nt, matmul_tn) for way in ("default", *others(form.__name__))]
-"""Every way to compute each product of matrices."""
+PRODUCTS = [(form, name) for form in (matmul, matmul_nt, matmul_tn) for name in ("default", *others(form.__name__))]
+"""Each product of matrices with the name of each of its implementations."""
 
 
 def computed(
@@ -65,7 +65,7 @@ UPDATED = [WINDOWS[0], WINDOWS[2], WINDOWS[4], WINDOWS[10], WINDOWS[14], WINDOWS
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every registered way to compute a contraction; and the default where it takes Winograd's form whenever it can."""
+    """Every registered implementation of contractions, and the default made to take Winograd's form where it can."""
     if request.param != "winograd":
         return request.param
     winograd = "autotm.kernels.schedules.winograd"
@@ -75,9 +75,9 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 
 def ways(windows: Sequence[Window], quick: Mapping[str, Collection[int]], *values: object) -> list[Any]:
-    """Each window in every implementation; those are quick whose places are in `quick`.
+    """Each window in every implementation; all are marked slow but those whose places are in `quick`.
 
-    Winograd's form is for 3 x 3 and stride 1: elsewhere it would be the default again.
+    Winograd's form is for 3 x 3 and stride 1: elsewhere its case would repeat the default.
     """
     return [
         pytest.param(
@@ -119,8 +119,8 @@ def test_windows(
         ([tdy, tw, conv2d_data_gradient(tdy, tw, window.x, *geometry)], [dy, w], window.data_gradient(dy, w)),
         ([tx, tdy, conv2d_weight_gradient(tx, tdy, window.w, *geometry)], [x, dy], window.weight_gradient(x, dy)),
     ):
-        found = computed(tensors, inputs, implementation, threads, host(threads, mcpu))
-        assert error(found, exact) < LIMIT, tensors[-1].op.name
+        result = computed(tensors, inputs, implementation, threads, host(threads, mcpu))
+        assert error(result, exact) < LIMIT, tensors[-1].op.name
 
 
 SIZES = [
@@ -136,25 +136,25 @@ SIZES = [
 
 
 @pytest.mark.parametrize(
-    ("form", "way", "m", "k", "n"),
+    ("form", "implementation", "m", "k", "n"),
     [
         pytest.param(
-            *(form, way, *sizes),
+            *(form, implementation, *sizes),
             marks=() if (row + column) % 3 == 0 else pytest.mark.slow,
-            id=f"{form.__name__}-{way}-{sizes}",
+            id=f"{form.__name__}-{implementation}-{sizes}",
         )
-        for row, (form, way) in enumerate(PRODUCTS)
+        for row, (form, implementation) in enumerate(PRODUCTS)
         for column, sizes in enumerate(SIZES)
     ],
 )
-def test_matrix_products(form: object, way: str, m: int, k: int, n: int) -> None:
+def test_matrix_products(form: object, implementation: str, m: int, k: int, n: int) -> None:
     shapes = {matmul: ((m, k), (k, n)), matmul_nt: ((m, k), (n, k)), matmul_tn: ((k, m), (k, n))}[form]
     a, b = random_array(shapes[0], 1), random_array(shapes[1], 2)
-    tensors = placeholders(*shapes)
+    tensors, target = placeholders(*shapes), host(2, "core-avx2" if n % 2 else None)
     left = a.T if form is matmul_tn else a
     right = b.T if form is matmul_nt else b
-    found = computed([*tensors, form(*tensors)], [a, b], way, target=host(2, "core-avx2" if n % 2 else None))
-    assert error(found, left.astype(np.float64) @ right.astype(np.float64)) < LIMIT
+    result = computed([*tensors, form(*tensors)], [a, b], implementation, target=target)
+    assert error(result, left.astype(np.float64) @ right.astype(np.float64)) < LIMIT
 
 
 @pytest.mark.parametrize(("rows", "form"), [(12, matmul), (12, matmul_nt), (40, matmul)])
@@ -166,13 +166,13 @@ def test_matrix_product_with_bias_and_relu(rows: int, form: object) -> None:
 
     a, b, bias = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
     right = (b if form is matmul else b.T).astype(np.float64)
-    found = computed(fused(build, shapes), [a, b, bias])
-    assert error(found, np.maximum(a.astype(np.float64) @ right + bias, 0)) < LIMIT
+    result = computed(fused(build, shapes), [a, b, bias])
+    assert error(result, np.maximum(a.astype(np.float64) @ right + bias, 0)) < LIMIT
 
 
 @pytest.mark.parametrize(("batch", "features"), [(8, 100), (200, 520)])
-@pytest.mark.parametrize("way", ["default", *others("matmul_tn")])
-def test_dense_weights_are_updated_in_place(batch: int, features: int, way: str) -> None:
+@pytest.mark.parametrize("implementation", ["default", *others("matmul_tn")])
+def test_dense_weights_are_updated_in_place(batch: int, features: int, implementation: str) -> None:
     shapes = {"x": (batch, 300), "dy": (batch, features), "w": (300, features)}
 
     def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
@@ -181,7 +181,7 @@ def test_dense_weights_are_updated_in_place(batch: int, features: int, way: str)
 
     x, dy, w = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
     expected = w - 0.05 * (x.T.astype(np.float64) @ dy)
-    assert error(computed(fused(build, shapes), [x, dy, w], way, shared={3: 2}), expected) < LIMIT
+    assert error(computed(fused(build, shapes), [x, dy, w], implementation, shared={3: 2}), expected) < LIMIT
 
 
 @in_ways([WINDOWS[1], WINDOWS[4]], {"lean": (1,), "winograd": (0,)})
@@ -191,8 +191,8 @@ def test_bias_and_relu_are_fused(window: Window, implementation: str) -> None:
         return relax.op.nn.relu(builder.emit(relax.op.add(y, b)))
 
     x, w, b = random_array(window.x, 1), random_array(window.w, 2), random_array(window.w[-1:], 3)
-    found = computed(fused(build, {"x": x.shape, "w": w.shape, "b": b.shape}), [x, w, b], implementation)
-    assert error(found, np.maximum(window.forward(x, w) + b, 0)) < LIMIT
+    result = computed(fused(build, {"x": x.shape, "w": w.shape, "b": b.shape}), [x, w, b], implementation)
+    assert error(result, np.maximum(window.forward(x, w) + b, 0)) < LIMIT
 
 
 @in_ways([WINDOWS[1], WINDOWS[4], WINDOWS[6]], {"default": (2,), "lean": (1,), "winograd": (0,)})
@@ -206,8 +206,8 @@ def test_mask_and_other_gradients_are_fused(window: Window, implementation: str)
     dy, w = random_array(window.y, 1), random_array(window.w, 2)
     other, y, zero = random_array(window.x, 3), random_array(window.x, 4), np.zeros((), np.float32)
     shapes = {"dy": dy.shape, "w": w.shape, "other": other.shape, "y": y.shape, "zero": ()}
-    found = computed(fused(build, shapes), [dy, w, other, y, zero], implementation)
-    assert error(found, np.where(y > 0, window.data_gradient(dy, w) + other, 0)) < LIMIT
+    result = computed(fused(build, shapes), [dy, w, other, y, zero], implementation)
+    assert error(result, np.where(y > 0, window.data_gradient(dy, w) + other, 0)) < LIMIT
 
 
 @pytest.mark.parametrize(
@@ -328,16 +328,16 @@ def test_any_order_of_axes(subscripts, extents, threads):
 def test_vectors_of_another_width(subscripts):
     arrays = operands(subscripts, EXTENTS[0])
     tensors = placeholders(*(array.shape for array in arrays))
-    found = computed([*tensors, batched_matmul(*tensors, subscripts)], arrays, target=host(2, "haswell"))
-    assert error(found, exact(subscripts, *arrays)) < 1e-6
+    result = computed([*tensors, batched_matmul(*tensors, subscripts)], arrays, target=host(2, "haswell"))
+    assert error(result, exact(subscripts, *arrays)) < 1e-6
 
 
 def test_long_sums_are_summed_in_parts():
     extents = {"a": 1, "i": 3, "j": 3 * CHAIN_STEPS + 5, "k": 17}
     arrays = [np.abs(array) + 1 for array in operands("aij,ajk->aik", extents)]
     tensors = placeholders(*(array.shape for array in arrays))
-    found = computed([*tensors, batched_matmul(*tensors, "aij,ajk->aik")], arrays)
-    assert error(found, exact("aij,ajk->aik", *arrays)) < 3e-6
+    result = computed([*tensors, batched_matmul(*tensors, "aij,ajk->aik")], arrays)
+    assert error(result, exact("aij,ajk->aik", *arrays)) < 3e-6
 
 
 def test_scale_and_mask_are_an_epilogue():

@@ -185,7 +185,7 @@ def network() -> Network:
 
 @pytest.fixture(scope="module")
 def children(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> dict[str, tuple[Any, str]]:
-    """What processes without a thread pool returned, None where one failed, and what they wrote on standard error."""
+    """What each process without a thread pool returned, None where it failed, and what it wrote on standard error."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     folder = tmp_path_factory.mktemp("children")
@@ -193,8 +193,8 @@ def children(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> dict[st
         files = (folder / f"{built_for}.json", folder / f"{built_for}.so")
         lower_network(network(), "test", host_target(built_for), built_for, *files, {}, objects)
     command = [sys.executable, "-c", CHILD.format(helpers=str(HELPERS), folder=str(folder))]
-    found: dict[str, tuple[Any, str]] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    return found
+    results: dict[str, tuple[Any, str]] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return results
 
 
 def test_threads_are_counted_whoever_holds_the_cores(children: dict[str, tuple[Any, str]]) -> None:

@@ -146,9 +146,9 @@ def test_a_chain_is_one_loop_nest(shape: tuple[int, ...], in_place: bool) -> Non
     assert loops(kernel) == 1
     random = np.random.default_rng(0)
     old, slope, mean, square = (random.uniform(0.5, 1.5, shape).astype("float32") for _ in range(4))
-    found = call(kernel, [old, slope, mean, square], shared={4: 2, 5: 3, 6: 0} if in_place else {})
+    results = call(kernel, [old, slope, mean, square], shared={4: 2, 5: 3, 6: 0} if in_place else {})
     new_mean, new_square = mean + (slope - mean) * SHARE, square + (slope * slope - square) * SHARE
-    for array, value in zip(found, [new_mean, new_square, old - RATE * new_mean / new_square], strict=True):
+    for array, value in zip(results, [new_mean, new_square, old - RATE * new_mean / new_square], strict=True):
         np.testing.assert_allclose(array, value, rtol=1e-6, atol=3e-7)
 
 
@@ -184,8 +184,8 @@ def test_as_exact_as_float32(name: str) -> None:
     kernel = kernel_of([x, te.compute(x.shape, lambda i: function(x[i]), name="y")])
     with np.errstate(all="ignore"):
         expected = exact(values.astype(np.float64))
-        (found,) = call(kernel, [values])
-        np.testing.assert_allclose(found, expected.astype(np.float32), rtol=8e-7, atol=1e-37)
+        (result,) = call(kernel, [values])
+        np.testing.assert_allclose(result, expected.astype(np.float32), rtol=8e-7, atol=1e-37)
     assert f"T.{name}(" not in kernel.func.script()
 
 

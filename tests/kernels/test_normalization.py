@@ -130,8 +130,8 @@ def test_the_written_form_of_the_reductions_means_the_same():
     ):
         kernel = kernel_of(tensors, 1, target)
         plain = dataclasses.replace(kernel, func=te.create_prim_func(tensors), workspaces=())
-        for found, expected in zip(call(kernel, operands), call(plain, operands), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+        for result, expected in zip(call(kernel, operands), call(plain, operands), strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_exponential_is_exact_to_two_units_in_the_last_place():
     x = np.linspace(-100, 88.3, 16 * 5000, dtype=np.float32).reshape(5000, 16)
     (argument,) = placeholders(x.shape)
     result = te.compute(x.shape, lambda i, j: exponential(argument(i, j), 1), name="exponential")
-    (found,) = call(kernel_of([argument, result]), [x])
+    (computed,) = call(kernel_of([argument, result]), [x])
     exact = np.exp(x.astype(np.float64))
     normal = exact > 1.3e-38
-    assert np.abs(found[normal] / exact[normal] - 1).max() < 2.4e-7
-    assert not found[exact < np.finfo(np.float32).tiny].any()
+    assert np.abs(computed[normal] / exact[normal] - 1).max() < 2.4e-7
+    assert not computed[exact < np.finfo(np.float32).tiny].any()
     assert isinstance(exponential(tirx.const(0.0, "float32"), 1), tirx.Select)

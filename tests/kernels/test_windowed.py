@@ -149,7 +149,7 @@ def expected(window: Window, groups: int, x: np.ndarray, w: np.ndarray, dy: np.n
 def errors(
     window: Window, groups: int, form: str, threads: int, implementation: str = DEFAULT_IMPLEMENTATION
 ) -> list[float]:
-    """Of the three passes, relative to their largest value."""
+    """The error of each of the three passes, relative to the largest value of that pass."""
     x, w, dy = random_array(window.x, 1), random_array(window.w, 2), random_array(window.y, 3)
     tx, tw, td = placeholders(window.x, window.w, window.y)
     geometry = (window.stride, window.padding, *([groups] if form == "conv2d" else []))
@@ -159,22 +159,22 @@ def errors(
         ([td, tw, data(td, tw, window.x, *geometry)], [dy, w]),
         ([tx, td, weights(tx, td, window.w, *geometry)], [x, dy]),
     ]
-    found = [call(kernel_of(tensors, threads, implementation=implementation), inputs)[0] for tensors, inputs in graphs]
-    return [error(*pair) for pair in zip(found, expected(window, groups, x, w, dy), strict=True)]
+    arrays = [call(kernel_of(tensors, threads, implementation=implementation), inputs)[0] for tensors, inputs in graphs]
+    return [error(*pair) for pair in zip(arrays, expected(window, groups, x, w, dy), strict=True)]
 
 
 @pytest.mark.parametrize(
     ("window", "groups", "implementation"),
     [
-        # Each window but some random ones is quick in one way to compute it.
+        # Each window, some random ones excepted, has one implementation whose case is not marked slow.
         pytest.param(
             *case,
-            way,
+            implementation,
             marks=() if number % 2 == turn % 2 and number < len(GROUPED) + 2 else pytest.mark.slow,
-            id=f"{case}-{way}",
+            id=f"{case}-{implementation}",
         )
         for number, case in enumerate([*GROUPED, *random_groups(4)])
-        for turn, way in enumerate([DEFAULT_IMPLEMENTATION, *others("conv2d")])
+        for turn, implementation in enumerate([DEFAULT_IMPLEMENTATION, *others("conv2d")])
     ],
 )
 def test_groups(window: Window, groups: int, implementation: str) -> None:

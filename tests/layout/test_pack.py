@@ -87,7 +87,7 @@ def excess(blocks: Blocks, offsets: np.ndarray) -> float:
 
 
 def test_a_limit_is_kept_where_the_live_peak_cannot_be() -> None:
-    blocks = next(found for found in map(crowded, range(100)) if not packs(found))
+    blocks = next(candidate for candidate in map(crowded, range(100)) if not packs(candidate))
     lowest = blocks.height(pack_blocks(blocks))
     assert lowest > blocks.peak_bytes
     for limit_bytes in (lowest, 2 * lowest):

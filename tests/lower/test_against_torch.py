@@ -158,8 +158,8 @@ def assert_as_in_pytorch(ours: Operator, theirs: Callable[..., torch.Tensor], ar
     assert tuple(result.shape) == shape
     loss = (result * torch.tensor(weights)).sum()
     loss.backward()
-    found, slopes = machine["main_adjoint"](*(tvm.runtime.tensor(array) for array in [weights, *arrays]))
-    np.testing.assert_allclose(found.numpy(), loss.item(), rtol=1e-10, atol=1e-10)
+    our_loss, slopes = machine["main_adjoint"](*(tvm.runtime.tensor(array) for array in [weights, *arrays]))
+    np.testing.assert_allclose(our_loss.numpy(), loss.item(), rtol=1e-10, atol=1e-10)
     for slope, operand in zip(slopes, operands, strict=True):
         np.testing.assert_allclose(slope.numpy(), operand.grad.numpy(), rtol=1e-9, atol=1e-10)
 

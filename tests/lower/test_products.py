@@ -132,9 +132,9 @@ def scaled(a: relax.Expr, b: relax.Expr) -> relax.Expr:
 
 
 def read_twice(a: relax.Expr, b: relax.Expr) -> relax.Expr:
-    """The permuted result is made once, and permuted: others read it too."""
-    made = op.matmul(a, b)
-    return op.add(made, turned(made, 1, 0))
+    """A product that another operator reads too: it is computed once, then permuted for the other."""
+    product = op.matmul(a, b)
+    return op.add(product, turned(product, 1, 0))
 
 
 FOLDED = {

@@ -189,9 +189,9 @@ def test_each_of_several_outputs_has_memory_and_shape_of_its_own(tmp_path) -> No
     x, w, v = (steps.start[name].astype(np.float64) for name in "xwv")
     hidden = np.maximum(x @ w, 0)
     for number, value in enumerate([hidden @ v, hidden, hidden.reshape(8, 32), w, hidden @ v]):
-        found = steps.after[-1][f"output.{number}"]
-        assert found.shape == value.shape
-        np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+        output = steps.after[-1][f"output.{number}"]
+        assert output.shape == value.shape
+        np.testing.assert_allclose(output, value, rtol=1e-4, atol=1e-5)
 
 
 def test_a_state_may_be_replaced_too(tmp_path) -> None:

@@ -120,17 +120,17 @@ def errors(
     programs differ by chance alone.
     """
     steps = compiled.run(STEPS, seed, lambda arrays: case.prepare(network, arrays))
-    found = []
+    pairs = []
     for before, after in itertools.pairwise([steps.start, *steps.after]):
         exact, single = (torch_step(network, before, dtype) for dtype in (torch.float64, torch.float32))
         start, weights = (
             {name: arrays[name].astype(np.float64) for name in network.parameters} for arrays in (before, after)
         )
         ours = float(after["loss"]), weights
-        found.append((errors_of(ours, exact, start), errors_of(single, exact, start)))
-        if seed == 0 and len(found) == 1:
+        pairs.append((errors_of(ours, exact, start), errors_of(single, exact, start)))
+        if seed == 0 and len(pairs) == 1:
             assert_within_margin(network, before, ours[0], single[0])
-    return found
+    return pairs
 
 
 def assert_within_margin(network: Network, arrays: Arrays, ours: float, theirs: float) -> None:
@@ -151,10 +151,10 @@ def test_as_close_to_float64_as_pytorch(name, tmp_path, objects) -> None:
     if case.rate is not None:
         network = dataclasses.replace(network, training=Training(Sgd(case.rate)))
     compiled = plain_steps.compiled(network, tmp_path, objects)
-    found = np.array([errors(case, network, compiled, seed) for seed in range(case.starts)])
-    assert np.median(found[:, :, 1, 1]) <= LEFT_TO_COMPARE, f"nothing to compare with: {found[:, :, 1].tolist()}"
-    theirs = np.maximum(found[:, :, 1], [SPACING, 0.0])
+    pairs = np.array([errors(case, network, compiled, seed) for seed in range(case.starts)])
+    assert np.median(pairs[:, :, 1, 1]) <= LEFT_TO_COMPARE, f"nothing to compare with: {pairs[:, :, 1].tolist()}"
+    theirs = np.maximum(pairs[:, :, 1], [SPACING, 0.0])
     # The median: where rounding decides a ReLU, a maximum or a floor the other way, which is chance, a gradient jumps,
     # in one program or in the other.
-    ratios = np.median(found[:, :, 0] / theirs, axis=(0, 1))
-    assert np.all(ratios <= ALLOWED), f"errors over PyTorch's (loss, weights): {ratios}; by start {found.tolist()}"
+    ratios = np.median(pairs[:, :, 0] / theirs, axis=(0, 1))
+    assert np.all(ratios <= ALLOWED), f"errors over PyTorch's (loss, weights): {ratios}; by start {pairs.tolist()}"

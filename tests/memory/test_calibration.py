@@ -117,17 +117,17 @@ def test_links_hold_what_the_device_takes_and_curves_what_memory_does(
     assert os.sched_getaffinity(0) == cores
     assert links.emulation_stretch == 2
     assert links.contraction_flop_per_s == 1e12
-    beside = links.asynchronous
-    assert beside is not None
+    asynchronous = links.asynchronous
+    assert asynchronous is not None
     for link, destination, bytes_per_s in (
         (links.to_fast, Tier.FAST, 1e9),
         (links.to_slow, Tier.SLOW, 0.5e9),
-        (beside.to_fast, Tier.FAST, 0.25e9),
-        (beside.to_slow, Tier.SLOW, 0.125e9),
+        (asynchronous.to_fast, Tier.FAST, 0.25e9),
+        (asynchronous.to_slow, Tier.SLOW, 0.125e9),
     ):
         assert link.destination is destination
         assert dict(link.points) == pytest.approx({size: 2 * size / bytes_per_s * 1e9 for size in SIZES}, abs=READINGS)
-    assert beside.beside_to_fast.keys() == beside.beside_to_slow.keys() == set(OpClass)
+    assert asynchronous.beside_to_fast.keys() == asynchronous.beside_to_slow.keys() == set(OpClass)
     assert {(one.destination, one.threads, one.streams, one.ahead_bytes) for one in links.curves} == {
         (tier, method.threads, method.stores != PLAIN, method.stores.ahead_bytes)
         for tier, method in itertools.product(Tier, methods_to_measure(machine.threads))

@@ -227,13 +227,13 @@ def test_a_method_may_leave_threads_asleep_and_none_comes_late(threads: int, sto
 
 
 def copying_threads() -> dict[str, set[int]]:
-    """Helpers of this process and the cores that they may use; the kernel lists ended ones for a moment."""
-    found = {}
+    """Cores that each copying thread of this process may use; Linux still lists ended threads for a moment."""
+    cores = {}
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
             if (task / "comm").read_text() == "autotm-copy\n":
-                found[task.name] = os.sched_getaffinity(int(task.name))
-    return found
+                cores[task.name] = os.sched_getaffinity(int(task.name))
+    return cores
 
 
 def test_helpers_use_their_own_cores_and_end_with_the_engine() -> None:

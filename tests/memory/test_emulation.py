@@ -164,9 +164,9 @@ def test_every_published_number_names_where_it_is_from(repository: Path, name: s
             return []
         return [part["source"]] if "source" in part else [each for value in part.values() for each in sources(value)]
 
-    found = sources(document)
-    assert len(found) == 11
-    for source in found:
+    published = sources(document)
+    assert len(published) == 11
+    for source in published:
         assert any(
             word in source
             for word in ("arXiv", "github.com", "derived", "same", "as above", "as in", "optane-dcpmm", "Manual")

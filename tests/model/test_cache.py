@@ -20,7 +20,7 @@ def simulated(graph: Graph, offsets: dict[str, int], sets: int) -> list[tuple[in
     """Hits, clean and dirty misses of each kernel in the second step, block by block."""
     held: dict[int, tuple[int, bool]] = {}
     for _ in range(2):
-        found = []
+        kernel_counts = []
         for kernel in graph.kernels:
             counts = [0, 0, 0]
             for tensor in dict.fromkeys(operand.tensor for operand in kernel.operands):
@@ -36,8 +36,8 @@ def simulated(graph: Graph, offsets: dict[str, int], sets: int) -> list[tuple[in
                     else:
                         counts[2 if dirty else 1] += 1
                         held[block % sets] = (block, written)
-            found.append((counts[0], counts[1], counts[2]))
-    return found
+            kernel_counts.append((counts[0], counts[1], counts[2]))
+    return kernel_counts
 
 
 def scattered(graph: Graph, seed: int) -> tuple[dict[str, int], int]:

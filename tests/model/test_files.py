@@ -50,12 +50,12 @@ def test_a_json_file_of_another_version_says_what_makes_it_again(kind: str, comm
     path, reads = tmp_path / "file.json", schema_version(kind)
     write_json(path, kind, {})
     assert read_json(path, kind)["kind"] == kind
-    for version, told in ((reads - 1, "an older"), (reads + 1, "a newer")):
+    for version, age in ((reads - 1, "an older"), (reads + 1, "a newer")):
         of_version(path, version)
         with pytest.raises(FileVersionError) as caught:
             read_json(path, kind)
         assert str(caught.value) == (
-            f"{path}: made by {told} autotm: schema {version}, this one reads {reads}; "
+            f"{path}: made by {age} autotm: schema {version}, this one reads {reads}; "
             f"{'update autotm, or ' if version > reads else ''}"
             f"make it again with {command}`snakemake --force {path}`"
         )
@@ -99,11 +99,11 @@ def test_so_does_an_export_that_holds_such_a_file(tmp_path: Path) -> None:
     assert not results.exists()
 
 
-def of_format(path: Path, found: object) -> None:
+def of_format(path: Path, value: object) -> None:
     """Give an archive another format."""
     with zipfile.ZipFile(path) as archive:
         contents = {name: archive.read(name) for name in archive.namelist()}
-    contents["manifest.json"] = json.dumps(json.loads(contents["manifest.json"]) | {"format": found}).encode()
+    contents["manifest.json"] = json.dumps(json.loads(contents["manifest.json"]) | {"format": value}).encode()
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in contents.items():
             archive.writestr(name, content)
@@ -147,7 +147,7 @@ def test_asking_for_the_commit_leaves_the_checkout_alone(tmp_path: Path, monkeyp
     os.utime(file, (1e9, 1e9))
     before = (tmp_path / ".git" / "index").read_bytes()
     monkeypatch.setattr(provenance, "__file__", str(file))
-    found = provenance.commit.__wrapped__()
-    assert found is not None
-    assert not found.endswith("+")
+    commit = provenance.commit.__wrapped__()
+    assert commit is not None
+    assert not commit.endswith("+")
     assert (tmp_path / ".git" / "index").read_bytes() == before

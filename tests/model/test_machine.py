@@ -155,9 +155,9 @@ def test_slow_memory_that_makes_no_sense_is_named(server, tier: str, message: st
 
 
 def test_a_record_says_where_its_threads_ran(server) -> None:
-    found = provenance(server("threads_per_core: 2\nsocket: 1\nthreads: 4"), 0)
-    assert found["cpus"] == [4, 12, 5, 13]
-    assert (found["threads_per_core"], found["sockets"], found["numa_nodes"]) == (2, [1], [1])
+    source = provenance(server("threads_per_core: 2\nsocket: 1\nthreads: 4"), 0)
+    assert source["cpus"] == [4, 12, 5, 13]
+    assert (source["threads_per_core"], source["sockets"], source["numa_nodes"]) == (2, [1], [1])
     assert described([0, 4]) == {"threads_per_core": 1, "sockets": [0, 1], "numa_nodes": [0, 1]}
 
 
@@ -200,10 +200,10 @@ def test_products_that_are_rounded_are_told(server) -> None:
     exact, rounding = server(tier="{kind: cuda}"), server(tier="{kind: cuda, products: bf16}")
     assert (exact.products, rounding.products) == ("float32", "bf16")
     assert deciding(exact.slow_tier) != deciding(rounding.slow_tier)
-    said = [provenance(machine, 0) for machine in (exact, rounding)]
-    assert [found.get("products") for found in said] == [None, "bf16"]
+    sources = [provenance(machine, 0) for machine in (exact, rounding)]
+    assert [source.get("products") for source in sources] == [None, "bf16"]
     rounded = "of the host of a GPU, whose contractions round their factors to bf16"
-    assert [slow_memory_text(found) for found in said] == ["", rounded]
+    assert [slow_memory_text(source) for source in sources] == ["", rounded]
 
 
 JOB = (
@@ -235,18 +235,18 @@ def saying(sharing: str, numbers: str, cpus: str) -> Callable[..., str]:
     ],
 )
 def test_a_node_is_shared_where_others_may_run(sharing: str, cpus: str, numbers: str, is_shared: bool) -> None:
-    found = Allocation.read(ENVIRONMENT | {"SLURM_CPUS_ON_NODE": cpus}, saying(sharing, numbers, cpus))
-    assert found is not None
-    assert (found.job, found.node, found.cpus, found.node_cpus) == ("7", "n1", int(cpus), 24)
-    assert found.numbers == ((4, 6) if numbers == "4,6" else tuple(range(24)))
-    assert found.is_shared == is_shared
+    allocation = Allocation.read(ENVIRONMENT | {"SLURM_CPUS_ON_NODE": cpus}, saying(sharing, numbers, cpus))
+    assert allocation is not None
+    assert (allocation.job, allocation.node, allocation.cpus, allocation.node_cpus) == ("7", "n1", int(cpus), 24)
+    assert allocation.numbers == ((4, 6) if numbers == "4,6" else tuple(range(24)))
+    assert allocation.is_shared == is_shared
 
 
 @pytest.mark.parametrize(("cpus", "is_shared"), [(os.cpu_count(), False), ((os.cpu_count() or 1) - 1, True)])
 def test_without_scontrol_the_environment_decides(cpus: int, is_shared: bool) -> None:
-    found = Allocation.read(ENVIRONMENT | {"SLURM_CPUS_ON_NODE": str(cpus)}, lambda *_: "")
-    assert found is not None
-    assert found.is_shared == is_shared
+    allocation = Allocation.read(ENVIRONMENT | {"SLURM_CPUS_ON_NODE": str(cpus)}, lambda *_: "")
+    assert allocation is not None
+    assert allocation.is_shared == is_shared
 
 
 @pytest.mark.parametrize("missing", ["SLURM_JOB_ID", "SLURMD_NODENAME"])

@@ -72,19 +72,19 @@ def test_another_implementation_differs_from_the_default_only_beyond_the_noise(
     beyond_ns: int, error_ns: int, read_ns: int
 ) -> None:
     """Whatever its own median was: the two took turns."""
-    found = profile(median_ns=500, beyond_ns=beyond_ns, beyond_error_ns=error_ns)
-    assert found.base_us(LEAN) == read_ns / 1e3
-    assert found.time_us(GRAPH, LEAN, frozenset({"a"})) == pytest.approx((read_ns + 200) / 1e3)
-    assert found.base_us(KERNEL) == 1.0
-    assert found.least_us(KERNEL) == min(1.0, read_ns / 1e3)
+    measured = profile(median_ns=500, beyond_ns=beyond_ns, beyond_error_ns=error_ns)
+    assert measured.base_us(LEAN) == read_ns / 1e3
+    assert measured.time_us(GRAPH, LEAN, frozenset({"a"})) == pytest.approx((read_ns + 200) / 1e3)
+    assert measured.base_us(KERNEL) == 1.0
+    assert measured.least_us(KERNEL) == min(1.0, read_ns / 1e3)
 
 
 def test_what_is_lacking_is_said() -> None:
-    found = Profile(hash_of(GRAPH), {}, {})
+    empty = Profile(hash_of(GRAPH), {}, {})
     with pytest.raises(AutotmError, match="no time for kernel 'kernel_0'"):
-        found.base_us(KERNEL)
+        empty.base_us(KERNEL)
     with pytest.raises(AutotmError, match="lacks 'a' in slow memory"):
-        found.extra_us(GRAPH, KERNEL, "a")
+        empty.extra_us(GRAPH, KERNEL, "a")
 
 
 def test_a_file_holds_all_of_it_but_for_what_older_ones_lack(tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ Node 1, zone   Normal
 
 def test_what_lists_of_free_pages_hold_is_told_by_node(tmp_path: Path) -> None:
     assert SystemMemory(tmp_path).listed_bytes(0) == 0
-    told = system(tmp_path, {"proc/zoneinfo": ZONES})
-    assert [told.listed_bytes(node) // 4096 for node in (0, 1, 2)] == [392, 48300, 0]
+    memory = system(tmp_path, {"proc/zoneinfo": ZONES})
+    assert [memory.listed_bytes(node) // 4096 for node in (0, 1, 2)] == [392, 48300, 0]
 
 
 SECOND = 10**9

@@ -113,8 +113,8 @@ def test_no_compiler(fresh: Workplace, tmp_path: Path) -> None:
     path = tmp_path / "bin"
     path.mkdir()
     for tool in ("bash", "sh", "git", "which"):  # Snakemake's executor for Slurm, where it is installed, asks `which`.
-        if found := shutil.which(tool):
-            (path / tool).symlink_to(found)
+        if program := shutil.which(tool):
+            (path / tool).symlink_to(program)
     done = fresh.snakemake(TARGET, env={"PATH": str(path), "CXX": ""})
     assert done.returncode != 0
     assert "no C compiler found" in done.stdout

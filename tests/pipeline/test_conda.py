@@ -54,7 +54,7 @@ def on_path(place: Workplace) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def made(place: Workplace) -> dict[str, Path]:
+def environments(place: Workplace) -> dict[str, Path]:
     """Every environment, by name."""
     asked = (TARGET, *USING_CONDA, "--conda-create-envs-only")
     done = place.snakemake(*asked, env=on_path(place), timeout_s=LIMIT_S)
@@ -68,21 +68,21 @@ def made(place: Workplace) -> dict[str, Path]:
     }
 
 
-def test_each_environment_holds_its_pins_and_nothing_else(made: dict[str, Path]) -> None:
-    assert set(made) == set(ENVS)
-    for name, prefix in made.items():
+def test_each_environment_holds_its_pins_and_nothing_else(environments: dict[str, Path]) -> None:
+    assert set(environments) == set(ENVS)
+    for name, prefix in environments.items():
         listed = subprocess.run(
             [prefix / "bin" / "python", "-m", "pip", "list", "--format", "json", "--exclude", "pip"],
             capture_output=True, check=True,
         ).stdout  # fmt: skip
-        found = {f"{one['name'].lower().replace('_', '-')}=={one['version']}" for one in json.loads(listed)}
+        installed = {f"{one['name'].lower().replace('_', '-')}=={one['version']}" for one in json.loads(listed)}
         (pins,) = (entry["pip"] for entry in ENVS[name]["dependencies"] if isinstance(entry, dict))
-        assert found == set(pins), name
+        assert installed == set(pins), name
 
 
-def test_jobs_run_in_their_environments(place: Workplace, made: dict[str, Path]) -> None:
+def test_jobs_run_in_their_environments(place: Workplace, environments: dict[str, Path]) -> None:
     """Snakemake puts its own packages behind those of the environment; autotm may import nothing from there."""
-    for prefix in made.values():  # Snakemake takes PYTHONPATH from them
+    for prefix in environments.values():  # Snakemake takes PYTHONPATH from them
         shutil.copy(WATCHED / "sitecustomize.py", prefix / "lib" / f"python{PYTHON}" / "site-packages")
     watching = {"WATCHED_IMPORTS": place.watching["WATCHED_IMPORTS"]}
     done = place.snakemake(TARGET, *USING_CONDA, env=on_path(place) | watching, timeout_s=LIMIT_S)
@@ -91,7 +91,7 @@ def test_jobs_run_in_their_environments(place: Workplace, made: dict[str, Path])
     assert set(imported) >= {
         "calibrate.py", "kernel_profile.py", "ilp_solve.py", "compile.py", "run.py", "figure.py",
     }  # fmt: skip
-    prefixes = tuple(str(prefix.resolve()) for prefix in made.values())
+    prefixes = tuple(str(prefix.resolve()) for prefix in environments.values())
     strangers = {
         (script, file)
         for script, files in imported.items()

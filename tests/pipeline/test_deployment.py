@@ -36,10 +36,10 @@ def lock_text(name: str) -> str:
 
 def locked(name: str) -> dict[str, set[str]]:
     """Every version of each package in a lock file; several where Python versions differ."""
-    found: dict[str, set[str]] = {}
+    versions: dict[str, set[str]] = {}
     for package, version, _ in MARK.findall(lock_text(name)):
-        found.setdefault(package, set()).add(version)
-    return found
+        versions.setdefault(package, set()).add(version)
+    return versions
 
 
 def python_of(env: dict[str, Any]) -> str:
@@ -87,16 +87,16 @@ def test_conda_environments_hold_their_group_and_what_it_requires(path: Path) ->
     env = yaml.safe_load(path.read_text(encoding="utf-8"))
     pins, python = pins_of(env), python_of(env)
     assert SpecifierSet(PROJECT["requires-python"]).contains(f"{python}.0")
-    required, found = set(GROUPS[path.stem]), set()
-    while required - found:
-        package = min(required - found)
-        found.add(package)
+    required, resolved = set(GROUPS[path.stem]), set()
+    while required - resolved:
+        package = min(required - resolved)
+        resolved.add(package)
         required |= {
             one.name.lower().replace("_", "-")
             for one in map(Requirement, metadata.requires(package) or [])
             if one.marker is None or one.marker.evaluate(on(python))
         }
-    assert set(pins) == found, "run: make lock"
+    assert set(pins) == resolved, "run: make lock"
 
 
 def test_every_rule_has_its_environment() -> None:

@@ -113,9 +113,9 @@ def test_a_report_shows_it_all(place: Workplace) -> None:
     assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=.?http", page)
     shown = embedded(page, "results")
     for name, kind in (("fig10.png", "picture"), ("fig10.csv", "table")):
-        found = shown[f"figures/{name}"]
-        assert found["labels"] == {"name": "fig10", "file": kind}
-        content = base64.b64decode(found["data_uri"].partition("base64,")[2])
+        entry = shown[f"figures/{name}"]
+        assert entry["labels"] == {"name": "fig10", "file": kind}
+        content = base64.b64decode(entry["data_uri"].partition("base64,")[2])
         assert content == (place.folder / "figures" / name).read_bytes()
     with Image.open(place.folder / "figures" / "fig10.png") as picture:
         assert " ".join(picture.info["Description"].split()) in plain(shown["figures/fig10.png"]["caption"])

@@ -96,9 +96,9 @@ def test_a_workload_without_the_ends_is_named_before_any_job(drawn: Workplace) -
 
 
 def test_all_figures_but_that_of_several_machines_are_targets_of_make_figures(fresh: Workplace) -> None:
-    found = fresh.jobs_due(target="figures")
-    assert [name for name in FIGURES if name not in found] == ["devices"]
-    assert found["figure_timing_study"] == 1
+    jobs = fresh.jobs_due(target="figures")
+    assert [name for name in FIGURES if name not in jobs] == ["devices"]
+    assert jobs["figure_timing_study"] == 1
 
 
 def test_rules_draw_no_figure_that_the_study_does_not_know() -> None:

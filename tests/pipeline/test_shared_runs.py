@@ -63,12 +63,12 @@ def measured(place: Workplace) -> list[tuple[str, str]]:
 
 def recorded(place: Workplace) -> set[str]:
     """The runs whose records are there, each with its own content; nothing else may wait beside them."""
-    found = set()
+    runs = set()
     for record in place.folder.glob("results/*/tiny/mlp/*/*/record.json"):
-        found.add(f"{record.parts[-3]}/{record.parts[-2]}")
+        runs.add(f"{record.parts[-3]}/{record.parts[-2]}")
         assert record.read_text(encoding="utf-8") == f"{record.parts[-3]}/{record.parts[-2]}"
         assert not list(record.parent.glob("ahead-*"))
-    return found
+    return runs
 
 
 def test_one_process_measures_what_is_due_and_nothing_else(place: Workplace) -> None:

@@ -156,14 +156,14 @@ class Workplace:
         return {"PYTHONPATH": f"{ROOT / 'src'}:{WATCHED}", "WATCHED_IMPORTS": str(self.folder / "imports")}
 
     def imports(self) -> dict[str, dict[str, str]]:
-        """What was told: for each script, the file of each module outside the standard library that autotm imported."""
-        found: dict[str, dict[str, str]] = {}
+        """For each script, the file of each module outside the standard library that it imported, by module name."""
+        files_by_script: dict[str, dict[str, str]] = {}
         for path in (self.folder / "imports").glob("*.json"):
-            told = json.loads(path.read_text(encoding="utf-8"))
-            script = re.sub(r"^tmp\w+\.", "", told["script"])
+            record = json.loads(path.read_text(encoding="utf-8"))
+            script = re.sub(r"^tmp\w+\.", "", record["script"])
             ours = {*sys.stdlib_module_names, "autotm", "snakemake"}
-            found.setdefault(script, {}).update({k: v for k, v in told["files"].items() if k not in ours})
-        return found
+            files_by_script.setdefault(script, {}).update({k: v for k, v in record["files"].items() if k not in ours})
+        return files_by_script
 
     def jobs_due(self, *arguments: str, target: str | tuple[str, ...] = TARGET) -> dict[str, int]:
         """How many jobs of each rule a dry run would start; those of rule `figure` by the figure's name."""

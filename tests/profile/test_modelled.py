@@ -158,28 +158,28 @@ def modelled(batch: int, times=lines, panels: tuple[int, ...] = (100, 100, 100))
 
 @pytest.mark.parametrize("batch", [8, 9, 4096])
 def test_tensors_are_those_of_the_large_step(batch):
-    found, wanted = modelled(batch).graph, step(batch)
-    assert set(found.tensors) == set(wanted.tensors)
-    assert found.live_bytes == wanted.live_bytes
-    assert [kernel.operands for kernel in found.kernels] == [kernel.operands for kernel in wanted.kernels]
-    assert (found.batch, found.scale) == (batch, "huge")
+    graph, wanted = modelled(batch).graph, step(batch)
+    assert set(graph.tensors) == set(wanted.tensors)
+    assert graph.live_bytes == wanted.live_bytes
+    assert [kernel.operands for kernel in graph.kernels] == [kernel.operands for kernel in wanted.kernels]
+    assert (graph.batch, graph.scale) == (batch, "huge")
 
 
 def test_times_follow_their_lines_and_slow_operands_their_bytes():
-    found = modelled(1000)
-    large = found.graph
+    step_model = modelled(1000)
+    large = step_model.graph
     for kernel, ns in zip(large.kernels, lines(1000), strict=True):
-        assert found.profile.base_us(kernel) == pytest.approx(ns / 1e3)
+        assert step_model.profile.base_us(kernel) == pytest.approx(ns / 1e3)
         for tensor in large.slots_of(kernel):
             extra_us = NS_PER_BYTE * large.by_name[tensor].size_bytes / 1e3
-            assert found.profile.extra_us(large, kernel, tensor) == pytest.approx(extra_us, rel=1e-3)
-    assert (found.step_error, found.kernel_error) == (pytest.approx(0), pytest.approx(0))
+            assert step_model.profile.extra_us(large, kernel, tensor) == pytest.approx(extra_us, rel=1e-3)
+    assert (step_model.step_error, step_model.kernel_error) == (pytest.approx(0), pytest.approx(0))
 
 
 def test_the_error_is_that_of_predicting_the_largest_profiled_batch():
-    found = modelled(1000, lambda batch: [1e6 * batch if batch < 8 else 1e7, 1.0, 1.0])
-    assert found.step_error == pytest.approx(8e6 / 1e7 - 1, rel=1e-3)
-    assert found.kernel_error == pytest.approx(0.2, rel=1e-3)
+    step_model = modelled(1000, lambda batch: [1e6 * batch if batch < 8 else 1e7, 1.0, 1.0])
+    assert step_model.step_error == pytest.approx(8e6 / 1e7 - 1, rel=1e-3)
+    assert step_model.kernel_error == pytest.approx(0.2, rel=1e-3)
 
 
 def test_noise_neither_shrinks_a_kernel_nor_makes_it_or_its_workspace_grow_faster_than_the_batch():

@@ -62,35 +62,35 @@ def timed(is_disturbed: Callable[[int], bool], jobs: int, patience_s: float, sec
     ("is_disturbed", "order"), [(lambda _: False, [0, 1, 2, 3, 4]), (lambda number: number in {2, 3}, [0, 3, 4, 1, 2])]
 )
 def test_what_is_disturbed_comes_again_after_the_others(is_disturbed: Callable[[int], bool], order: list[int]) -> None:
-    found, watch = timed(is_disturbed, 5, 30.0)
-    assert found == [(job, False) for job in order]
+    timings, watch = timed(is_disturbed, 5, 30.0)
+    assert timings == [(job, False) for job in order]
     assert not watch.disturbed
 
 
 def test_a_neighbour_who_works_half_of_the_time_leaves_nothing_disturbed() -> None:
-    found, watch = timed(lambda number: number % 20 < 10, 200, 30.0)
-    assert sorted(found) == [(job, False) for job in range(200)]
+    timings, watch = timed(lambda number: number % 20 < 10, 200, 30.0)
+    assert sorted(timings) == [(job, False) for job in range(200)]
     assert not watch.disturbed
 
 
 def test_where_others_never_leave_each_is_given_as_it_is() -> None:
-    found, watch = timed(lambda _: True, 40, 10.0)
-    assert sorted(found) == [(job, True) for job in range(40)]
+    timings, watch = timed(lambda _: True, 40, 10.0)
+    assert sorted(timings) == [(job, True) for job in range(40)]
     assert len(watch.disturbed) == 40
 
 
 def test_those_given_up_are_timed_again_once_patience_lasts_for_more() -> None:
     """The good rounds after a long disturbance buy as much patience as they are long."""
-    found, watch = timed(lambda number: number <= 20, 40, 10.0)
-    assert {job for job, disturbed in found if disturbed}
-    assert dict(found) == dict.fromkeys(range(40), False), "the last word on each"
+    timings, watch = timed(lambda number: number <= 20, 40, 10.0)
+    assert {job for job, disturbed in timings if disturbed}
+    assert dict(timings) == dict.fromkeys(range(40), False), "the last word on each"
     assert not watch.disturbed
 
 
 def test_short_jobs_are_judged_together() -> None:
     """A tick that the hypervisor took belongs to one of them; nobody knows to which."""
-    found, _ = timed(lambda number: number == 2, 8, 30.0, seconds=0.005)
-    assert found == [(job, False) for job in (4, 5, 6, 7, 0, 1, 2, 3)]
+    timings, _ = timed(lambda number: number == 2, 8, 30.0, seconds=0.005)
+    assert timings == [(job, False) for job in (4, 5, 6, 7, 0, 1, 2, 3)]
 
 
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
@@ -121,12 +121,12 @@ def test_the_profile_has_what_plans_may_ask_of_it_and_times_nothing_twice(
     library: KernelLibrary, tmp_path: Path
 ) -> None:
     graph, path = small_step.graph(), tmp_path / "kernels.sqlite"
-    found = profile(library, path)
+    measured = profile(library, path)
     for kernel in graph.kernels:
-        assert found.base_us(kernel) > 0
+        assert measured.base_us(kernel) > 0
         for tensor in graph.slots_of(kernel):
-            assert found.timing(kernel, configuration(graph, kernel, {tensor})) is not None
-    assert profile(library, path).timings == found.timings
+            assert measured.timing(kernel, configuration(graph, kernel, {tensor})) is not None
+    assert profile(library, path).timings == measured.timings
     first = count(path)
     profile(library, path, replace(small_step.machine(), target="llvm -mcpu=other"))
     assert count(path) == 2 * first > 0, "another machine is timed for itself"
@@ -139,10 +139,10 @@ def test_the_emulated_wait_is_part_of_the_time(
     slow_device = replace(small_step.links(), emulation_stretch=1000.0)
     graph = small_step.graph()
     with KernelStore(tmp_path / "kernels.sqlite") as store:
-        found = profile_kernels(graph, library, small_step.machine(), slow_device, store, QUICK, small_step.DEVICES)
+        measured = profile_kernels(graph, library, small_step.machine(), slow_device, store, QUICK, small_step.DEVICES)
     relu = graph.kernels[1]
-    assert found.extra_us(graph, relu, "act") > 1000, "8 KiB written at 0.1 ns/B or more, 1000 times as slow"
-    assert 0 < found.base_us(relu) < 1, "kernels take no time by this clock"
+    assert measured.extra_us(graph, relu, "act") > 1000, "8 KiB written at 0.1 ns/B or more, 1000 times as slow"
+    assert 0 < measured.base_us(relu) < 1, "kernels take no time by this clock"
 
 
 def test_more_configurations_extend_the_store(library: KernelLibrary, tmp_path: Path) -> None:
@@ -160,17 +160,17 @@ def test_more_configurations_extend_the_store(library: KernelLibrary, tmp_path: 
 def test_what_slow_operands_add_is_the_known_wait(library: KernelLibrary, tmp_path: Path) -> None:
     """So it is exact, whatever noise the all-fast time has; nothing but that time is measured."""
     graph, machine = small_step.graph(), small_step.machine()
-    found = profile(library, tmp_path / "kernels.sqlite", options=replace(QUICK, configurations="full"))
+    measured = profile(library, tmp_path / "kernels.sqlite", options=replace(QUICK, configurations="full"))
     with open_tiers(machine, small_step.links(), 64, 64, small_step.DEVICES) as tiers:
         for kernel in graph.kernels:
             slots = graph.slots_of(kernel)
             for slow in (frozenset(slots), *(frozenset({name}) for name in slots)):
                 config = configuration(graph, kernel, slow)
                 wait_ns = tiers.kernel_delay_ns(kernel.op_class, *slow_traffic(graph, kernel, config))
-                added_us = found.time_us(graph, kernel, slow) - found.base_us(kernel)
+                added_us = measured.time_us(graph, kernel, slow) - measured.base_us(kernel)
                 assert added_us == pytest.approx(wait_ns / 1e3, abs=1e-6)
     assert count(tmp_path / "kernels.sqlite") == len({kernel.identity for kernel in graph.kernels})
-    assert {timing.repeats > 0 for (_, _, config), timing in found.timings.items() if "P" in config} == {False}
+    assert {timing.repeats > 0 for (_, _, config), timing in measured.timings.items() if "P" in config} == {False}
 
 
 def test_implementations_of_a_kernel_take_turns(library: KernelLibrary, tmp_path: Path) -> None:
@@ -179,13 +179,13 @@ def test_implementations_of_a_kernel_take_turns(library: KernelLibrary, tmp_path
     graph = replace(graph, kernels=(*graph.kernels[:6], first, *graph.kernels[7:]))
     with KernelStore(tmp_path / "kernels.sqlite") as store:
         arguments = (library, small_step.machine(), small_step.links(), store, QUICK, small_step.DEVICES)
-        found = profile_kernels(graph, *arguments)
-        timing = found.timing(first.computed_by("other"), all_fast(first))
+        measured = profile_kernels(graph, *arguments)
+        timing = measured.timing(first.computed_by("other"), all_fast(first))
         assert timing is not None
         assert timing.default_identity == first.identity
         assert timing.beyond_ns is not None
-        assert timing.repeats == found.timings[first.identity, DEFAULT_IMPLEMENTATION, all_fast(first)].repeats
-        assert profile_kernels(graph, *arguments).timings == found.timings
+        assert timing.repeats == measured.timings[first.identity, DEFAULT_IMPLEMENTATION, all_fast(first)].repeats
+        assert profile_kernels(graph, *arguments).timings == measured.timings
 
 
 CHILD = """
@@ -220,12 +220,12 @@ def test_a_killed_profile_goes_on_at_the_kernel_where_it_was(
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
     kept = rows(path)
-    found = profile(library, path)
+    measured = profile(library, path)
     assert 0 < len(kept) < count(path), "the child was killed half-way"
     for (identity, config), median_ns in kept.items():
-        assert found.timings[identity, DEFAULT_IMPLEMENTATION, config].median_ns == median_ns
-    assert profile(library, path).timings == found.timings
-    assert {all_fast(kernel) for kernel in small_step.graph().kernels} <= {key[2] for key in found.timings}
+        assert measured.timings[identity, DEFAULT_IMPLEMENTATION, config].median_ns == median_ns
+    assert profile(library, path).timings == measured.timings
+    assert {all_fast(kernel) for kernel in small_step.graph().kernels} <= {key[2] for key in measured.timings}
 
 
 def wait_for_rows(path: Path, child: subprocess.Popen[bytes]) -> None:
@@ -241,9 +241,9 @@ def wait_for_rows(path: Path, child: subprocess.Popen[bytes]) -> None:
 def rows(path: Path) -> dict[tuple[str, str], int]:
     connection = sqlite3.connect(path, timeout=10)
     try:
-        found = connection.execute("SELECT identity, configuration, median_ns FROM timings").fetchall()
+        selected = connection.execute("SELECT identity, configuration, median_ns FROM timings").fetchall()
     except sqlite3.OperationalError:
         return {}
     finally:
         connection.close()
-    return {(identity, config): median_ns for identity, config, median_ns in found}
+    return {(identity, config): median_ns for identity, config, median_ns in selected}

@@ -88,7 +88,7 @@ def test_a_damaged_store_is_set_aside_with_a_warning(
         assert store.get(KEY) == TIMING
 
 
-def made(path: Path, timing: Timing = TIMING, key: StoreKey = KEY) -> KernelStore:
+def filled_store(path: Path, timing: Timing = TIMING, key: StoreKey = KEY) -> KernelStore:
     store = KernelStore(path)
     store.put({key: timing})
     store.describe(key.context, "{}")
@@ -98,7 +98,7 @@ def made(path: Path, timing: Timing = TIMING, key: StoreKey = KEY) -> KernelStor
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "kernels.zip"
-    with made(tmp_path / "from.sqlite") as store:
+    with filled_store(tmp_path / "from.sqlite") as store:
         assert export_store(store, path, {"machine": "server-2t"}) == {"contexts": 1, "timings": 1}
     return path
 
@@ -118,7 +118,7 @@ def test_timings_of_ones_own_stay_and_those_of_another_processor_beside_them(
     file: Path, tmp_path: Path, context: str
 ) -> None:
     own, timing = replace(KEY, context=context), Timing(7, 7, 7, 7, 7)
-    with made(tmp_path / "to.sqlite", key=own, timing=timing) as store:
+    with filled_store(tmp_path / "to.sqlite", key=own, timing=timing) as store:
         assert import_store(store, file) == (Merged(kept=1) if own == KEY else Merged(added=1))
         assert store.get(own) == timing
         assert store.get(KEY) == (timing if own == KEY else TIMING)

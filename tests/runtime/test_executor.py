@@ -58,13 +58,13 @@ STRETCHED = replace(small_step.links(), emulation_stretch=2000.0)
 
 
 @contextmanager
-def prepared(library: KernelLibrary, made: Program, links: Links | None = None) -> Iterator[Executor]:
+def prepared(library: KernelLibrary, compiled: Program, links: Links | None = None) -> Iterator[Executor]:
     """The program in memory of its own, its arguments filled."""
     arguments = Arguments.allocate(GRAPH)
     arguments.fill(1)
-    pools = made.fast_bytes, made.slow_bytes
+    pools = compiled.fast_bytes, compiled.slow_bytes
     with open_tiers(small_step.machine(), links or small_step.links(), *pools, small_step.DEVICES) as tiers:
-        yield prepare(GRAPH, library, made, arguments, tiers)
+        yield prepare(GRAPH, library, compiled, arguments, tiers)
 
 
 @pytest.mark.parametrize("slow", [frozenset(), frozenset({"act", "vt", "error"})])
@@ -95,14 +95,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInClock:
 
 
 def test_slow_operands_and_moves_take_their_emulated_time(library: KernelLibrary, stand_in: StandInClock) -> None:
-    made = program(GRAPH, frozenset({"act"}), {"act2": Trip(5, 6)})
-    with prepared(library, made, STRETCHED) as executor:
-        times = dict(zip(made.steps, executor.instrumented_step(), strict=True))
+    compiled = program(GRAPH, frozenset({"act"}), {"act2": Trip(5, 6)})
+    with prepared(library, compiled, STRETCHED) as executor:
+        times = dict(zip(compiled.steps, executor.instrumented_step(), strict=True))
     size_bytes, to_slow, to_fast = 32 * 64 * 4, 12e9, 29e9
-    moves = {step.destination.tier: times[step] for step in made.steps if not isinstance(step, KernelStep)}
+    moves = {step.destination.tier: times[step] for step in compiled.steps if not isinstance(step, KernelStep)}
     assert moves[Tier.SLOW] == pytest.approx(size_bytes / to_slow * 1e9 * STRETCHED.emulation_stretch, abs=READINGS)
     assert moves[Tier.FAST] == pytest.approx(size_bytes / to_fast * 1e9 * STRETCHED.emulation_stretch, abs=READINGS)
-    kernels = {step.kernel: times[step] for step in made.steps if isinstance(step, KernelStep)}
+    kernels = {step.kernel: times[step] for step in compiled.steps if isinstance(step, KernelStep)}
     waits = {kernel for kernel, time_ns in kernels.items() if time_ns > READINGS}
     assert waits == {1, 2}, "kernel 1 writes slow memory, and 2 reads it"
     assert kernels[1] > kernels[2], "writing costs more"
@@ -112,15 +112,15 @@ def test_slow_operands_and_moves_take_their_emulated_time(library: KernelLibrary
 def test_async_copies_spend_their_time_beside_kernels_or_in_the_wait(
     library: KernelLibrary, stand_in: StandInClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = program(GRAPH, trips={"hidden": Trip(2, 5, 3, 4)})
+    compiled = program(GRAPH, trips={"hidden": Trip(2, 5, 3, 4)})
     stand_in.hold_sleeps_until_a_copy_is_waited_for(monkeypatch)
-    with prepared(library, made, STRETCHED) as executor:
+    with prepared(library, compiled, STRETCHED) as executor:
         marks = executor.marked_step()
     began, ended = (
-        {step: marks[span[at]] for step, span in zip(made.steps, executor.spans, strict=True)} for at in (0, 1)
+        {step: marks[span[at]] for step, span in zip(compiled.steps, executor.spans, strict=True)} for at in (0, 1)
     )
     rates = {Tier.SLOW: 2.5e9, Tier.FAST: 2.0e9}
-    for start in (step for step in made.steps if isinstance(step, StartMoveStep)):
+    for start in (step for step in compiled.steps if isinstance(step, StartMoveStep)):
         wait, copy = WaitMoveStep(start.move), executor.async_copies[start.move]
         copy_ns = 32 * 64 * 4 / rates[start.destination.tier] * 1e9 * STRETCHED.emulation_stretch
         assert copy.ended_ns - copy.started_ns == pytest.approx(copy_ns, abs=READINGS)
@@ -130,9 +130,9 @@ def test_async_copies_spend_their_time_beside_kernels_or_in_the_wait(
 
 
 def test_a_step_that_fails_leaves_no_copy_behind(library: KernelLibrary) -> None:
-    made = program(GRAPH, trips=ASYNC_MOVES)
-    with prepared(library, made, replace(small_step.links(), emulation_stretch=1e4)) as executor:
-        start = next(i for i, step in enumerate(made.steps) if isinstance(step, StartMoveStep))
+    compiled = program(GRAPH, trips=ASYNC_MOVES)
+    with prepared(library, compiled, replace(small_step.links(), emulation_stretch=1e4)) as executor:
+        start = next(i for i, step in enumerate(compiled.steps) if isinstance(step, StartMoveStep))
         executor.calls[executor.spans[start][0]]()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("autotm-to-")]
 
@@ -221,20 +221,20 @@ def test_rounds_that_others_disturb_are_counted_and_told(monkeypatch: pytest.Mon
 STEPS = 3
 
 
-def check(library: KernelLibrary, made: Program, *, poison: bool) -> dict[str, str]:
+def check(library: KernelLibrary, compiled: Program, *, poison: bool) -> dict[str, str]:
     """Digests of the results of the last step."""
     machine = small_step.machine()
     expected = reference(GRAPH, library, machine, 0, STEPS, small_step.DEVICES)
     arguments = Arguments.allocate(GRAPH)
     arguments.fill(0)
-    with open_tiers(machine, small_step.links(), made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
-        executor = prepare(GRAPH, library, made, arguments, tiers)
+    with open_tiers(machine, small_step.links(), compiled.fast_bytes, compiled.slow_bytes, small_step.DEVICES) as tiers:
+        executor = prepare(GRAPH, library, compiled, arguments, tiers)
         verify(GRAPH, poisoned(GRAPH, executor) if poison else executor, expected, STEPS)
     return digests(GRAPH, arguments)
 
 
-def address(made: Program, kernel: int, slot: int) -> Address:
-    return next(s.addresses[slot] for s in made.steps if isinstance(s, KernelStep) and s.kernel == kernel)
+def address(compiled: Program, kernel: int, slot: int) -> Address:
+    return next(s.addresses[slot] for s in compiled.steps if isinstance(s, KernelStep) and s.kernel == kernel)
 
 
 ROUND_TRIP = program(GRAPH, frozenset({"vt"}), {"act2": Trip(5, 6)})
@@ -250,8 +250,8 @@ def test_a_right_program_passes(library: KernelLibrary, slow: frozenset[str], po
 
 def test_the_results_are_losses_and_updated_parameters_and_change_every_step(library: KernelLibrary) -> None:
     assert set(results(GRAPH)) == {"loss", "v_new", "w_new"}
-    found = reference(GRAPH, library, small_step.machine(), 0, STEPS, small_step.DEVICES)
-    assert len({digest for step in found for digest in step.values()}) == STEPS * 3
+    by_step = reference(GRAPH, library, small_step.machine(), 0, STEPS, small_step.DEVICES)
+    assert len({digest for step in by_step for digest in step.values()}) == STEPS * 3
 
 
 def test_a_program_that_loses_data_is_caught(library: KernelLibrary) -> None:

@@ -310,14 +310,14 @@ def dropping() -> Network:
 
 
 def test_draws_repeat_and_states_are_replaced_once(tmp_path: Path) -> None:
-    made = plain_steps.compiled(dropping(), tmp_path)
+    compiled = plain_steps.compiled(dropping(), tmp_path)
     for counts in Counts:
-        plan, program = recomputed(made.graph, counts)
+        plan, program = recomputed(compiled.graph, counts)
         again = {plan.calls[number] for number in repeats(plan.calls)}
         assert again
         for index in again:
-            kernel = made.graph.kernels[index]
-            assert all(made.graph.by_name[one.tensor].role is Role.INTERMEDIATE for one in kernel.outputs)
+            kernel = compiled.graph.kernels[index]
+            assert all(compiled.graph.by_name[one.tensor].role is Role.INTERMEDIATE for one in kernel.outputs)
             assert COUNTER not in {one.tensor for one in kernel.inputs}, "the next step's counter is there already"
-        compared = verified(made.graph, made.library, program, counts, MACHINE, LINKS, 1, 3, small_step.DEVICES)
+        compared = verified(compiled.graph, compiled.library, program, counts, MACHINE, LINKS, 1, 3, small_step.DEVICES)
         assert f"{COUNTER}.new" in compared

@@ -241,9 +241,9 @@ TIMES = Measured(
 ROWS, SQUARE = 32 * 64 * 4, 64 * 64 * 4
 
 
-def recorded(made: Program) -> Record:
+def recorded(compiled: Program) -> Record:
     machine, links = small_step.machine(), small_step.links()
-    return build_record(GRAPH, made, plan(GRAPH), machine, links, profile(GRAPH), TIMES)
+    return build_record(GRAPH, compiled, plan(GRAPH), machine, links, profile(GRAPH), TIMES)
 
 
 def test_slots_and_bytes_are_counted_by_tier() -> None:
@@ -270,8 +270,8 @@ def test_moves_are_counted_by_destination_and_priced_by_the_links_and_asynchrono
 
 
 def test_times_and_sizes_come_from_measurement_plan_and_program() -> None:
-    made = program(GRAPH, frozenset({"hidden"}))
-    record = recorded(made)
+    compiled = program(GRAPH, frozenset({"hidden"}))
+    record = recorded(compiled)
     assert (record.actual_runtime_s, record.actual_runtime_median_s) == (0.25, 0.5)
     assert (record.predicted_runtime_s, record.bound_s, record.gap) == (2.0, 1.5, 0.25)
     assert (record.waited_s, record.all_fast_waited_s) == ((0.0, 0.1, 0.2), (0.3, 0.0, 0.0))
@@ -279,9 +279,9 @@ def test_times_and_sizes_come_from_measurement_plan_and_program() -> None:
     assert record.all_fast_predicted_s == pytest.approx(sum(profile(GRAPH).base_us(k) for k in GRAPH.kernels) / 1e6)
     assert (record.creation_times, record.optimization_times) == ((0.25,), (0.5,))
     assert record.default_alloc_size == GRAPH.peak_live_bytes
-    assert record.dram_alloc_size == made.fast_bytes
-    assert record.pmem_alloc_size == made.slow_bytes == ROWS
-    assert record.ratio_achieved == ROWS / made.fast_bytes
+    assert record.dram_alloc_size == compiled.fast_bytes
+    assert record.pmem_alloc_size == compiled.slow_bytes == ROWS
+    assert record.ratio_achieved == ROWS / compiled.fast_bytes
     assert (record.tier_reality, record.dram_limit_bytes, record.seed) == ("emulated", 12_345, 7)
 
 
@@ -293,9 +293,9 @@ def test_what_the_all_fast_step_took_longer_than_profiled_is_drift() -> None:
 
 
 def test_without_fast_pool_there_is_no_ratio() -> None:
-    made = program(GRAPH, frozenset(t.name for t in GRAPH.movable))
-    record = recorded(made)
-    assert made.fast_bytes == 0
+    compiled = program(GRAPH, frozenset(t.name for t in GRAPH.movable))
+    record = recorded(compiled)
+    assert compiled.fast_bytes == 0
     assert record.ratio_achieved is None
     assert record.bytes_dram_input_tensors == record.bytes_dram_output_tensors == 0
 
@@ -304,11 +304,11 @@ ARTIFACT = {
     "io_size", "default_alloc_size", "gpu_managed_runtime_s", "creation_times", "optimization_times",
     "predicted_runtime_s", "dram_limit_bytes", "ratio", "tensor_size_map", "config_map", "move_time_us",
     "actual_runtime_s", "kernel_times_us", "oracle_time_us", "dram_alloc_size", "pmem_alloc_size", "num_kernels",
-    *(f"{what}{where}" for where in ("", "_dram", "_pmem") for what in ("bytes_moved", "bytes_async_moved")),
+    *(f"{quantity}{where}" for where in ("", "_dram", "_pmem") for quantity in ("bytes_moved", "bytes_async_moved")),
     *(f"num{where}{kind}_move_nodes" for where in ("", "_dram", "_pmem") for kind in ("", "_async")),
     *(
-        f"{what}{where}_{side}_tensors"
-        for what in ("num", "bytes") for where in ("", "_dram") for side in ("input", "output")
+        f"{quantity}{where}_{side}_tensors"
+        for quantity in ("num", "bytes") for where in ("", "_dram") for side in ("input", "output")
     ),
 }  # fmt: skip
 """The fields of the original's artifact document and code, some with a unit behind."""
@@ -320,12 +320,12 @@ def test_every_field_of_the_original_is_there_under_its_name() -> None:
 
 
 def test_sizes_configurations_and_both_ratios_are_recorded() -> None:
-    made = program(GRAPH, frozenset({"hidden"}), {"error": Trip(2, 5, 3, 4)})
-    record = recorded(made)
+    compiled = program(GRAPH, frozenset({"hidden"}), {"error": Trip(2, 5, 3, 4)})
+    record = recorded(compiled)
     assert record.tensor_size_map["hidden"] == ROWS
     assert set(record.config_map) == {kernel.name for kernel in GRAPH.kernels}
     assert sum("P" in config for config in record.config_map.values()) > 0
-    assert (record.ratio, record.ratio_achieved) == ("1:1", made.slow_bytes / made.fast_bytes)
-    record = recorded(replace(made, limit=Limit.parse("4500MB")))
+    assert (record.ratio, record.ratio_achieved) == ("1:1", compiled.slow_bytes / compiled.fast_bytes)
+    record = recorded(replace(compiled, limit=Limit.parse("4500MB")))
     assert record.ratio is None
     assert (record.gpu_managed_runtime_s, record.cache) == (None, None)

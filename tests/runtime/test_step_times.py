@@ -51,7 +51,7 @@ class Clock:
 def rounds(
     monkeypatch: pytest.MonkeyPatch, disturbed: list[bool], effort: Effort
 ) -> tuple[list[all_fast._Round], bool, int]:
-    """What a machine gives that is disturbed in some rounds, whether it is marked, and how many rounds were run."""
+    """The rounds kept on a machine disturbed in some, whether they are marked disturbed, and how many were run."""
     clock, turns, counted = Clock(), itertools.cycle(disturbed), itertools.count()
 
     class Judge(Watch):
@@ -62,8 +62,8 @@ def rounds(
             return Round(result, wall_ns if next(turns) else 0, wall_ns)
 
     monkeypatch.setattr(all_fast, "perf_counter_ns", lambda: clock.now_ns)
-    found, is_marked = all_fast._rounds([clock], Judge((0,), effort.patience_s), effort)  # type: ignore[list-item]
-    return found, is_marked, next(counted)
+    kept, is_marked = all_fast._rounds([clock], Judge((0,), effort.patience_s), effort)  # type: ignore[list-item]
+    return kept, is_marked, next(counted)
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def rounds(
 def test_rounds_go_on_for_the_seconds_asked_and_disturbed_ones_do_not_count(
     monkeypatch: pytest.MonkeyPatch, disturbed: list[bool], effort: Effort, counted: int, is_marked: bool, ran: int
 ) -> None:
-    found = rounds(monkeypatch, disturbed, effort)
-    assert (len(found[0]), *found[1:]) == (counted, is_marked, ran)
+    kept, *rest = rounds(monkeypatch, disturbed, effort)
+    assert (len(kept), *rest) == (counted, is_marked, ran)
 
 
 def test_a_round_is_the_step_and_one_of_each_way(library: KernelLibrary) -> None:
     graph = small_step.graph()
     effort = Effort(4, 4, 0.0, 0.0, patience_s=1.0)
-    found = time_all_fast((graph, graph), library, small_step.machine(), effort, small_step.DEVICES)
-    assert found.step_ns.shape == (4,)
-    assert [one.shape for one in found.kernels_ns] == [(4, len(graph.kernels))] * 2
-    assert all(np.all(one > 0) for one in found.kernels_ns)
-    assert not found.disturbed
+    times = time_all_fast((graph, graph), library, small_step.machine(), effort, small_step.DEVICES)
+    assert times.step_ns.shape == (4,)
+    assert [one.shape for one in times.kernels_ns] == [(4, len(graph.kernels))] * 2
+    assert all(np.all(one > 0) for one in times.kernels_ns)
+    assert not times.disturbed
 
 
 class Steps:
@@ -125,11 +125,11 @@ def test_all_fast_runs_in_the_midst_and_who_is_known_drops_out(steps: Steps) -> 
     steady = [steps.contender(name, lambda _: 1.0) for name in "bc"]
     all_fast = steps.contender("F", lambda _: 1.0).step
     options = RunOptions(min_steps=3, min_seconds=3.0)
-    found = time_in_turn([scatters[0], *steady, scatters[1]], all_fast, [0], options, is_warm=True)
+    measured = time_in_turn([scatters[0], *steady, scatters[1]], all_fast, [0], options, is_warm=True)
     ran = "".join(steps.ran)
     assert ran.startswith("abFcd" * 3 + "aFd")
     assert set(ran[15:]) == set("aFd"), "the steady ones were known"
-    for one, rounds in zip(found, (ran.count("a"), 3, 3, ran.count("d")), strict=True):
+    for one, rounds in zip(measured, (ran.count("a"), 3, 3, ran.count("d")), strict=True):
         assert len(one.samples_s) == len(one.all_fast_s) == rounds
 
 

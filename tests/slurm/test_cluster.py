@@ -80,9 +80,8 @@ def test_plans_equal_those_made_here(cluster: Cluster, said: str, tmp_path: Path
 
 
 def placement(place: Workplace, plan: str) -> Plan:
-    """A plan without the seconds that it took."""
-    found = load(place.folder / plan, "plan", Plan)
-    return dataclasses.replace(found, build_s=0.0, solve_s=0.0, attempts_s=())
+    """Read a plan with the seconds that it took set to zero."""
+    return dataclasses.replace(load(place.folder / plan, "plan", Plan), build_s=0.0, solve_s=0.0, attempts_s=())
 
 
 def test_a_failed_job_is_named_with_its_log(cluster: Cluster, said: str) -> None:
@@ -120,7 +119,7 @@ def listed(form: str) -> list[str]:
 
 def test_a_cancelled_study_goes_on_and_does_nothing_twice(cluster: Cluster, said: str) -> None:
     assert said
-    made = {path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/**/*.json")}
+    modified_ns = {path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/**/*.json")}
     done, left = "results/cxl-1t/tiny/small/profile.parquet", "results/dram-1t/tiny/waiting/profile.parquet"
     cancelled = cluster.start(done, left)
     cancelled.until(lambda: "(Rule: kernel_profile)" in cancelled.said and "RUNNING" in queue())
@@ -131,14 +130,14 @@ def test_a_cancelled_study_goes_on_and_does_nothing_twice(cluster: Cluster, said
     while queue():
         assert time.monotonic() < deadline, "jobs of a cancelled study still run"
         time.sleep(0.2)
-    made |= {cluster.folder / done: (cluster.folder / done).stat().st_mtime_ns}
+    modified_ns |= {cluster.folder / done: (cluster.folder / done).stat().st_mtime_ns}
 
     (cluster.folder / "go").touch()
     again = cluster.start(done, left)
     assert again.status(within_s=300) == 0, again.said
     assert re.search(r"kernel_profile +1\n", again.said), again.said
     assert (cluster.folder / left).exists()
-    assert {path: path.stat().st_mtime_ns for path in made} == made
+    assert {path: path.stat().st_mtime_ns for path in modified_ns} == modified_ns
 
     third = cluster.start(done, left, *STUDY)
     assert third.status(within_s=120) == 0, third.said

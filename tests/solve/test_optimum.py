@@ -84,7 +84,7 @@ def test_published_moves_beside_single_kernels_only_help() -> None:
     for seed in (100, 101, 102):
         case = with_engines(random_case(seed, kernels=6), 1.0, 0.0)
         limit_bytes = Limit(4, 1).fast_bytes(case.graph.peak_live_bytes)
-        times = [solve_published(case, limit_bytes, moves=True, beside=beside).objective_us for beside in (0, 1, 15)]
+        times = [solve_published(case, limit_bytes, moves=True, reach=reach).objective_us for reach in (0, 1, 15)]
         assert None not in times
         assert sorted(times, reverse=True) == pytest.approx(times)
         assert times[-1] >= sum(case.profile.base_us(kernel) for kernel in case.graph.kernels)

@@ -173,7 +173,7 @@ def test_the_cheapest_way_out_is_taken(seed: int, data: st.DataObject) -> None:
     plan = solved(case, "static", TIGHT, EXACT, packing)
     assert not set(pair) <= set(plan.stays)
     slow = [forced(case, "static", TIGHT, EXACT, {stay.tensor: Tier.SLOW}) for stay in pair]
-    assert plan.objective_us == pytest.approx(min(way.objective_us for way in slow))
+    assert plan.objective_us == pytest.approx(min(alternative.objective_us for alternative in slow))
     assert plan.bound_us == pytest.approx(first.bound_us), "the bound is that of the program without conflicts"
     assert packing.limits == {plan.dram_limit_bytes}
 
@@ -189,7 +189,7 @@ def test_moving_tensors_give_up_a_part_of_their_stay(seed: int, optimizer: str) 
     assert not all(any(covers(mine, stay) for mine in plan.stays) for stay in packing.stays)
     slow = [forced(case, optimizer, TIGHT, EXACT, {stay.tensor: Tier.SLOW}) for stay in packing.stays]
     assert first.objective_us <= plan.objective_us * (1 + 1e-9)
-    way_out_us = min(way.objective_us for way in slow)
+    way_out_us = min(alternative.objective_us for alternative in slow)
     assert plan.objective_us <= way_out_us * (1 + 1e-9), "one of them in slow memory for life is always a way out"
 
 

@@ -278,11 +278,10 @@ def _links(links: Links, bytes_factor: int, time_factor: int) -> Links:
     def scaled(link: Link) -> Link:
         return Link(link.destination, tuple((size * bytes_factor, ns * time_factor) for size, ns in link.points))
 
-    beside = links.asynchronous
-    beside = replace(
-        beside, to_fast=scaled(beside.to_fast), to_slow=scaled(beside.to_slow), call_us=beside.call_us * time_factor
-    )
-    return replace(links, to_fast=scaled(links.to_fast), to_slow=scaled(links.to_slow), asynchronous=beside)
+    engines = links.asynchronous
+    to_fast, to_slow = scaled(engines.to_fast), scaled(engines.to_slow)
+    engines = replace(engines, to_fast=to_fast, to_slow=to_slow, call_us=engines.call_us * time_factor)
+    return replace(links, to_fast=scaled(links.to_fast), to_slow=scaled(links.to_slow), asynchronous=engines)
 
 
 def larger(case: Case) -> Case:

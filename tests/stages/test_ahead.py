@@ -45,16 +45,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def jobs() -> dict[str, Job]:
     """Runs of one network at three limits, all of them ready."""
-    found = {}
+    by_limit = {}
     for limit in LIMITS:
         folder = Path("results/laptop-2t/tiny/mlp/static") / limit
         folder.mkdir(parents=True)
         for name in ("plan", "program"):
             (folder / f"{name}.json").write_text(f"{name} of {limit}")
         record, *inputs = (str(folder / f"{name}.json") for name in ("record", "plan", "program"))
-        found[limit] = Job(record, tuple(inputs), log=f"logs/static/{limit}/run.log")
+        by_limit[limit] = Job(record, tuple(inputs), log=f"logs/static/{limit}/run.log")
     Path("graph.json").write_text("graph")
-    return found
+    return by_limit
 
 
 def waiting(**settings: object) -> Waiting:
@@ -175,12 +175,12 @@ def test_plans_that_the_call_makes_first_are_waited_for(jobs: dict[str, Job]) ->
 
 def test_jobs_know_of_the_others_where_they_were_told(jobs: dict[str, Job], tmp_path: Path) -> None:
     assert Call.told() == Call(0.0, ()), "nobody has: each measures for itself"
-    told = Call(5.0, tuple(jobs.values()))
-    told.tell(tmp_path / "logs" / "jobs_due.json")
-    assert Call.told() == told
+    call = Call(5.0, tuple(jobs.values()))
+    call.tell(tmp_path / "logs" / "jobs_due.json")
+    assert Call.told() == call
     elsewhere = replace(jobs["1to1"], output="results/laptop-2t/tiny/vgg19/static/1to1/record.json")
-    assert told.others(elsewhere) == []
-    assert Call(1.0, (*told.jobs, elsewhere)).others(elsewhere) == [], "another network"
+    assert call.others(elsewhere) == []
+    assert Call(1.0, (*call.jobs, elsewhere)).others(elsewhere) == [], "another network"
 
 
 def test_jobs_side_by_side_make_different_outputs(jobs: dict[str, Job]) -> None:

@@ -74,8 +74,8 @@ def package(tmp_path: Path) -> Path:
 
 
 def test_imports_are_followed(package: Path) -> None:
-    found = {path.relative_to(package).as_posix() for path in modules_of(package, "own.entry")}
-    assert found == FILES.keys() - {"never.py"}
+    files = {path.relative_to(package).as_posix() for path in modules_of(package, "own.entry")}
+    assert files == FILES.keys() - {"never.py"}
     (package / "far" / "other.py").unlink()
     with pytest.raises(AutotmError, match=r"own\.far\.other is imported and not there"):
         modules_of(package, "own.entry")
@@ -83,12 +83,12 @@ def test_imports_are_followed(package: Path) -> None:
 
 def test_running_needs_every_kind_of_memory_and_nothing_that_plans() -> None:
     package = Path(autotm.__file__).parent
-    found = {path.relative_to(package).as_posix() for path in modules_of(package, "autotm.runtime.run")}
-    assert {f"memory/kinds/{path.name}" for path in (package / "memory" / "kinds").glob("*.py")} <= found
-    assert {name.partition("/")[0] for name in found} <= {
+    files = {path.relative_to(package).as_posix() for path in modules_of(package, "autotm.runtime.run")}
+    assert {f"memory/kinds/{path.name}" for path in (package / "memory" / "kinds").glob("*.py")} <= files
+    assert {name.partition("/")[0] for name in files} <= {
         "__init__.py", "kernels", "layout", "memory", "model", "runtime"
     }  # fmt: skip
-    kernels = {name.removeprefix("kernels/") for name in found if name.startswith("kernels/")}
+    kernels = {name.removeprefix("kernels/") for name in files if name.startswith("kernels/")}
     assert kernels <= {"__init__.py", "library.py", "compute_rates.py"}
 
 
@@ -138,9 +138,9 @@ FITS = {
 )
 def test_what_does_not_fit_is_refused(require: Callable[..., None], change: dict[str, object], message: str) -> None:
     require(FITS)
-    given = {"library": "libcuda_of_no_one.so.1"} if require is require_driver else {}
+    options = {"library": "libcuda_of_no_one.so.1"} if require is require_driver else {}
     with pytest.raises(UnfitError) as refused:
-        require({**FITS, **change}, **given)
+        require({**FITS, **change}, **options)
     assert message in str(refused.value)
 
 
@@ -255,12 +255,12 @@ def test_a_record_of_the_host_comes_home(host: Path, results: Path, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     there = tmp_path / "results"
     assert main(["import", str(tmp_path / "run.zip"), "--results", str(there)]) == 0
-    found = there / NETWORK / "synchronous" / "4to1"
-    record = load(found / "record.json", "record", Record)
+    folder = there / NETWORK / "synchronous" / "4to1"
+    record = load(folder / "record.json", "record", Record)
     assert (record.network, str(record.limit), record.verified_steps) == ("mlp", "4:1", 2)
     same = ("plan.json", "program.json")
     home = results / NETWORK / "synchronous" / "4to1"
-    assert all((found / name).read_bytes() == (home / name).read_bytes() for name in same)
+    assert all((folder / name).read_bytes() == (home / name).read_bytes() for name in same)
     assert main(["check", *PLANNED, *STUDY[:-1], str(there)]) == 0
 
 

@@ -51,8 +51,8 @@ def test_what_goes_out_comes_in(
     assert files_below(there) == files_below(results)
     assert run(there, "check", "mlp", "static", "2:1") == 0
     assert main(["import", str(exported), "--results", str(there), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.partition("\n{")[2].join(("{", "")))
-    assert (len(found["added"]), len(found["replaced"]), len(found["kept"])) == (0, 0, 5)
+    report = json.loads(capsys.readouterr().out.partition("\n{")[2].join(("{", "")))
+    assert (len(report["added"]), len(report["replaced"]), len(report["kept"])) == (0, 0, 5)
 
 
 def test_other_files_are_kept_unless_they_are_to_be_replaced(

@@ -68,7 +68,7 @@ _DEVICE_BYTES = 128 << 20
 
 
 def played_context(folder: Path, monkeypatch: pytest.MonkeyPatch, tier: CudaTier) -> Context:
-    """On a GPU of 128 MiB; kernels that run beside copies do nothing there."""
+    """A context on a played GPU of 128 MiB; kernels that run beside copies do nothing there."""
     monkeypatch.setattr("autotm.lower.cuda.fatbin", _no_image)
     monkeypatch.setattr(
         autotm.profile.copies,
@@ -77,8 +77,8 @@ def played_context(folder: Path, monkeypatch: pytest.MonkeyPatch, tier: CudaTier
     )
     step = cuda_step(build("mlp", SIZES), "tiny", device_named("h100"), "all", tier.products)
     functions = emulated_functions(step.kernels.values(), folder)
-    _, beside = co_runners_for_gpu(device_named("h100"), folder / "co_runners.zip", products=tier.products)
-    for kernel in beside.values():
+    _, co_runners = co_runners_for_gpu(device_named("h100"), folder / "co_runners.zip", products=tier.products)
+    for kernel in co_runners.values():
         functions |= {launch.function: lambda *_: None for launch in kernel.launches}
     plug_in(monkeypatch, PlayedRuntime(device_bytes=_DEVICE_BYTES, order=Delays(2, 1e-5)), functions)
     return Context(replace(small_step.machine(), name="gpu", slow_tier=tier), folder, 20)
@@ -94,9 +94,9 @@ def profiled(folder: Path, context: Context) -> Paths:
 
 def compiled(context: Context, paths: Paths, optimizer: str, limit: Limit) -> None:
     """Make plan and program of a network."""
-    given, plan = PlacementInputs(paths), paths.plan(optimizer, limit)
-    ilp_solve_stage(context, optimizer, limit, SOLVE, given, plan=plan)
-    compile_stage(context, given, plan=plan, program=paths.program(optimizer, limit))
+    inputs, plan = PlacementInputs(paths), paths.plan(optimizer, limit)
+    ilp_solve_stage(context, optimizer, limit, SOLVE, inputs, plan=plan)
+    compile_stage(context, inputs, plan=plan, program=paths.program(optimizer, limit))
 
 
 def ran(context: Context, paths: Paths, optimizer: str, limit: Limit) -> Path:
@@ -131,8 +131,8 @@ def test_from_a_machine_file_to_a_record(tmp_path: Path, monkeypatch: pytest.Mon
         record = ran(context, paths, optimizer, limit)
         measured, came_from = load_with_provenance(record, "record", Record)
         assert (measured.verified_steps, came_from["tier_reality"], came_from["gpu"]) == (2, "real", "a played GPU")
-        for told in (of_graph, read_profile(paths.profile).provenance, came_from):
-            assert told["products"] == "tf32"
+        for source in (of_graph, read_profile(paths.profile).provenance, came_from):
+            assert source["products"] == "tf32"
         timeline, _ = load_with_provenance(record.with_name("timeline.json"), "timeline", Timeline)
         assert timeline.of(Lane.INWARD) or timeline.of(Lane.OUTWARD)
 
@@ -291,11 +291,11 @@ def test_pages_and_heaps_show_a_kernel_for_each_call(records: dict[str, Path], t
     record = records["recompute"]
     paths = Paths(record.parents[5], replace(small_step.machine(), name="gpu"), "tiny", "mlp")
     write_page(placed_of(paths, "recompute", LIMIT, with_record=True), tmp_path / "plan.html")
-    given = {"graph": paths.graph, "profile": paths.profile}
-    given |= {name: record.with_name(f"{name}.json") for name in ("plan", "program")}
+    files = {"graph": paths.graph, "profile": paths.profile}
+    files |= {name: record.with_name(f"{name}.json") for name in ("plan", "program")}
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
-    figure_stage(STYLE, given, csv=tmp_path / "heap.csv")
-    heap, plan = pd.read_csv(tmp_path / "heap.csv"), load(given["plan"], "plan", Plan)
+    figure_stage(STYLE, files, csv=tmp_path / "heap.csv")
+    heap, plan = pd.read_csv(tmp_path / "heap.csv"), load(files["plan"], "plan", Plan)
     again = heap[heap["tensor"].str.endswith(" again")]
     assert len(again) >= len(repeats(plan.calls)) > 0
     assert all(name in page for name in again["tensor"])

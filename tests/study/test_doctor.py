@@ -65,27 +65,27 @@ CXL = {
 }
 
 
-def by_name(found: list[Any]) -> dict[str, Any]:
-    return {one.what: one for one in found}
+def by_name(entries: list[Any]) -> dict[str, Any]:
+    return {one.what: one for one in entries}
 
 
 def test_a_second_memory_is_told_with_what_stands_in_its_way(tmp_path: Path) -> None:
     root = written(tmp_path, CXL)
     (root / "sys/bus/dax/devices/dax0.0").mkdir(parents=True)
-    found = by_name(findings(tmp_path, root))
-    assert found["memory node 0"].found == "1.024 GB, 0.6144 GB free, beside cores"
-    assert found["memory node 1"].use is Use.UNUSED
-    assert "distance 28 from node 0" in found["memory node 1"].found
-    assert "demotion_enabled" in found["memory node 1"].why
-    assert "memory node 2" not in found, "a node without memory is no memory"
-    assert found["folder /mnt/pmem"].use is Use.UNUSED, "the fast pool would not stay where it is"
-    assert "folder /" not in found
-    assert "DAX device dax0.0" in found
-    assert "GPU" in found
-    cared = {name for name, one in found.items() if one.use is Use.CARE}
+    report = by_name(findings(tmp_path, root))
+    assert report["memory node 0"].found == "1.024 GB, 0.6144 GB free, beside cores"
+    assert report["memory node 1"].use is Use.UNUSED
+    assert "distance 28 from node 0" in report["memory node 1"].found
+    assert "demotion_enabled" in report["memory node 1"].why
+    assert "memory node 2" not in report, "a node without memory is no memory"
+    assert report["folder /mnt/pmem"].use is Use.UNUSED, "the fast pool would not stay where it is"
+    assert "folder /" not in report
+    assert "DAX device dax0.0" in report
+    assert "GPU" in report
+    cared = {name for name, one in report.items() if one.use is Use.CARE}
     assert cared >= {"NUMA balancing", "page demotion", "clock governor", "CPU quota", "memory limit"}
-    assert found["transparent huge pages"].found == "madvise"
-    assert found["reserved huge pages"].found == "12"
+    assert report["transparent huge pages"].found == "madvise"
+    assert report["reserved huge pages"].found == "12"
 
 
 WHOLE = (16_000 << 10, 9_000 << 10)
@@ -107,9 +107,9 @@ def test_of_at_most_one_node_the_whole_system_is_believed_where_it_has_more(
 
 def test_this_machine_can_run_a_study(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["doctor", "--results", str(tmp_path / "new" / "results"), "--json"]) == 0
-    found = {one["what"]: one for one in json.loads(capsys.readouterr().out)}
-    assert found["cores"]["use"] == found["C compiler"]["use"] == found["TVM"]["use"] == "used"
-    assert found[f"folder {tmp_path / 'new' / 'results'}"]["found"].endswith("GB free")
+    report = {one["what"]: one for one in json.loads(capsys.readouterr().out)}
+    assert report["cores"]["use"] == report["C compiler"]["use"] == report["TVM"]["use"] == "used"
+    assert report[f"folder {tmp_path / 'new' / 'results'}"]["found"].endswith("GB free")
     assert not (tmp_path / "new").exists()
 
 
@@ -174,23 +174,23 @@ def usable(_: NumaTier | DaxTier) -> None:
 
 
 def test_a_laptop_has_no_second_memory(tmp_path: Path) -> None:
-    found = by_name(findings(tmp_path, written(tmp_path, LAPTOP), usable))
-    assert found["second memory"].use is Use.UNUSED
-    assert "slow memory is emulated" in found["second memory"].why
-    assert found["memory node 0"].use is Use.USED
+    report = by_name(findings(tmp_path, written(tmp_path, LAPTOP), usable))
+    assert report["second memory"].use is Use.UNUSED
+    assert "slow memory is emulated" in report["second memory"].why
+    assert report["memory node 0"].use is Use.USED
 
 
 def test_a_guest_of_three_nodes_can_use_two_of_them_and_a_folder(tmp_path: Path) -> None:
     root = written(tmp_path, GUEST)
-    found = by_name(found_slow(root, usable))
-    assert list(found) == ["memory node 1", "memory node 2", "folder /mnt/pmem"]
-    assert found["memory node 1"].line == "slow_tier: {kind: numa, fast_nodes: [0], slow_nodes: [1]}"
-    assert "distance 28 from node 0, HMAT 20480 MB/s read 300 ns read" in found["memory node 1"].found
-    assert found["folder /mnt/pmem"].line == "slow_tier: {kind: dax, path: /mnt/pmem, fast_nodes: [0]}"
-    told = by_name(findings(tmp_path, root, usable))
-    assert told["memory node 2"].use is Use.USABLE
-    assert found["memory node 2"].line in told["memory node 2"].why
-    for one in found.values():
+    candidates = by_name(found_slow(root, usable))
+    assert list(candidates) == ["memory node 1", "memory node 2", "folder /mnt/pmem"]
+    assert candidates["memory node 1"].line == "slow_tier: {kind: numa, fast_nodes: [0], slow_nodes: [1]}"
+    assert "distance 28 from node 0, HMAT 20480 MB/s read 300 ns read" in candidates["memory node 1"].found
+    assert candidates["folder /mnt/pmem"].line == "slow_tier: {kind: dax, path: /mnt/pmem, fast_nodes: [0]}"
+    report = by_name(findings(tmp_path, root, usable))
+    assert report["memory node 2"].use is Use.USABLE
+    assert candidates["memory node 2"].line in report["memory node 2"].why
+    for one in candidates.values():
         text = f"description: as told\n{one.line}\n"
         assert MachineFile.model_validate(yaml.safe_load(text)).slow_tier == one.tier
 
@@ -215,8 +215,8 @@ def test_each_node_with_cores_can_be_fast(tmp_path: Path, monkeypatch: pytest.Mo
         "memory node 1": "{kind: numa, fast_nodes: [0], slow_nodes: [1]}",
         "memory node 2": "{kind: numa, fast_nodes: [1], slow_nodes: [2]}, or fast_nodes: [0]",
     }, "of two nodes with cores, the nearer one first"
-    told = [(one.what, one.use) for one in findings(tmp_path, root, usable) if "fast memory" in one.why]
-    assert told == [("memory node 0", Use.USED), ("memory node 1", Use.USABLE)]
+    uses = [(one.what, one.use) for one in findings(tmp_path, root, usable) if "fast memory" in one.why]
+    assert uses == [("memory node 0", Use.USED), ("memory node 1", Use.USABLE)]
     monkeypatch.setattr("autotm.study.doctor.usable_cpus", lambda: (0,))
     barred = [one.why for one in findings(tmp_path, root, usable) if one.what == "memory node 1"]
     assert "may not use its cores 1 (cpuset, taskset)" in barred[0]
@@ -226,36 +226,36 @@ def test_what_the_system_does_to_pages_stands_in_the_way(tmp_path: Path) -> None
     root = written(tmp_path, GUEST | {"sys/kernel/mm/numa/demotion_enabled": "true\n"})
     assert all("demotion_enabled" in one.why_not and not one.line for one in found_slow(root, usable))
     written(root, {"sys/kernel/mm/numa/demotion_enabled": "false\n", "proc/self/status": "Mems_allowed_list:\t0-1\n"})
-    found = by_name(found_slow(root, usable))
-    assert "cpuset.mems" in found["memory node 2"].why_not
-    assert found["memory node 1"].line
+    candidates = by_name(found_slow(root, usable))
+    assert "cpuset.mems" in candidates["memory node 2"].why_not
+    assert candidates["memory node 1"].line
 
 
 def test_a_container_without_permission_is_told_so_and_offered_persistent_memory_without_nodes(tmp_path: Path) -> None:
     root = written(tmp_path, GUEST)
-    found = found_slow(root, lambda _: EPERM)
-    assert {one.why_not for one in found} == {EPERM}
-    told = by_name(findings(tmp_path, root, lambda _: EPERM))
-    assert told["memory node 1"].use is Use.UNUSED
-    assert told["memory node 1"].why == f"not as slow memory: {EPERM}"
-    found = by_name(found_slow(root, lambda tier: EPERM if tier.fast_nodes else None))
-    folder = found["folder /mnt/pmem"]
+    candidates = found_slow(root, lambda _: EPERM)
+    assert {one.why_not for one in candidates} == {EPERM}
+    report = by_name(findings(tmp_path, root, lambda _: EPERM))
+    assert report["memory node 1"].use is Use.UNUSED
+    assert report["memory node 1"].why == f"not as slow memory: {EPERM}"
+    candidates = by_name(found_slow(root, lambda tier: EPERM if tier.fast_nodes else None))
+    folder = candidates["folder /mnt/pmem"]
     assert folder.line == "slow_tier: {kind: dax, path: /mnt/pmem}"
     assert folder.found.endswith(f"beside memory that cannot be bound: {EPERM}")
-    assert found["memory node 1"].why_not == EPERM
+    assert candidates["memory node 1"].why_not == EPERM
 
 
 def test_persistent_memory_that_is_not_set_up_is_told_how(tmp_path: Path) -> None:
     root = written(tmp_path, SERVER)
-    found = by_name(found_slow(root, usable))
-    assert "mounted without dax" in found["folder /data one"].why_not
-    assert "folder /" not in found
-    assert "not mounted: make a file system if it holds no data" in found["persistent memory pmem1"].why_not
-    assert found["persistent memory pmem1"].found == "1 GB"
-    assert "persistent memory pmem0" not in found, "a part of it is mounted"
-    assert found["DAX device dax0.0"].line == "slow_tier: {kind: dax, path: /dev/dax0.0, fast_nodes: [0]}"
-    assert found["DAX device dax0.0"].caution == "runs overwrite its contents"
-    assert "/dev/dax1.0 is not there" in found["DAX device dax1.0"].why_not
+    candidates = by_name(found_slow(root, usable))
+    assert "mounted without dax" in candidates["folder /data one"].why_not
+    assert "folder /" not in candidates
+    assert "not mounted: make a file system if it holds no data" in candidates["persistent memory pmem1"].why_not
+    assert candidates["persistent memory pmem1"].found == "1 GB"
+    assert "persistent memory pmem0" not in candidates, "a part of it is mounted"
+    assert candidates["DAX device dax0.0"].line == "slow_tier: {kind: dax, path: /dev/dax0.0, fast_nodes: [0]}"
+    assert candidates["DAX device dax0.0"].caution == "runs overwrite its contents"
+    assert "/dev/dax1.0 is not there" in candidates["DAX device dax1.0"].why_not
     (root / "sys/bus/dax/devices/dax0.0/driver").symlink_to("../../drivers/kmem")
     assert "DAX device dax0.0" not in by_name(found_slow(root, usable)), "it is a memory node now"
 
@@ -313,10 +313,10 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> GpuFindings:
 
 
 def test_a_gpu_is_usable_by_a_line_of_a_machine_file(gpus: GpuFindings) -> None:
-    (found,) = gpus(Recorded())
-    assert found.use is Use.USABLE
-    assert "sm_90, 85.52 GB, 84.92 GB free, driver 580.65.06 (CUDA 13.0); a context takes 0.5 GB" in found.found
-    assert found.why == "fast memory, in a machine file: slow_tier: {kind: cuda, device_index: 3}"
+    (finding,) = gpus(Recorded())
+    assert finding.use is Use.USABLE
+    assert "sm_90, 85.52 GB, 84.92 GB free, driver 580.65.06 (CUDA 13.0); a context takes 0.5 GB" in finding.found
+    assert finding.why == "fast memory, in a machine file: slow_tier: {kind: cuda, device_index: 3}"
     memory = SimpleNamespace(total=8_000_000_000, reserved=0, used=0, free=8_000_000_000)
     (small,) = gpus(Recorded(memory=memory, capability=(8, 6)))
     assert "less than the 10.2 GB" in small.why, "what the paper's plans were made for"
@@ -332,9 +332,9 @@ def test_a_gpu_is_usable_by_a_line_of_a_machine_file(gpus: GpuFindings) -> None:
     ],
 )
 def test_one_that_cannot_be_used(nvml: Recorded, context_bytes: int | None, said: str, gpus: GpuFindings) -> None:
-    (found,) = gpus(nvml, context_bytes)
-    assert found.use is Use.UNUSED
-    assert said in found.why
+    (finding,) = gpus(nvml, context_bytes)
+    assert finding.use is Use.UNUSED
+    assert said in finding.why
 
 
 def test_others_on_it(gpus: GpuFindings) -> None:

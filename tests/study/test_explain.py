@@ -32,24 +32,24 @@ from zoo_graphs import zoo_graph
 @pytest.mark.parametrize("optimizer", ["static", "synchronous", "asynchronous"])
 def test_where_memory_has_a_price_it_is_nearly_full(optimizer: str) -> None:
     placed = solved(optimizer)
-    found = explain_limit(placed)
-    assert found.binding
-    assert found.saved_us_per_mb == pytest.approx(sum(one.price_us_per_mb for one in found.binding))
-    assert list(found.binding) == sorted(found.binding, key=lambda one: -one.price_us_per_mb)
-    for one in found.binding:
+    explanation = explain_limit(placed)
+    assert explanation.binding
+    assert explanation.saved_us_per_mb == pytest.approx(sum(one.price_us_per_mb for one in explanation.binding))
+    assert list(explanation.binding) == sorted(explanation.binding, key=lambda one: -one.price_us_per_mb)
+    for one in explanation.binding:
         assert one.live_bytes >= one.fast_bytes
-        assert one.live_bytes > found.limit_bytes, "without a shortage a byte is worth nothing"
-    assert max(fast_bytes(placed)) <= found.limit_bytes
+        assert one.live_bytes > explanation.limit_bytes, "without a shortage a byte is worth nothing"
+    assert max(fast_bytes(placed)) <= explanation.limit_bytes
 
 
 def test_more_memory_saves_at_most_what_prices_say() -> None:
     placed = solved("static")
-    found = explain_limit(placed)
-    more = found.limit_bytes + max(found.limit_bytes // 50, 64)
+    explanation = explain_limit(placed)
+    more = explanation.limit_bytes + max(explanation.limit_bytes // 50, 64)
     better, _ = solve_and_pack(placed.graph, placed.profile, placed.links, "static", Limit(size_bytes=more), QUICK)
-    assert found.saved_us_per_mb is not None
-    saved = found.saved_us_per_mb * (more - found.limit_bytes) / 1e6
-    assert better.objective_us >= found.bound_us - saved - 1e-6 * found.bound_us
+    assert explanation.saved_us_per_mb is not None
+    saved = explanation.saved_us_per_mb * (more - explanation.limit_bytes) / 1e6
+    assert better.objective_us >= explanation.bound_us - saved - 1e-6 * explanation.bound_us
 
 
 def test_what_a_planned_tensor_costs_adds_up() -> None:
@@ -57,16 +57,16 @@ def test_what_a_planned_tensor_costs_adds_up() -> None:
     prices = MemoryPrices(placed.plan, len(placed.step.kernels))
     moves_us = uses_us = 0.0
     for tensor in placed.step.movable:
-        found = explain_tensor(placed, tensor.name)
-        planned, for_life, slow = found.residencies
-        assert [use.kernel for use in found.uses] == list(tensor.users)
+        explanation = explain_tensor(placed, tensor.name)
+        planned, for_life, slow = explanation.residencies
+        assert [use.kernel for use in explanation.uses] == list(tensor.users)
         assert for_life.held_us == pytest.approx(
             prices.held_us(tensor.allocated_bytes, tensor.live.start, tensor.live.stop)
         )
-        assert slow.uses_us == pytest.approx(sum(use.slower_us for use in found.uses))
+        assert slow.uses_us == pytest.approx(sum(use.slower_us for use in explanation.uses))
         moves_us, uses_us = moves_us + planned.moves_us, uses_us + planned.uses_us
-        assert len(found.gaps) == len(found.uses) - 1
-        assert tensor.name in tensor_text(found)
+        assert len(explanation.gaps) == len(explanation.uses) - 1
+        assert tensor.name in tensor_text(explanation)
     assert moves_us == pytest.approx(sum(placed.moves_us))
     assert placed.all_fast_us + uses_us + moves_us == pytest.approx(placed.plan.objective_us)
 
@@ -84,9 +84,9 @@ def test_a_gap_counts_each_tensor_between_once() -> None:
 def test_a_plan_without_prices_says_so_and_one_with_memory_enough() -> None:
     placed = solved("all-slow", "1:0")
     assert "nothing says what more memory would save" in explain_limit(placed).text()
-    found = explain_tensor(placed, placed.step.movable[0].name)
-    assert {use.tier for use in found.uses} == {Tier.SLOW}
-    assert "The plan has no prices" in tensor_text(found)
+    explanation = explain_tensor(placed, placed.step.movable[0].name)
+    assert {use.tier for use in explanation.uses} == {Tier.SLOW}
+    assert "The plan has no prices" in tensor_text(explanation)
     assert "No kernel binds the limit" in explain_limit(solved("static", "0:1")).text()
 
 
@@ -164,15 +164,15 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_two_plans_differ_in_where_tensors_live(plans: tuple[Path, Path]) -> None:
-    found, both = compare(*plans), (solved("static", layers=3).plan, solved("synchronous", layers=3).plan)
-    assert found.fields["objective_us"] == tuple(plan.objective_us for plan in both)
-    assert found.fields["moves"] == (0, len(both[1].moves))
-    assert found.differing
-    for name, values in found.differing.items():
+    comparison, both = compare(*plans), (solved("static", layers=3).plan, solved("synchronous", layers=3).plan)
+    assert comparison.fields["objective_us"] == tuple(plan.objective_us for plan in both)
+    assert comparison.fields["moves"] == (0, len(both[1].moves))
+    assert comparison.differing
+    for name, values in comparison.differing.items():
         for plan, value in zip(both, values, strict=True):
             fast = [stay.end - stay.start for stay in plan.stays if stay.tensor == name and stay.tier is Tier.FAST]
             assert value == sum(fast)
-    assert "B/A" in found.text()
+    assert "B/A" in comparison.text()
     assert "No difference" in compare(plans[0], plans[0]).text()
 
 

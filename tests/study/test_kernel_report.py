@@ -46,31 +46,31 @@ def report(times_us: dict[str, float], **schedules: ScheduleKind) -> KernelRepor
     return report_kernels(STEP, profile(times_us), RATES, GENERATED | schedules)
 
 
-def of(found: KernelReport, function: str) -> KernelTime:
-    return next(kernel for kernel in found.kernels if kernel.function == function)
+def of(analysis: KernelReport, function: str) -> KernelTime:
+    return next(kernel for kernel in analysis.kernels if kernel.function == function)
 
 
 def test_times_add_up_and_calls_of_one_function_are_one_kernel(tmp_path: Path) -> None:
-    found = report({"relu": 30.0})
-    write_kernel_csv(tmp_path / "kernels.csv", found, profile({}).provenance)
+    analysis = report({"relu": 30.0})
+    write_kernel_csv(tmp_path / "kernels.csv", analysis, profile({}).provenance)
     table = pd.read_csv(tmp_path / "kernels.csv")
     assert set(table) <= set(MEANINGS)
-    assert list(table["function"]) == [kernel.function for kernel in found.kernels]
+    assert list(table["function"]) == [kernel.function for kernel in analysis.kernels]
     assert set(table["machine"]) == {"desk-1t"}
-    assert table["time_us"].sum() == found.time_us == 8 * 10 + 2 * 30
-    relu = of(found, "relu")
+    assert table["time_us"].sum() == analysis.time_us == 8 * 10 + 2 * 30
+    relu = of(analysis, "relu")
     assert (relu.calls, relu.time_us, relu.share) == (2, 60.0, 60 / 140)
-    for kernels in (found.kernels, found.by_class, found.by_op, found.by_schedule):
+    for kernels in (analysis.kernels, analysis.by_class, analysis.by_op, analysis.by_schedule):
         assert sum(kernel.calls for kernel in kernels) == len(STEP.kernels)
-        assert sum(kernel.time_us for kernel in kernels) == pytest.approx(found.time_us)
+        assert sum(kernel.time_us for kernel in kernels) == pytest.approx(analysis.time_us)
         assert sum(kernel.share for kernel in kernels) == pytest.approx(1.0)
         assert [kernel.time_us for kernel in kernels] == sorted((k.time_us for k in kernels), reverse=True)
 
 
 def test_a_contraction_is_set_by_multiply_adds_and_a_map_by_copies() -> None:
     flops, moved = 2 * 32 * 64 * 64, 2 * ROWS + SQUARE
-    found = report({"hidden": 2 * flops / 1e3, "relu": 4 * 2 * ROWS / 1e3})
-    hidden, relu = of(found, "hidden"), of(found, "relu")
+    analysis = report({"hidden": 2 * flops / 1e3, "relu": 4 * 2 * ROWS / 1e3})
+    hidden, relu = of(analysis, "hidden"), of(analysis, "relu")
     needs = (hidden.flops, hidden.moved_bytes, hidden.best_us, hidden.set_by)
     assert needs == (flops, moved, flops / 1e3, "multiply-adds")
     assert hidden.of_best == pytest.approx(0.5)
@@ -82,9 +82,9 @@ def test_a_contraction_is_set_by_multiply_adds_and_a_map_by_copies() -> None:
 
 
 def test_groups_hold_what_their_kernels_need_against_what_the_machine_can_do() -> None:
-    found = report({})
-    groups = {group.name: group for group in found.by_class}
-    kernels, matmul = [kernel for kernel in found.kernels if kernel.op_class is OpClass.MATMUL], groups[OpClass.MATMUL]
+    analysis = report({})
+    groups = {group.name: group for group in analysis.by_class}
+    kernels, matmul = [k for k in analysis.kernels if k.op_class is OpClass.MATMUL], groups[OpClass.MATMUL]
     assert matmul.of_multiply_adds == pytest.approx(sum(k.flops for k in kernels) / 1e3 / matmul.time_us)
     assert matmul.of_copies == pytest.approx(sum(k.moved_bytes for k in kernels) / 1e3 / matmul.time_us)
     assert matmul.of_best == pytest.approx(sum(k.best_us or 0.0 for k in kernels) / matmul.time_us)
@@ -100,25 +100,25 @@ def test_workspaces_need_not_be_moved() -> None:
 
 def test_the_worst_kernels_are_those_that_lose_most_time_not_those_that_take_most() -> None:
     flops = 2 * 32 * 64 * 64
-    found = report({"hidden": flops / 1e3 + 1, "relu": 100.0})
-    assert of(found, "hidden").time_us > of(found, "relu").time_us
-    assert found.worst(1)[0].function == "relu"
-    assert found.worst(100)[-1].beyond_best_us > 0
+    analysis = report({"hidden": flops / 1e3 + 1, "relu": 100.0})
+    assert of(analysis, "hidden").time_us > of(analysis, "relu").time_us
+    assert analysis.worst(1)[0].function == "relu"
+    assert analysis.worst(100)[-1].beyond_best_us > 0
 
 
 def test_what_was_compiled_as_written_is_flagged_with_its_share() -> None:
-    told = report_text(report({"loss": 110.0}, loss=ScheduleKind.AS_WRITTEN), "desk-1t")
-    assert "WARNING: 1 kernels had no schedule that works" in told
-    assert "they take 55.0% of the time" in told
-    assert "loss_4: loss 32x64,32x64->32x64,1, 110.0 us, 55.0%" in told
+    text = report_text(report({"loss": 110.0}, loss=ScheduleKind.AS_WRITTEN), "desk-1t")
+    assert "WARNING: 1 kernels had no schedule that works" in text
+    assert "they take 55.0% of the time" in text
+    assert "loss_4: loss 32x64,32x64->32x64,1, 110.0 us, 55.0%" in text
     assert "WARNING" not in report_text(report({}), "desk-1t")
 
 
 def test_the_text_says_what_is_measured_and_where() -> None:
-    told = report_text(report({}), "desk-1t", worst=3)
-    assert told.startswith("small (test) on desk-1t: 10 kernels, 9 distinct, 100.0 us a step. MEASURED")
-    assert "multiply-adds in registers 1 GF/s, copies 1 GB/s" in told
-    assert "No kernel takes longer than its best." in told
+    text = report_text(report({}), "desk-1t", worst=3)
+    assert text.startswith("small (test) on desk-1t: 10 kernels, 9 distinct, 100.0 us a step. MEASURED")
+    assert "multiply-adds in registers 1 GF/s, copies 1 GB/s" in text
+    assert "No kernel takes longer than its best." in text
     slow = report_text(report({"loss": 20_000.0, "relu": 1000.0, "out": 500.0}), "desk-1t", worst=2)
     assert "22.56 ms a step" in slow
     worst = slow.split("machine needs:\n")[1].split("\n\n")[0].splitlines()
@@ -129,9 +129,9 @@ def test_the_text_says_what_is_measured_and_where() -> None:
 
 
 def test_without_rates_there_are_shares_but_nothing_to_judge_by() -> None:
-    found = report_kernels(STEP, profile({}), None, {})
-    assert {kernel.best_us for kernel in found.kernels} == {None}
-    assert {group.of_copies for group in found.by_op} == {None}
-    told = report_text(found, "desk-1t")
-    assert "To measure it: autotm calibrate" in told
-    assert "does not say where schedules come from" in told
+    analysis = report_kernels(STEP, profile({}), None, {})
+    assert {kernel.best_us for kernel in analysis.kernels} == {None}
+    assert {group.of_copies for group in analysis.by_op} == {None}
+    text = report_text(analysis, "desk-1t")
+    assert "To measure it: autotm calibrate" in text
+    assert "does not say where schedules come from" in text

@@ -47,13 +47,13 @@ def case_with(sigma: float, *, slow_copies: bool = False) -> tuple[Case, list[Pl
 
 def test_without_spread_nothing_is_lost_and_the_verdict_is_certain() -> None:
     case, plans = case_with(0.0)
-    found = measure_sensitivity(case.graph, case.profile, case.links, plans, OPTIONS, 2)
-    present = {row.optimizer: row for row in found.recorded}
-    for row in found.draws:
+    sensitivity = measure_sensitivity(case.graph, case.profile, case.links, plans, OPTIONS, 2)
+    present = {row.optimizer: row for row in sensitivity.recorded}
+    for row in sensitivity.draws:
         assert row.regret == 0
         assert row.present_us == pytest.approx(present[row.optimizer].present_us, rel=1e-12)
         assert row.slowdown == pytest.approx(present[row.optimizer].slowdown, rel=1e-12)
-    (pair,) = compare(found)
+    (pair,) = compare(sensitivity)
     assert (pair.first, pair.second) == BOTH
     assert (pair.first_wins, pair.second_wins) == (0, 1)
     assert pair.verdict == "synchronous is faster beyond noise"
@@ -62,19 +62,19 @@ def test_without_spread_nothing_is_lost_and_the_verdict_is_certain() -> None:
 def test_great_spread_drowns_the_difference_and_plans_are_regretted() -> None:
     case, plans = case_with(1.0, slow_copies=True)
     assert plans[1].objective_us < plans[0].objective_us
-    found = measure_sensitivity(case.graph, case.profile, case.links, plans, OPTIONS, 12)
-    (pair,) = compare(found)
+    sensitivity = measure_sensitivity(case.graph, case.profile, case.links, plans, OPTIONS, 12)
+    (pair,) = compare(sensitivity)
     assert 0 < pair.first_wins < 1
     assert pair.verdict == "their difference is not beyond noise"
-    assert all(np.median([row.regret for row in found.of(name)]) > 0.01 for name in BOTH)
+    assert all(np.median([row.regret for row in sensitivity.of(name)]) > 0.01 for name in BOTH)
 
 
 def test_each_draw_prices_the_plans_as_they_are_and_the_all_fast_step() -> None:
     case, plans = case_with(0.2)
-    found = measure_sensitivity(case.graph, case.profile, case.links, plans, OPTIONS, 2)
+    sensitivity = measure_sensitivity(case.graph, case.profile, case.links, plans, OPTIONS, 2)
     sizes = {tensor.name: tensor.size_bytes for tensor in case.graph.tensors}
     for number, plan in itertools.product((1, 2), plans):
-        drawn, row = resampled(case.profile, OPTIONS.seed, number), found.of(plan.optimizer)[number - 1]
+        drawn, row = resampled(case.profile, OPTIONS.seed, number), sensitivity.of(plan.optimizer)[number - 1]
         present_us = sum(case.links.copy_us(one.destination, sizes[one.tensor]) for one in plan.moves)
         for kernel, tiers in zip(case.graph.kernels, plan.configurations, strict=True):
             slow = itertools.compress((one.tensor for one in kernel.operands), (tier == "P" for tier in tiers))
@@ -113,8 +113,8 @@ def test_command_reads_the_pipeline_s_files_and_writes_its_own(tmp_path, capsys)
     text = capsys.readouterr().out
     for part in ("limit 4:1: predicted under 2 draws", "\nstatic ", "synchronous is faster beyond noise"):
         assert part in text
-    found, came_from = load_with_provenance(paths.sensitivity(LIMIT), "sensitivity", Sensitivity)
-    assert len(found.draws) == 2 * len(BOTH)
+    sensitivity, came_from = load_with_provenance(paths.sensitivity(LIMIT), "sensitivity", Sensitivity)
+    assert len(sensitivity.draws) == 2 * len(BOTH)
     assert came_from["draws"] == 2
     for optimizers in ("all-slow", ""):
         assert main([*command, "--optimizers", optimizers]) == 1

@@ -47,8 +47,8 @@ def machine_of(folder: Path, more: str) -> Machine:
 def test_a_real_cache_and_its_size_are_settings_of_machines_that_have_them_only(tmp_path: Path) -> None:
     mores = ("", "memory_mode: true\n", "memory_mode: true\ncache: 192GB\n")
     plain, unknown, known = machines = [machine_of(tmp_path, more) for more in mores]
-    found = [{*machine_settings(tmp_path, machine)} & {"memory_mode", "cache_bytes"} for machine in machines]
-    assert found == [set(), {"memory_mode"}, {"memory_mode", "cache_bytes"}], "a new key reruns nothing measured"
+    settings = [{*machine_settings(tmp_path, machine)} & {"memory_mode", "cache_bytes"} for machine in machines]
+    assert settings == [set(), {"memory_mode"}, {"memory_mode", "cache_bytes"}], "a new key reruns nothing measured"
     assert machine_settings(tmp_path, known)["cache_bytes"] == known.cache_bytes == 192 * 10**9
     assert [machine.reality_of(cached=True) for machine in (plain, unknown)] == ["emulated", "real"]
     assert unknown.reality_of(cached=False) == "emulated"
@@ -94,13 +94,13 @@ def study(**further: dict[str, list[str]]) -> Study:
 def test_some_figures_read_runs_that_other_comparisons_do_not(
     kind: str, records: Callable[[Study, str], list[Path]], optimizer: str, limits: tuple[str, ...]
 ) -> None:
-    found = study(**{kind: {optimizer: list(limits)}})
-    compared, read = comparison_records(found, CONVENTIONAL), records(found, CONVENTIONAL)
+    changed = study(**{kind: {optimizer: list(limits)}})
+    compared, read = comparison_records(changed, CONVENTIONAL), records(changed, CONVENTIONAL)
     assert read[: len(compared)] == compared
     assert [path.parts[-4:-1] for path in read[len(compared) :]] == [
         (network, optimizer, limit.replace(":", "to")) for network in ("vgg19", "mlp") for limit in limits
     ]
-    assert set(read) <= set(found.configured_records())
+    assert set(read) <= set(changed.configured_records())
     assert records(study(), CONVENTIONAL) == comparison_records(study(), CONVENTIONAL)
     with pytest.raises(BadInputError, match=rf"workloads\.conventional\.{kind}: .*{optimizer}"):
         study(**{kind: {optimizer[:-1]: ["4:1"]}})
@@ -111,12 +111,12 @@ def of(records: list[Path]) -> set[str]:
 
 
 def test_what_cannot_run_on_a_machine_has_no_column_there() -> None:
-    found = study(rivals={"linux-preferred": ["4:1"], "linux-balancing": ["4:1"], "all-slow": ["1:0"]})
+    changed = study(rivals={"linux-preferred": ["4:1"], "linux-balancing": ["4:1"], "all-slow": ["1:0"]})
     tiers = (NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(1,)), DaxTier(kind="dax", path="/mnt/pmem"))
     # Elsewhere: what this computer's kernel has does not matter.
     elsewhere = CoreChoice("elsewhere.yaml")
-    numa, dax = (found.on(replace(found.machine, slow_tier=tier, cores=elsewhere)) for tier in tiers)
-    assert of(found.further_records("conventional", "rivals")) == {"linux-preferred", "linux-balancing", "all-slow"}
+    numa, dax = (changed.on(replace(changed.machine, slow_tier=tier, cores=elsewhere)) for tier in tiers)
+    assert of(changed.further_records("conventional", "rivals")) == {"linux-preferred", "linux-balancing", "all-slow"}
     assert of(numa.further_records("conventional", "rivals")) == {"linux-preferred", "linux-balancing", "all-slow"}
     assert of(dax.further_records("conventional", "rivals")) == {"all-slow"}
     shipped = shipped_study()
@@ -125,15 +125,15 @@ def test_what_cannot_run_on_a_machine_has_no_column_there() -> None:
     assert on_numa >= {"linux-preferred", "static", "synchronous"}
     assert "memory-mode" not in on_numa
     assert "memory-mode" not in of(numa.verification_records())
-    assert "memory-mode" in of(found.verification_records())
+    assert "memory-mode" in of(changed.verification_records())
 
 
 def test_what_is_named_and_cannot_run_is_refused_before_anything_does() -> None:
     figures = read_yaml(CONFIG / "config.yaml", "study")["figures"]
     fig10 = figures["fig10"] | {"optimizers": ["static", "memory-mode"]}
-    found = shipped_study(figures=figures | {"fig10": fig10}, verification={"optimizers": ["linux-preferred"]})
-    assert found.case_study_records()
-    real = found.on(replace(found.machine, slow_tier=DaxTier(kind="dax", path="/mnt/pmem")))
+    changed = shipped_study(figures=figures | {"fig10": fig10}, verification={"optimizers": ["linux-preferred"]})
+    assert changed.case_study_records()
+    real = changed.on(replace(changed.machine, slow_tier=DaxTier(kind="dax", path="/mnt/pmem")))
     with pytest.raises(BadInputError, match=r"memory-mode cannot run on config/machines/laptop\.yaml: .* no cache"):
         real.case_study_records()
     with pytest.raises(BadInputError, match=r"verification: linux-preferred cannot run .* behind DAX"):
@@ -163,23 +163,23 @@ def test_times_add_up_and_the_largest_memory_counts(tmp_path: Path) -> None:
     assert rules == ["calibrate", "kernel_profile", *["ilp_solve", "compile", "run"] * 4, "front"]
     for number, file in enumerate(files):
         write(file, 2.5, str(100 + number))
-    found = {cost.target: cost for cost in costs(shipped_study(), tmp_path)}
-    assert found["figures/front.pdf"] == Cost("figures/front.pdf", 15, 15, 37.5, 114 << 20)
-    ten = found["figures/fig10.pdf"]
+    by_target = {cost.target: cost for cost in costs(shipped_study(), tmp_path)}
+    assert by_target["figures/front.pdf"] == Cost("figures/front.pdf", 15, 15, 37.5, 114 << 20)
+    ten = by_target["figures/fig10.pdf"]
     assert ten.known_jobs == 2 + 3 * 3, "both calibrate and profile, and the three synchronous runs that both show"
     assert ten.jobs == 2 + 3 * 36 + 1
-    assert found["figures/test_vgg/fig7.pdf"].known_jobs == 1
-    every = found["figures"]
+    assert by_target["figures/test_vgg/fig7.pdf"].known_jobs == 1
+    every = by_target["figures"]
     assert (every.known_jobs, every.seconds) == (15, 37.5), "what several figures need counts once"
-    assert every.jobs < sum(cost.jobs for cost in found.values() if cost.target != "figures")
+    assert every.jobs < sum(cost.jobs for cost in by_target.values() if cost.target != "figures")
 
 
 def test_jobs_too_short_to_look_at_have_a_time_and_no_memory(tmp_path: Path) -> None:
     for file in figure_jobs(shipped_study(), tmp_path)["figures/heap.pdf"]:
         write(file, 30, "-")
-    found = next(cost for cost in costs(shipped_study(), tmp_path) if cost.target == "figures/heap.pdf")
-    assert (found.seconds, found.memory_bytes) == (150, 0)
-    assert "| `figures/heap.pdf` | 5 | 2 min 30 s | unknown |" in table_of_costs([found])
+    heap_cost = next(cost for cost in costs(shipped_study(), tmp_path) if cost.target == "figures/heap.pdf")
+    assert (heap_cost.seconds, heap_cost.memory_bytes) == (150, 0)
+    assert "| `figures/heap.pdf` | 5 | 2 min 30 s | unknown |" in table_of_costs([heap_cost])
 
 
 def test_a_modelled_scale_costs_its_small_batches(tmp_path: Path) -> None:

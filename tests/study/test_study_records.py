@@ -44,11 +44,11 @@ SEVERAL = {
 def paths(tmp_path: Path) -> list[Path]:
     counts = CacheCounts(4096, 5, 6, 7, 20480, 24576, 28672)
     cached = replace(record("memory-mode", "4:1"), cache=counts, waited_s=(0.1, 0.3, 0.2))
-    found = []
+    files = []
     for number, one in enumerate([record("static", "4:1"), cached, record("linux-balancing", "4:1")]):
-        found.append(tmp_path / f"{number}.json")
-        save(found[-1], "record", replace(one, tensor_size_map={"a": 1}), PROVENANCE)
-    return found
+        files.append(tmp_path / f"{number}.json")
+        save(files[-1], "record", replace(one, tensor_size_map={"a": 1}), PROVENANCE)
+    return files
 
 
 def test_a_row_a_run_and_every_scalar_a_column_in_both_kinds_of_file(paths: list[Path], tmp_path: Path) -> None:
@@ -88,20 +88,20 @@ def test_an_unverified_program_fails_by_name_after_the_table_is_written(tmp_path
 
 
 def test_every_network_meets_every_optimizer() -> None:
-    found = shipped_study()
-    pairs = {(path.parents[2].name, path.parents[1].name) for path in found.verification_records()}
-    able = found.runnable(optimizer_names())
-    assert pairs == {(network, optimizer) for network in found.scale.networks for optimizer in able}
+    shipped = shipped_study()
+    pairs = {(path.parents[2].name, path.parents[1].name) for path in shipped.verification_records()}
+    able = shipped.runnable(optimizer_names())
+    assert pairs == {(network, optimizer) for network in shipped.scale.networks for optimizer in able}
     assert {*optimizer_names()} - {*able} == {*RUN_RIVALS}, "what others do on a GPU needs one"
     assert {network for network, _ in pairs} == set(networks()), "the tiny scale leaves no network out"
-    limits = {(path.parents[1].name == "all-fast", path.parent.name) for path in found.verification_records()}
+    limits = {(path.parents[1].name == "all-fast", path.parent.name) for path in shipped.verification_records()}
     assert limits == {(True, "0to1"), (False, "4to1")}
 
 
 def test_config_narrows_it_down() -> None:
     narrowed = shipped_study(verification={"networks": ["mlp"], "optimizers": ["numa", "static"], "limit": "8:1"})
-    found = narrowed.verification_records()
-    assert [path.parts[-4:-1] for path in found] == [("mlp", "numa", "8to1"), ("mlp", "static", "8to1")]
+    records = narrowed.verification_records()
+    assert [path.parts[-4:-1] for path in records] == [("mlp", "numa", "8to1"), ("mlp", "static", "8to1")]
     for key, name in (("network", "mpl"), ("optimizer", "statik")):
         with pytest.raises(BadInputError, match=f"verification: unknown {key} '{name}'"):
             shipped_study(verification={f"{key}s": [name]}).verification_records()
@@ -127,9 +127,9 @@ def test_losses_and_speed_ups_are_geometric_means(study: Study) -> None:
     paths = write(study)
     slower = next(path for path in paths if path.parts[-4:-1] == ("vgg19", "synchronous", "4to1"))
     save(slower, "record", replace(record("static", "4:1", network="vgg19"), optimizer="synchronous"), PROVENANCE)
-    found = {str(one.limit): one for one in headlines(table_of_records(paths))}
-    assert list(found) == ["1:1", "4:1"], "the ends are what the others are compared with"
-    at, both = found["4:1"], ((1 + 1.4 * 0.64) * (1 + 3.5 * 0.64)) ** 0.5
+    by_limit = {str(one.limit): one for one in headlines(table_of_records(paths))}
+    assert list(by_limit) == ["1:1", "4:1"], "the ends are what the others are compared with"
+    at, both = by_limit["4:1"], ((1 + 1.4 * 0.64) * (1 + 3.5 * 0.64)) ** 0.5
     assert at.losses["synchronous"].value == pytest.approx(1 - 1 / both)
     assert at.losses["numa"] == (pytest.approx(1 - 1 / (1 + 4.2 * 0.64)), ("mlp", "vgg19"))
     assert at.speed_ups["numa"].value == pytest.approx((1 + 4.2 * 0.64) / both)
@@ -179,10 +179,10 @@ def shown(directive: str, path: Path) -> str:
 def test_a_file_tells_where_it_comes_from(tmp_path: Path) -> None:
     path, came_from = tmp_path / "plan.json", {"seed": 20, "options": {"gap": 0.01}, "load": [0.5, 1], "note": None}
     save(path, "links", {}, came_from)
-    found = shown("provenance", path)
+    rendered = shown("provenance", path)
     for name, text in (("seed", "20"), ("options", "gap 0.01"), ("load", "0.5, 1")):
-        assert f"<field_name> {name} <field_body> <paragraph> {text}" in found
-    assert "note" not in found
+        assert f"<field_name> {name} <field_body> <paragraph> {text}" in rendered
+    assert "note" not in rendered
 
 
 def test_a_picture_shows_its_caption_a_log_its_lines_and_what_cannot_be_read_why(tmp_path: Path) -> None:

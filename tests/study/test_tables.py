@@ -163,9 +163,9 @@ def test_captions_name_disturbed_runs_and_measurements(all_tables: dict[str, pd.
     marked = table.assign(**{DISTURBED: table["limit"].isin(["4:1", "1:1"]) & (table["optimizer"] == "static")})
     assert caption(marked).count(" static ") == is_disturbed(marked).sum() == 2 * table["network"].nunique()
     assert "predictions are made from" not in caption(table)
-    found = caption(table.assign(**{DISTURBED_BEFORE: "kernels of inception_v4; copies"}))
-    assert found.count("kernels of inception_v4; copies. ") == 1
-    assert "Hollow" not in found
+    text = caption(table.assign(**{DISTURBED_BEFORE: "kernels of inception_v4; copies"}))
+    assert text.count("kernels of inception_v4; copies. ") == 1
+    assert "Hollow" not in text
     older = table.drop(columns=[DISTURBED, DISTURBED_BEFORE])
     assert not is_disturbed(older).any()
     assert disturbed_text(older) == ""
@@ -259,9 +259,9 @@ def swept() -> SweepResult[str]:
     case = random_graphs.training_step_case(layers=4, branches=3)
     limits = [Limit.parse(text) for text in ("4:1", "0:1", "1:0")]
     points = []
-    for found in place_each(case.graph, case.profile, case.links, "synchronous", limits, SolveOptions()):
-        assert not isinstance(found, Refusal)
-        points.append(SweepPoint(found[0], program_of(case.graph, *found)))
+    for placement in place_each(case.graph, case.profile, case.links, "synchronous", limits, SolveOptions()):
+        assert not isinstance(placement, Refusal)
+        points.append(SweepPoint(placement[0], program_of(case.graph, *placement)))
     refused = [Refusal(Limit.parse("5B"), 64, "no synchronous placement keeps limit 5B")]
     source = {**PROVENANCE, "machine": "desk-2t", "threads": 2, "seed": 20, "tier_reality": "emulated"}
     table = sweep_table(case.graph, case.profile, "synchronous", points, refused, source)

@@ -18,9 +18,9 @@ TEXT = b"written through memory, never synced"
 
 
 def free_bytes(folder: Path) -> int:
-    """Of the file system of a folder."""
-    told = os.statvfs(folder)
-    return told.f_bfree * told.f_frsize
+    """Free bytes of the file system that a folder is on."""
+    filesystem = os.statvfs(folder)
+    return filesystem.f_bfree * filesystem.f_frsize
 
 
 def before(folder: Path) -> None:

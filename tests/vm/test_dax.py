@@ -35,14 +35,14 @@ def with_tier(machine: Machine, **changes: object) -> Machine:
 
 
 def free_bytes(folder: Path) -> int:
-    told = os.statvfs(folder)
-    return told.f_bfree * told.f_frsize
+    filesystem = os.statvfs(folder)
+    return filesystem.f_bfree * filesystem.f_frsize
 
 
 def synchronous_bytes() -> int:
     """How much of this process's memory is mapped with MAP_SYNC, as /proc tells."""
-    found = re.findall(r"Size:\s+(\d+) kB(?:(?!VmFlags)[\s\S])*VmFlags:(.*)", Path("/proc/self/smaps").read_text())
-    return sum(int(size) << 10 for size, flags in found if " sf" in flags)
+    mappings = re.findall(r"Size:\s+(\d+) kB(?:(?!VmFlags)[\s\S])*VmFlags:(.*)", Path("/proc/self/smaps").read_text())
+    return sum(int(size) << 10 for size, flags in mappings if " sf" in flags)
 
 
 def test_pools_are_mapped_with_map_sync(dax: Machine, device: Machine) -> None:
@@ -155,9 +155,9 @@ def test_three_nodes_of_which_one_has_cores() -> None:
 
 
 def test_the_firmware_tells_latency_and_bandwidth() -> None:
-    told = NODES / "node1" / "access0" / "initiators"
-    assert int((told / "read_latency").read_text()) == 300
-    assert int((told / "read_bandwidth").read_text()) == 20480
+    initiators = NODES / "node1" / "access0" / "initiators"
+    assert int((initiators / "read_latency").read_text()) == 300
+    assert int((initiators / "read_bandwidth").read_text()) == 20480
 
 
 def test_persistent_memory_is_in_a_lower_tier() -> None:

@@ -28,12 +28,12 @@ MACHINES = ("node", "dax")
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, dax_folder: Path) -> Workplace:
     """A study of a small network, on machines whose slow memory is a node, a folder, and one that is not there."""
-    found = make_workplace(tmp_path_factory.mktemp("study") / "place", stand_in=False)
+    workplace = make_workplace(tmp_path_factory.mktemp("study") / "place", stand_in=False)
     for key, value in {"limits": LIMITS, "optimizers": ["synchronous"]}.items():
-        found.change("figures", "fig10", key, value=value)
-    found.change("counts", value="all")
-    found.change("profile", "implementations", value="default")
-    found.change("run", "min_seconds", value=0.5)
+        workplace.change("figures", "fig10", key, value=value)
+    workplace.change("counts", value="all")
+    workplace.change("profile", "implementations", value="default")
+    workplace.change("run", "min_seconds", value=0.5)
     tiers = {
         "node": {"kind": "numa", "fast_nodes": [0], "slow_nodes": [1]},
         "dax": {"kind": "dax", "path": str(dax_folder), "fast_nodes": [0]},
@@ -41,8 +41,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, dax_folder: Path) -> Workpla
     }
     for name, tier in tiers.items():
         text = yaml.safe_dump({"description": "The guest.", "threads": 1, "slow_tier": tier})
-        (found.folder / "config" / "machines" / f"{name}.yaml").write_text(text, encoding="utf-8")
-    return found
+        (workplace.folder / "config" / "machines" / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return workplace
 
 
 def measure_links(place: Workplace, name: str) -> None:

@@ -60,9 +60,9 @@ def simulated(pages: int, weights: tuple[int, int]) -> np.ndarray:
     return interleaved(PageMap(4096, pages, ((touch(0, pages * 4096, 4096),),)), pages, weights)
 
 
-def same_but_for_the_turn_that_is_first(found: np.ndarray, wanted: np.ndarray, turns: int) -> bool:
-    """The kernel counts turns from address 0, the simulation from the start of the pool."""
-    return any((found[turns:-turns] == wanted[turn : turn + found.size - 2 * turns]).all() for turn in range(turns))
+def same_but_for_the_turn_that_is_first(counts: np.ndarray, wanted: np.ndarray, turns: int) -> bool:
+    """Linux counts interleaving turns from address 0, the simulation from the start of the pool."""
+    return any((counts[turns:-turns] == wanted[turn : turn + counts.size - 2 * turns]).all() for turn in range(turns))
 
 
 def test_preferred_pages_fill_a_node_and_the_rest_goes_elsewhere() -> None:
@@ -134,15 +134,15 @@ def ran(optimizer: str, limit: str, machine: Machine, wide_library: KernelLibrar
         return None
     assert record.pages is not None
     assert (record.tier_reality, record.verified_steps, record.pages.placed_by) == ("real", 1, "linux")
-    for found in (record.pages_by_node_before["pmem"], record.pages_by_node["pmem"]):
-        assert set(found) <= {"0", "1", "2", "nowhere"}
-        assert sum(found.values()) == -(-program.slow_bytes // 4096)
+    for by_node in (record.pages_by_node_before["pmem"], record.pages_by_node["pmem"]):
+        assert set(by_node) <= {"0", "1", "2", "nowhere"}
+        assert sum(by_node.values()) == -(-program.slow_bytes // 4096)
     return record
 
 
 def pages(record: Record, node: str, *, before: bool = False) -> int:
-    found = record.pages_by_node_before if before else record.pages_by_node
-    return found["pmem"].get(node, 0)
+    by_tier = record.pages_by_node_before if before else record.pages_by_node
+    return by_tier["pmem"].get(node, 0)
 
 
 @pytest.mark.parametrize("optimizer", ["linux-preferred", "linux-interleave"])
@@ -161,8 +161,7 @@ def test_pages_keep_the_limit_and_stay(
     if record is None:
         return
     with capsys.disabled():
-        found = json.dumps(record.pages_by_node)
-        print(f" {optimizer}: {found}, {record.dram_limit_bytes // 4096} pages allowed")
+        print(f" {optimizer}: {json.dumps(record.pages_by_node)}, {record.dram_limit_bytes // 4096} pages allowed")
     assert "2" not in record.pages_by_node["pmem"]
     assert record.pages_by_node_before["pmem"] == record.pages_by_node["pmem"]
     allowed = record.dram_limit_bytes // 4096

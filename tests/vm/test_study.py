@@ -132,11 +132,11 @@ def test_doctor_in_a_container_says_what_is_forbidden(dax_folder: Path) -> None:
         confine()
         raise AutotmError(findings_text(findings(Path("/run"))))
 
-    told = {line.split("  ")[0]: line for line in forked(confined).splitlines()}
+    lines = {line.split("  ")[0]: line for line in forked(confined).splitlines()}
     for node in (1, 2):
-        assert "Operation not permitted" in told[f"memory node {node}"], told
-        assert "docker run --cap-add SYS_NICE" in told[f"memory node {node}"]
-    folder = told[f"folder {dax_folder}"]
+        assert "Operation not permitted" in lines[f"memory node {node}"], lines
+        assert "docker run --cap-add SYS_NICE" in lines[f"memory node {node}"]
+    folder = lines[f"folder {dax_folder}"]
     assert "memory that cannot be bound" in folder
     assert "fast_nodes" not in folder, "a run could not bind them"
 

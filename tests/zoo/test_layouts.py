@@ -71,8 +71,8 @@ def attention(b: relax.BlockBuilder, x: Var, *_: Var) -> relax.Expr:
     query = b.emit(op.permute_dims(b.emit(op.reshape(x, (2, 3, 2, 80))), [0, 1, 3, 2]))
     scores = b.emit(op.matmul(query, b.emit(op.permute_dims(query, [0, 1, 3, 2]))))
     shares = b.emit(op.nn.softmax(scores, axis=-1))
-    found = b.emit(op.matmul(shares, query))
-    return b.emit(op.reshape(b.emit(op.permute_dims(found, [0, 2, 1, 3])), (2, 80, 6)))
+    weighted = b.emit(op.matmul(shares, query))
+    return b.emit(op.reshape(b.emit(op.permute_dims(weighted, [0, 2, 1, 3])), (2, 80, 6)))
 
 
 @pytest.mark.parametrize("body", [pytest.param(residual, marks=pytest.mark.slow), shuffled, normed, attention])
@@ -81,13 +81,13 @@ def test_numbers_are_the_same(body: Body, tmp_path, objects) -> None:
     after, imported = turned(before)
     plain = plain_steps.compiled(before, tmp_path / "before", objects).run(1)
 
-    def given(arrays: plain_steps.Arrays) -> None:
+    def copy_start(arrays: plain_steps.Arrays) -> None:
         for name in set(arrays) & {*SHAPES, *WEIGHTS}:
             value = plain.start[name]
             arrays[name][...] = value.transpose(imported.turned[name]) if name in imported.turned else value
 
-    found = plain_steps.compiled(after, tmp_path / "after", objects).run(1, change=given).after[0]["output"]
-    np.testing.assert_allclose(found, plain.after[0]["output"], rtol=2e-5, atol=2e-5)
+    output = plain_steps.compiled(after, tmp_path / "after", objects).run(1, change=copy_start).after[0]["output"]
+    np.testing.assert_allclose(output, plain.after[0]["output"], rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(("body", "permutations"), [(residual, 0), (normed, 1), (shuffled, 2), (attention, 1)])

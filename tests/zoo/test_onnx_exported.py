@@ -171,12 +171,12 @@ def test_outputs_are_as_close_to_float64_as_pytorchs(name: str, tmp_path: Path) 
     export(module, values, tmp_path / "model.onnx", **exporter)
     network = autotm.from_onnx(tmp_path / "model.onnx", inputs=[value.numpy() for value in values])
     assert (network.name, network.batch, network.training) == ("model", 2, None)
-    found = plain_steps.compiled(network, tmp_path).run(1).after[0]
+    outputs = plain_steps.compiled(network, tmp_path).run(1).after[0]
     with torch.no_grad():
         rounded = {"output": module(*values).numpy()}
         doubled = [value.double() if value.is_floating_point() else value for value in values]
         exact = {"output": module.double()(*doubled).numpy()}
-    assert distance(found, exact) <= ALLOWED * distance(rounded, exact)
+    assert distance(outputs, exact) <= ALLOWED * distance(rounded, exact)
 
 
 # Files that are trained: losses and weights after a step, against PyTorch in float64.

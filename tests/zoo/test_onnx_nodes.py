@@ -41,11 +41,11 @@ def written(
     opsets: Mapping[str, int] | None = None,
 ) -> Path:
     """A file with those nodes; by default of one input x, float32 of shape (batch, 8), and a weight w."""
-    given = {"x": (TensorProto.FLOAT, ("batch", 8))} if inputs is None else inputs
+    declared = {"x": (TensorProto.FLOAT, ("batch", 8))} if inputs is None else inputs
     graph = helper.make_graph(
         list(nodes),
         "graph",
-        [helper.make_tensor_value_info(name, *kind) for name, kind in given.items()],
+        [helper.make_tensor_value_info(name, *kind) for name, kind in declared.items()],
         [helper.make_empty_tensor_value_info(name) for name in outputs],
         [
             numpy_helper.from_array(value, name)
@@ -63,12 +63,12 @@ PRODUCT = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [{"inputs": {"x": (3, 8)}}, {"sizes": {"batch": 3}}, {"inputs": np.zeros((3, 8), np.float32)}],
     ids=["shape", "size", "array"],
 )
-def test_free_dimensions_are_bound(given: dict[str, Any], tmp_path: Path) -> None:
-    network = autotm.from_onnx(written(tmp_path / "My-model.onnx", [PRODUCT]), **given)
+def test_free_dimensions_are_bound(options: dict[str, Any], tmp_path: Path) -> None:
+    network = autotm.from_onnx(written(tmp_path / "My-model.onnx", [PRODUCT]), **options)
     assert [int(extent) for extent in network.module["main"].params[0].ty.shape] == [3, 8]
     assert (network.name, network.batch, network.training) == ("my_model", 3, None)
     assert list(network.parameters) == ["w"]
@@ -222,8 +222,8 @@ def test_constants_are_computed_once(tmp_path: Path) -> None:
 def test_a_path_that_ends_in_onnx_is_a_file(tmp_path: Path) -> None:
     path = written(tmp_path / "model.onnx", [PRODUCT])
     options = {"loss": None, "targets": (), "training": None, "mode": None, "kernels": None}
-    for given in (path, str(path)):
-        assert _built(given, None, {"batch": 2}, options).batch == 2
+    for source in (path, str(path)):
+        assert _built(source, None, {"batch": 2}, options).batch == 2
     for wrong in ({"targets": (1,)}, {"loss": print}, {"kernels": "torch"}):
         with pytest.raises(BadInputError, match=r"module of PyTorch|the name of a loss|known: auto, tvm"):
             _built(path, None, {"batch": 2}, options | wrong)

@@ -58,8 +58,8 @@ CASES: dict[str, Case] = {
 def test_a_step_with_operators_of_pytorchs_is_as_exact_as_its_own(name: str, tmp_path: Path) -> None:
     build, inputs = CASES[name]
     torch.manual_seed(1)
-    found = compare(build(), inputs, tmp_path)
-    assert found.is_exact(), (found.loss, found.error)
+    compared = compare(build(), inputs, tmp_path)
+    assert compared.is_exact(), (compared.loss, compared.error)
 
 
 @pytest.mark.parametrize("name", ["an inverse", "complex numbers", "pooled volumes", "bags of words"])
@@ -72,7 +72,7 @@ def test_with_all_kernels_of_pytorchs_a_step_is_its_own(name: str, tmp_path: Pat
 
 def outputs_of(function: Callable[..., object], *inputs: torch.Tensor, folder: Path, **options: object) -> object:
     """What a function gives for some inputs, by one plain step."""
-    network = from_torch(Made(lambda _self, *given: function(*given)), inputs, mode="inference", **options)
+    network = from_torch(Made(lambda _self, *arguments: function(*arguments)), inputs, mode="inference", **options)
     after = plain_steps.compiled(network, folder).run(1).after[0]
     assert network.origin is not None
     return network.origin.outputs([torch.from_numpy(np.array(after[name])) for name in network.results])
@@ -112,8 +112,8 @@ EDGES: dict[str, tuple[Callable[[torch.Tensor], object], torch.Tensor, str]] = {
 @pytest.mark.parametrize("name", EDGES)
 def test_numbers_at_the_edges_are_pytorchs(name: str, tmp_path: Path) -> None:
     function, x, kernels = EDGES[name]
-    found = outputs_of(function, x, folder=tmp_path, kernels=kernels)
-    torch.testing.assert_close(found, function(x), equal_nan=True)
+    output = outputs_of(function, x, folder=tmp_path, kernels=kernels)
+    torch.testing.assert_close(output, function(x), equal_nan=True)
 
 
 def test_an_index_that_a_step_computes_is_checked_where_it_is_used(tmp_path: Path) -> None:

@@ -33,11 +33,11 @@ def test_a_value_lives_until_its_last_use() -> None:
     class Watching(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
             nonlocal most
-            made = function(*args, **(kwargs or {}))
-            if isinstance(made, torch.Tensor):
-                alive.append(weakref.ref(made))
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                alive.append(weakref.ref(result))
             most = max(most, sum(one() is not None for one in alive))
-            return made
+            return result
 
     gc.disable()
     try:
@@ -75,8 +75,8 @@ def test_a_module_that_came_with_its_gradients_has_a_loss_and_no_optimizer() -> 
     module, x = Made(lambda self, x: (x * self.scale).sum()), torch.arange(6.0)
     module.register_parameter("scale", torch.nn.Parameter(torch.linspace(-1, 1, 6)))
     network = from_torch(module, x, name="scaled")
-    found = TorchNetwork(network, {**network.inputs, **network.parameters}, torch.float32)()
-    torch.testing.assert_close(found, module(x))
+    loss = TorchNetwork(network, {**network.inputs, **network.parameters}, torch.float32)()
+    torch.testing.assert_close(loss, module(x))
     with pytest.raises(BadInputError, match=r"scaled: it comes from PyTorch with its gradients"):
         require_pytorch_step(network)
 

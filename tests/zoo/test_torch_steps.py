@@ -25,13 +25,13 @@ def attended(**options: object) -> Module:
     def forward(self: Made, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         parts = self.qkv(x).view(batch, length, 3, 4, width // 4).permute(2, 0, 3, 1, 4)
-        given = dict(options)
-        mask = given.get("attn_mask")
+        arguments = dict(options)
+        mask = arguments.get("attn_mask")
         if isinstance(mask, torch.Tensor) and mask.is_floating_point():
             # Beside float64, PyTorch takes a float32 mask and is off by a fifth: seen on an AMD EPYC.
-            given["attn_mask"] = mask.to(x.dtype)
-        found = F.scaled_dot_product_attention(*parts, **given)
-        return self.out(found.transpose(1, 2).reshape(batch, length, width))
+            arguments["attn_mask"] = mask.to(x.dtype)
+        heads = F.scaled_dot_product_attention(*parts, **arguments)
+        return self.out(heads.transpose(1, 2).reshape(batch, length, width))
 
     return Made(forward, qkv=nn.Linear(32, 96), out=nn.Linear(32, 32))
 
@@ -293,9 +293,9 @@ def _seeded() -> None:
 
 def exact(module: nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path, *more: object) -> Compared:
     """A step here and by PyTorch, which must be as exact."""
-    found = compare(module, inputs, folder, *more)
-    assert found.is_exact(), (found.loss, found.error)
-    return found
+    compared = compare(module, inputs, folder, *more)
+    assert compared.is_exact(), (compared.loss, compared.error)
+    return compared
 
 
 @pytest.mark.parametrize(
@@ -307,9 +307,9 @@ def test_a_step_is_as_exact_as_pytorchs(name: str, tmp_path: Path) -> None:
 
 
 def test_labels_and_a_loss_of_pytorchs(tmp_path: Path) -> None:
-    found = exact(nn.Linear(6, 5), images(4, 6), tmp_path, (torch.tensor([0, 3, -100, 2]),), F.cross_entropy)
-    assert list(found.network.inputs) == ["input", "target"]
-    assert found.network.batch == 4
+    compared = exact(nn.Linear(6, 5), images(4, 6), tmp_path, (torch.tensor([0, 3, -100, 2]),), F.cross_entropy)
+    assert list(compared.network.inputs) == ["input", "target"]
+    assert compared.network.batch == 4
 
 
 def test_what_depends_on_constants_alone_is_computed_by_pytorch(tmp_path: Path) -> None:
@@ -326,24 +326,24 @@ def test_what_depends_on_constants_alone_is_computed_by_pytorch(tmp_path: Path) 
 def test_frozen_parameters_stay(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
     module[0].requires_grad_(False)
-    found = exact(module, images(4, 6), tmp_path)
-    assert set(found.network.parameters) == {"1.weight", "1.bias"}
-    np.testing.assert_array_equal(found.state["0.weight"], module[0].weight.detach().numpy())
+    compared = exact(module, images(4, 6), tmp_path)
+    assert set(compared.network.parameters) == {"1.weight", "1.bias"}
+    np.testing.assert_array_equal(compared.state["0.weight"], module[0].weight.detach().numpy())
 
 
 def test_what_the_loss_does_not_need_stays(tmp_path: Path) -> None:
     module = Made(lambda self, x: self.used(x), used=nn.Linear(6, 3), unused=nn.Linear(6, 3))
-    found = exact(module, images(4, 6), tmp_path)
-    np.testing.assert_array_equal(found.state["unused.weight"], module.unused.weight.detach().numpy())
+    compared = exact(module, images(4, 6), tmp_path)
+    np.testing.assert_array_equal(compared.state["unused.weight"], module.unused.weight.detach().numpy())
 
 
 def test_state_goes_back_under_its_own_names(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
-    found = compare(module, images(4, 3, 9, 9), tmp_path)
-    assert set(found.state) == set(module.state_dict())
-    assert found.state["1.num_batches_tracked"] == 1
-    assert found.state["0.weight"].shape == (8, 3, 3, 3)
-    module.load_state_dict({name: torch.as_tensor(value) for name, value in found.state.items()})
+    compared = compare(module, images(4, 3, 9, 9), tmp_path)
+    assert set(compared.state) == set(module.state_dict())
+    assert compared.state["1.num_batches_tracked"] == 1
+    assert compared.state["0.weight"].shape == (8, 3, 3, 3)
+    module.load_state_dict({name: torch.as_tensor(value) for name, value in compared.state.items()})
 
 
 def test_one_buffer_under_two_names_is_one_state() -> None:
@@ -353,17 +353,17 @@ def test_one_buffer_under_two_names_is_one_state() -> None:
     network = from_torch(module, images(4, 6))
     assert list(network.states) == ["first"]
     assert network.origin is not None
-    found = network.origin.state({"first": np.ones(6), **network.parameters}, 1)
-    np.testing.assert_array_equal(found["second"], np.ones(6))
+    state = network.origin.state({"first": np.ones(6), **network.parameters}, 1)
+    np.testing.assert_array_equal(state["second"], np.ones(6))
 
 
 def test_dropout_draws_from_the_runs_seed(tmp_path: Path) -> None:
     share = 0.9
     module = nn.Sequential(nn.Dropout(share))
     module[0].register_parameter("scale", nn.Parameter(torch.ones(64)))
-    made = Made(lambda self, x: self.drop(x * self.drop[0].scale), drop=module)
+    outer = Made(lambda self, x: self.drop(x * self.drop[0].scale), drop=module)
     (x,) = images(50, 64)
-    step = plain_steps.compiled(from_torch(made, x, loss=lambda y: (y * y).sum()), tmp_path)
+    step = plain_steps.compiled(from_torch(outer, x, loss=lambda y: (y * y).sum()), tmp_path)
     runs = [step.run(2, seed) for seed in (1, 1, 2)]
     for run in runs:
         for number, after in enumerate(run.after):
@@ -387,9 +387,9 @@ def test_inference_computes_what_the_module_does(tmp_path: Path) -> None:
 
 
 def test_normal_numbers_are_of_the_runs_seed(tmp_path: Path) -> None:
-    made = Made(lambda self, x: self.dense(x) + torch.randn(64, 50), dense=nn.Linear(6, 50))
-    drawn = plain_steps.compiled(from_torch(made, torch.zeros(64, 6), mode="inference"), tmp_path).run(2)
-    first, second = (after["output"] - made.dense.bias.detach().numpy() for after in drawn.after)
+    module = Made(lambda self, x: self.dense(x) + torch.randn(64, 50), dense=nn.Linear(6, 50))
+    drawn = plain_steps.compiled(from_torch(module, torch.zeros(64, 6), mode="inference"), tmp_path).run(2)
+    first, second = (after["output"] - module.dense.bias.detach().numpy() for after in drawn.after)
     assert abs(first.mean()) < 0.1
     assert abs(first.std() - 1) < 0.05
     assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.1
@@ -410,14 +410,14 @@ def test_parts_in_evaluation_mode_stay_so_and_modes_are_given_back() -> None:
 
 def test_inputs_within_inputs_and_results_that_repeat(tmp_path: Path) -> None:
     def forward(self: Made, pair: tuple[torch.Tensor, torch.Tensor], extra: dict[str, torch.Tensor]) -> object:
-        found = self.dense(pair[0]) + self.dense(pair[1]) + extra["more"]
-        return found, found, torch.ones(3)
+        total = self.dense(pair[0]) + self.dense(pair[1]) + extra["more"]
+        return total, total, torch.ones(3)
 
-    made, tensors = Made(forward, dense=nn.Linear(6, 4)), [torch.randn(5, 6), torch.randn(5, 6), torch.randn(5, 4)]
-    network = from_torch(made, (tuple(tensors[:2]), {"more": tensors[2]}), mode="inference")
+    module, tensors = Made(forward, dense=nn.Linear(6, 4)), [torch.randn(5, 6), torch.randn(5, 6), torch.randn(5, 4)]
+    network = from_torch(module, (tuple(tensors[:2]), {"more": tensors[2]}), mode="inference")
     assert list(network.inputs) == ["input_0.0", "input_0.1", "input_1.0"]
     after = plain_steps.compiled(network, tmp_path).run(1).after[0]
-    for index, value in enumerate(made(tuple(tensors[:2]), {"more": tensors[2]})):
+    for index, value in enumerate(module(tuple(tensors[:2]), {"more": tensors[2]})):
         np.testing.assert_allclose(after[f"output.{index}"], value.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from autotm.stages.ahead import Call, Job, Waiting, take, work
 
-given = snakemake.input
-own = Job(snakemake.output.program, (given.plan,), snakemake.log[0])
+inputs = snakemake.input
+own = Job(snakemake.output.program, (inputs.plan,), snakemake.log[0])
 decides = {key: snakemake.params[key] for key in ("machine", "seed")}
-waiting = Waiting(decides, (given.graph, given.profile, given.links))
+waiting = Waiting(decides, (inputs.graph, inputs.profile, inputs.links))
 
 if not take(own, waiting):
     # Not imported where a job only takes its program.

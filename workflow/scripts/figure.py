@@ -7,10 +7,10 @@ from autotm.stages.figures import figure_stage
 from autotm.stages.jobs import rule
 
 with rule(snakemake):
-    given, prices = snakemake.input.items(), snakemake.params.settings.get("prices")
+    inputs, prices = snakemake.input.items(), snakemake.params.settings.get("prices")
     figure_stage(
         StyleConfig(**snakemake.params.style),
-        {name: Path(path) if isinstance(path, str) else [Path(one) for one in path] for name, path in given},
+        {name: Path(path) if isinstance(path, str) else [Path(one) for one in path] for name, path in inputs},
         csv=Path(snakemake.output.csv),
         prices=PricesConfig(**prices) if prices else None,
         devices=snakemake.params.settings.get("devices"),

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from autotm.stages.ahead import Call, Job, Waiting, take, work
 
-given = snakemake.input
-own = Job(snakemake.output.record, (given.plan, given.program), snakemake.log[0])
+inputs = snakemake.input
+own = Job(snakemake.output.record, (inputs.plan, inputs.program), snakemake.log[0])
 decides = {key: snakemake.params[key] for key in ("machine", "options", "seed")}
-waiting = Waiting(decides, (given.graph, given.library, given.profile, given.links))
+waiting = Waiting(decides, (inputs.graph, inputs.library, inputs.profile, inputs.links))
 
 if not take(own, waiting):
     # Not imported where a job only takes its record.

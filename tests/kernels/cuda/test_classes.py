@@ -60,8 +60,8 @@ def _update() -> Case:
     generator = np.random.default_rng(6)
     others = [generator.integers(5, size=30, dtype="int32"), random((30, 60), 3),
               generator.integers(5, size=30, dtype="int64")]  # fmt: skip
-    made = case(lambda *slots: embedding_update(slots[:2], slots[2:], uses, 0.25), *tables, *others)
-    return replace(made, shared={5: 0, 6: 1})
+    update = case(lambda *slots: embedding_update(slots[:2], slots[2:], uses, 0.25), *tables, *others)
+    return replace(update, shared={5: 0, 6: 1})
 
 
 def _scattered(shape: tuple[int, ...], axis: int, count: int) -> Case:
@@ -143,11 +143,11 @@ def test_same_numbers_as_the_cpu(name, kernels, device_of):
     assert kernel.kind != ScheduleKind.AS_WRITTEN
     expected = call(kernel_of(case.tensors), case.inputs, shared=case.shared)
     results = [device.run(kernel, case.inputs, case.shared, order) for order in (0, 1, 5)]
-    for found in results:
-        for array, exact in zip(found[len(case.inputs) :], expected, strict=False):
+    for arrays in results:
+        for array, exact in zip(arrays[len(case.inputs) :], expected, strict=False):
             np.testing.assert_allclose(array, exact, rtol=2e-5, atol=2e-5)
-    first, *others = (found[len(case.inputs) : len(case.tensors)] for found in results)
-    assert all(np.array_equal(a, b) for found in others for a, b in zip(first, found, strict=True))
+    first, *others = (outputs[len(case.inputs) : len(case.tensors)] for outputs in results)
+    assert all(np.array_equal(a, b) for outputs in others for a, b in zip(first, outputs, strict=True))
 
 
 def test_long_sums_are_split_with_exactly_stated_workspace(kernels):
@@ -167,9 +167,9 @@ def test_a_missing_barrier_is_found(kernels, tmp_path):
     kernel, case = kernels["largest"], CASES["largest"]
     broken = replace(kernel, source=kernel.source.replace("__syncthreads();", ";"))
     wrong = EmulatedDevice([broken], tmp_path)
-    found = [wrong.run(broken, case.inputs, order=order)[1] for order in (0, 1, 5)]
+    results = [wrong.run(broken, case.inputs, order=order)[1] for order in (0, 1, 5)]
     exact = case.inputs[0].max(1)
-    assert not all(np.array_equal(array, exact) for array in found)
+    assert not all(np.array_equal(array, exact) for array in results)
 
 
 def test_what_no_rule_knows_runs_on_one_thread_and_says_so(tmp_path, caplog):
@@ -186,8 +186,8 @@ def test_what_no_rule_knows_runs_on_one_thread_and_says_so(tmp_path, caplog):
     assert kernel.kind == ScheduleKind.AS_WRITTEN
     assert "strange" in caplog.text
     values = random((5, 7))
-    found = EmulatedDevice([kernel], tmp_path).run(kernel, [values])[1]
-    np.testing.assert_allclose(found, 2 * (values[:, 0] + values[:, 6]))
+    output = EmulatedDevice([kernel], tmp_path).run(kernel, [values])[1]
+    np.testing.assert_allclose(output, 2 * (values[:, 0] + values[:, 6]))
 
 
 def test_terms_that_no_rule_combines_are_taken_in_order_a_result_by_each_thread(tmp_path):

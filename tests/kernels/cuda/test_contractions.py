@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 from contraction_cases import WINDOWS
-from cuda_contractions import CASES, SETS, SMALL, Contraction, by_one_way, contraction, product, workspace_bytes
+from cuda_contractions import CASES, SETS, SMALL, Contraction, by_tiling, contraction, product, workspace_bytes
 from emulated_cuda import EmulatedDevice
 from tvm import get_global_func, te
 
@@ -52,20 +52,20 @@ def allowed(one: Contraction, unit: float) -> np.ndarray:
     return (unit + (terms + 4) * 2.0**-24) * size + 2.0**-20
 
 
-def close(found: np.ndarray, one: Contraction, products: str) -> None:
-    """What it is of rounded factors, as exactly as in float32; and as near to the exact result as documented."""
+def close(result: np.ndarray, one: Contraction, products: str) -> None:
+    """Require the product of rounded factors to float32's error, and the exact product to the documented error."""
     factors = [rounded(array, products) for array in one.inputs[:2]]
-    assert (np.abs(found - one.of(*factors)) <= allowed(one, 0.0)).all()
+    assert (np.abs(result - one.of(*factors)) <= allowed(one, 0.0)).all()
     unit = 2.0 ** -BITS[products]
-    assert (np.abs(found - one.exact) <= allowed(one, 2 * unit + unit**2)).all()
+    assert (np.abs(result - one.exact) <= allowed(one, 2 * unit + unit**2)).all()
 
 
 def results(device: EmulatedDevice, kernel: CudaKernel, one: Contraction, order: int = 0) -> np.ndarray:
     return device.run(kernel, one.inputs, order=order)[len(one.inputs)]
 
 
-def made(one: Contraction, products: str) -> dict[str, CudaKernel]:
-    """By name, all implementations."""
+def implementations(one: Contraction, products: str) -> dict[str, CudaKernel]:
+    """All implementations of a contraction, by name."""
     function = te.create_prim_func(one.tensors)
     default = cuda_kernel(function, SMALL, products=products)
     return {"default": default, **{name: cuda_kernel(function, SMALL, name, products) for name in default.others}}
@@ -73,7 +73,7 @@ def made(one: Contraction, products: str) -> dict[str, CudaKernel]:
 
 @functools.cache
 def made_of(name: str, products: str) -> dict[str, CudaKernel]:
-    return made(CASES[name], products)
+    return implementations(CASES[name], products)
 
 
 def on_tensor_cores(kernels: dict[str, CudaKernel], products: str) -> CudaKernel:
@@ -86,8 +86,8 @@ def on_tensor_cores(kernels: dict[str, CudaKernel], products: str) -> CudaKernel
 
 def exact(kernel, one, device):
     for order in (0, 1):
-        found = device.run(kernel, one.inputs, order=order)[len(one.inputs)]
-        np.testing.assert_allclose(found, one.exact, rtol=1e-4, atol=1e-4 * np.abs(one.exact).max())
+        result = device.run(kernel, one.inputs, order=order)[len(one.inputs)]
+        np.testing.assert_allclose(result, one.exact, rtol=1e-4, atol=1e-4 * np.abs(one.exact).max())
 
 
 @pytest.mark.parametrize("names", SETS)
@@ -121,9 +121,9 @@ def test_a_long_sum_is_split_with_exactly_stated_workspace():
 def test_every_tile_of_threads(parts, tmp_path):
     one = product("matmul_nt", 139, 141, 70)
     function = te.create_prim_func(one.tensors)
-    found = [by_one_way(function, Tiling(tile, parts)) for tile in TILES]
-    device = EmulatedDevice(found, tmp_path)
-    for kernel in found:
+    kernels = [by_tiling(function, Tiling(tile, parts)) for tile in TILES]
+    device = EmulatedDevice(kernels, tmp_path)
+    for kernel in kernels:
         exact(kernel, one, device)
 
 
@@ -158,7 +158,7 @@ def test_every_contraction_of_rounded_factors(kernels, device, products):
         assert (kernel.products, kernel.kind) == (products, ScheduleKind.GENERATED)
         first, *others = (results(device, kernel, one, order) for order in (0, 1, 5))
         close(first, one, products)
-        assert all(np.array_equal(first, found) for found in others)
+        assert all(np.array_equal(first, other) for other in others)
         if "lean" in several:
             close(results(device, several["lean"], one), one, products)
         if name == "matmul (64, 96, 32)":
@@ -210,9 +210,9 @@ def test_every_tile_of_warps(lying, products, tmp_path):
     *sizes, parts = lying
     one = product(*sizes)
     function = te.create_prim_func(one.tensors)
-    found = [by_one_way(function, Tiling(tile, parts)) for tile in warp_tiles(products)]
-    device = EmulatedDevice(found, tmp_path)
-    for kernel in found:
+    kernels = [by_tiling(function, Tiling(tile, parts)) for tile in warp_tiles(products)]
+    device = EmulatedDevice(kernels, tmp_path)
+    for kernel in kernels:
         close(results(device, kernel, one), one, products)
 
 
@@ -233,9 +233,9 @@ def test_halves_and_extremes_are_rounded_as_documented(products, tmp_path):
     a[0], b[np.arange(8), np.arange(8)] = values, 1
     one = contraction(contractions.matmul, [a, b], lambda left, right: left.astype(np.float64) @ right)
     one.inputs[2][:], one.inputs[3][:] = 0, 0
-    kernel = on_tensor_cores(made(one, products), products)
-    found = results(EmulatedDevice([kernel], tmp_path), kernel, one)
-    np.testing.assert_array_equal(found[0] * 2, rounded(values, products).astype(np.float32))
+    kernel = on_tensor_cores(implementations(one, products), products)
+    result = results(EmulatedDevice([kernel], tmp_path), kernel, one)
+    np.testing.assert_array_equal(result[0] * 2, rounded(values, products).astype(np.float32))
 
 
 BROKEN = {
@@ -249,14 +249,14 @@ BROKEN = {
 @pytest.mark.parametrize("how", [next(iter(BROKEN)), *(pytest.param(how, marks=SLOW) for how in list(BROKEN)[1:])])
 def test_wrong_code_is_seen(how, tmp_path):
     one = product("matmul", 40, 48, 64)
-    kernel = on_tensor_cores(made(one, "tf32"), "tf32")
+    kernel = on_tensor_cores(implementations(one, "tf32"), "tf32")
     with pytest.raises(AssertionError):
         close(results(EmulatedDevice([kernel], tmp_path, BROKEN[how]), kernel, one, 1), one, "tf32")
 
 
 def test_a_warp_that_parts_is_seen(tmp_path):
     one = product("matmul", 40, 48, 64)
-    kernel = on_tensor_cores(made(one, "tf32"), "tf32")
+    kernel = on_tensor_cores(implementations(one, "tf32"), "tf32")
     parted = ("add_product_tf32((&", "if (threadIdx.x != 7) add_product_tf32((&")
     with pytest.raises(AssertionError, match="parted"):
         results(EmulatedDevice([kernel], tmp_path, parted), kernel, one)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
-from cuda_contractions import by_one_way, product
+from cuda_contractions import by_tiling, product
 from tvm import te
 
 from autotm import zoo
@@ -87,11 +87,11 @@ def scheduled(step):
     assert all(kernel.kind != ScheduleKind.AS_WRITTEN for kernel in step.kernels.values())
     for kernel in step.graph.kernels:
         for called in (kernel, *kernel.alternatives):
-            made = step.kernels[called.function]
-            assert [(tuple(space.shape), space.dtype) for space in called.workspaces] == list(made.workspaces)
+            cuda_kernel = step.kernels[called.function]
+            assert [(tuple(space.shape), space.dtype) for space in called.workspaces] == list(cuda_kernel.workspaces)
             operands = len(kernel.inputs) + len(kernel.outputs) + len(called.workspaces)
-            assert len(made.operands) == operands
-            assert all(max(launch.arguments) < operands for launch in made.launches)
+            assert len(cuda_kernel.operands) == operands
+            assert all(max(launch.arguments) < operands for launch in cuda_kernel.launches)
 
 
 def test_same_code_every_time(steps):
@@ -101,10 +101,10 @@ def test_same_code_every_time(steps):
     assert identities[0] == identities[1]
 
 
-def within_limits(kernels, made, spilled=MOST_SPILLED_BYTES):
+def within_limits(kernels, binary, spilled=MOST_SPILLED_BYTES):
     threads = {launch.function: launch.block for kernel in kernels for launch in kernel.launches}
-    assert {usage.function for usage in made.usage} == set(threads)
-    for usage in made.usage:
+    assert {usage.function for usage in binary.usage} == set(threads)
+    for usage in binary.usage:
         block = threads[usage.function]
         assert usage.spill_bytes <= spilled, usage
         assert usage.shared_bytes <= MOST_SHARED_BYTES, usage
@@ -120,11 +120,11 @@ def test_kernels_compile_within_limits(steps, more, tmp_path, monkeypatch):
     for step in more.values():
         scheduled(step)
     kernels = [kernel for step in (steps | more).values() for kernel in step.kernels.values()]
-    made = fatbin(kernels, ("sm_90",), tmp_path)
-    within_limits(kernels, made)
+    binary = fatbin(kernels, ("sm_90",), tmp_path)
+    within_limits(kernels, binary)
     # The same source again is read, not compiled.
     monkeypatch.setattr(compiling, "_compiled", None)
-    assert fatbin(kernels, ("sm_90",), tmp_path) == made
+    assert fatbin(kernels, ("sm_90",), tmp_path) == binary
 
 
 def test_a_step_that_rounds_is_another_step(steps, rounded):
@@ -146,9 +146,9 @@ def test_a_step_that_rounds_is_another_step(steps, rounded):
 def test_kernels_that_round_compile_within_limits(rounded, tmp_path):
     step, products = rounded
     kernels = [kernel for kernel in step.kernels.values() if kernel.products == products]
-    made = fatbin(kernels, folder=tmp_path)
-    assert {usage.arch for usage in made.usage} == set(ARCHITECTURES)
-    within_limits(kernels, made, SPILLED_FOR_ANOTHER_BLOCK)
+    binary = fatbin(kernels, folder=tmp_path)
+    assert {usage.arch for usage in binary.usage} == set(ARCHITECTURES)
+    within_limits(kernels, binary, SPILLED_FOR_ANOTHER_BLOCK)
 
 
 @pytest.mark.usefixtures("nvcc")
@@ -158,7 +158,7 @@ def test_every_tile_of_warps_compiles_within_limits(products, tmp_path):
     kernels = []
     for kind in ("matmul_nt", "matmul_tn"):
         function = te.create_prim_func(product(kind, 512, 500, 1030).tensors)
-        kernels += [by_one_way(function, Tiling(tile, 1)) for tile in warp_tiles(products)]
+        kernels += [by_tiling(function, Tiling(tile, 1)) for tile in warp_tiles(products)]
     within_limits(kernels, fatbin(kernels, folder=tmp_path), SPILLED_FOR_ANOTHER_BLOCK)
 
 
@@ -175,8 +175,8 @@ def test_the_compiler_of_pythons_packages_serves_too(steps, monkeypatch):
         pytest.skip("NVIDIA's compiler is not among Python's packages: make setup-cuda")
     monkeypatch.setenv("NVCC", compiling.packaged_nvcc()[-1])
     kernels = list(steps["mnist"].kernels.values())[:3]
-    made = fatbin(kernels, ("sm_90",))
-    assert {usage.function for usage in made.usage} == {one.function for each in kernels for one in each.launches}
+    binary = fatbin(kernels, ("sm_90",))
+    assert {usage.function for usage in binary.usage} == {one.function for each in kernels for one in each.launches}
 
 
 def test_a_missing_nvcc_is_told(monkeypatch):

@@ -47,12 +47,12 @@ Play = Callable[..., PlayedRuntime]
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Play:
-    """A GPU of 64 MiB unless told otherwise, in a process that has looked at none."""
+    """A GPU of 64 MiB unless options say otherwise, in a process that has opened none before."""
     monkeypatch.setattr(opening, "_opened", set())
     monkeypatch.setattr(opening, "_before", {})
 
-    def played(nvml: Recorded | None = None, **given: object) -> PlayedRuntime:
-        return plug_in(monkeypatch, PlayedRuntime(**{"device_bytes": 64 * MIB} | given), nvml=nvml)
+    def played(nvml: Recorded | None = None, **options: object) -> PlayedRuntime:
+        return plug_in(monkeypatch, PlayedRuntime(**{"device_bytes": 64 * MIB} | options), nvml=nvml)
 
     return played
 
@@ -206,8 +206,8 @@ def test_others_are_seen_whenever_they_came(play: Play) -> None:
 POOL, ALLOWED = 24 * MIB, 8 * MIB
 
 
-def managed(pool_bytes: int = POOL, allowed_bytes: int = ALLOWED, *, told: bool = True) -> CudaDevice:
-    return open_device(machine(managed_oversubscription=told), pool_bytes, 64, allowed_bytes=allowed_bytes)
+def managed(pool_bytes: int = POOL, allowed_bytes: int = ALLOWED, *, oversubscription: bool = True) -> CudaDevice:
+    return open_device(machine(managed_oversubscription=oversubscription), pool_bytes, 64, allowed_bytes=allowed_bytes)
 
 
 def test_the_driver_has_what_is_allowed_until_the_device_is_closed(play: Play) -> None:
@@ -255,7 +255,7 @@ def test_memory_that_cannot_be_held_or_is_not_free_is_an_error(play: Play) -> No
 
 def test_a_pool_that_fits_needs_no_telling_and_nothing_is_held_beside_it(play: Play) -> None:
     played = play()
-    with managed(POOL, POOL, told=False) as device:
+    with managed(POOL, POOL, oversubscription=False) as device:
         device.device_pool.hold_the_rest()
         assert played.free["device"] == 64 * MIB
     with open_device(machine(), MIB, 64) as device:
@@ -266,7 +266,7 @@ def test_a_pool_that_fits_needs_no_telling_and_nothing_is_held_beside_it(play: P
 def test_a_pool_beyond_its_device_memory_is_refused(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     played = play(concurrent=False)
     with pytest.raises(BadInputError, match=r"gpu.yaml.*can hang a GPU.*managed_oversubscription: true"):
-        managed(POOL, POOL - 1, told=False)
+        managed(POOL, POOL - 1, oversubscription=False)
     with pytest.raises(AutotmError, match="no concurrent managed access"):
         managed()
     managed(POOL, POOL).close()

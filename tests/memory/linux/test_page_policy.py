@@ -57,10 +57,10 @@ def test_touched_pages_are_on_the_node_asked_for(policy: PagePolicy) -> None:
         pytest.skip(str(error))
     assert before == {NOWHERE: PAGES}, "nothing was touched yet"
     memory[:: mmap.PAGESIZE] = 1
-    found = pages_by_node(memory.ctypes.data, memory.size)
-    assert sum(found.values()) == PAGES
+    after = pages_by_node(memory.ctypes.data, memory.size)
+    assert sum(after.values()) == PAGES
     if policy is not PagePolicy.LOCAL:
-        assert found == {"0": PAGES}
+        assert after == {"0": PAGES}
 
 
 def test_what_the_kernel_refuses_is_told() -> None:
@@ -130,12 +130,12 @@ MIB = 1 << 20
 @pytest.fixture
 def filler() -> Filler:
     """Eight MiB of node 0, which every machine has."""
-    found = Filler(0, SystemMemory())
+    node_filler = Filler(0, SystemMemory())
     try:
-        assert found.take(8 * MIB) == 8 * MIB
+        assert node_filler.take(8 * MIB) == 8 * MIB
     except AutotmError as error:
         pytest.skip(f"NOT TESTED: filled nodes: {error}")
-    return found
+    return node_filler
 
 
 def test_pages_on_another_node_are_seen_and_what_is_given_back_is_no_longer_held(filler: Filler) -> None:
@@ -220,10 +220,10 @@ class Kernel:
         return left if left < 0 else min(left, self.wanted_bytes - self.fast_bytes)
 
     def give(self, size_bytes: int) -> int:
-        given = min(size_bytes, self.filled_bytes)
-        self.filled_bytes -= given
-        self.room_bytes += given
-        return given
+        returned_bytes = min(size_bytes, self.filled_bytes)
+        self.filled_bytes -= returned_bytes
+        self.room_bytes += returned_bytes
+        return returned_bytes
 
     def take(self, size_bytes: int) -> int:
         taken = min(size_bytes, max(0, self.room_bytes - self.kept_bytes), self.most_taken_bytes)

@@ -42,8 +42,8 @@ def create(root: Path, file: Path, prefix: Path) -> None:
 async def install(channels: list[rattler.Channel], specs: list[str], prefix: Path, cache: Path) -> None:
     """Solve, and install the packages found."""
     platforms, here = ["linux-64", "noarch"], rattler.VirtualPackage.detect()
-    found = await rattler.solve(channels, specs, platforms=platforms, virtual_packages=here)
-    await rattler.install(found, prefix, cache_dir=cache, show_progress=False)
+    packages = await rattler.solve(channels, specs, platforms=platforms, virtual_packages=here)
+    await rattler.install(packages, prefix, cache_dir=cache, show_progress=False)
 
 
 def main(root: Path, arguments: list[str]) -> int:

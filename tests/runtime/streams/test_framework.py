@@ -99,10 +99,10 @@ def test_another_network_is_found_out() -> None:
     network, _, arrays = case()
     first = SavedStep(network, arrays, CPU)
     first.step()
-    made = run_save_on_cpu(network, arrays, machine(), OPTIONS, CPU, [first.loss], known(10**9))
-    assert made.fits
-    assert len(made.samples_s) >= 2
-    assert made.tier_reality == "stand-in"
+    measured = run_save_on_cpu(network, arrays, machine(), OPTIONS, CPU, [first.loss], known(10**9))
+    assert measured.fits
+    assert len(measured.samples_s) >= 2
+    assert measured.tier_reality == "stand-in"
     wrong = first.loss * 1.01
     with pytest.raises(VerificationError, match="they are not one network"):
         run_save_on_cpu(network, arrays, machine(), OPTIONS, CPU, [wrong], known(10**9))

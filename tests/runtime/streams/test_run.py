@@ -201,8 +201,8 @@ def test_rivals_equal_the_plain_step_over_many_orders(planned: Planned, optimize
     assert {move.destination for move in plan.moves} == {"dram", "pmem"}
     assert program.fits
     for order in (*map(Delays, range(6)), *map(Interleaving, range(6))):
-        found = run_steps(planned.graph, planned.library, program, order=order, dead=dead)
-        assert same(found, planned.expected), order
+        results = run_steps(planned.graph, planned.library, program, order=order, dead=dead)
+        assert same(results, planned.expected), order
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["", "poison when dead"])
@@ -214,8 +214,8 @@ def test_kernels_that_run_again_equal_the_plain_step_over_many_orders(
     assert repeats(plan.calls)
     assert program.fast_bytes <= counting(planned.graph, counts).peak_live_bytes
     for order in (*map(Delays, range(3)), *map(Interleaving, range(3))):
-        found = run_steps(planned.graph, planned.library, program, counts=counts, order=order, dead=dead)
-        assert same(found, planned.expected), order
+        results = run_steps(planned.graph, planned.library, program, counts=counts, order=order, dead=dead)
+        assert same(results, planned.expected), order
 
 
 def test_the_kernel_after_a_swap_waits_for_it_whatever_bytes_it_touches(planned: Planned) -> None:

@@ -32,17 +32,17 @@ from autotm.runtime.streams.schedule import (
 GRAPH = small_step.graph()
 
 
-def listed(made: Program, *, poison: bool = False) -> list[Operation]:
-    with ThreadDevice(device_bytes(GRAPH, GRAPH, made), made.slow_bytes) as device:
-        return operations(GRAPH, made, DeviceArguments.of(GRAPH, GRAPH, made, device), poison=poison)
+def listed(compiled: Program, *, poison: bool = False) -> list[Operation]:
+    with ThreadDevice(device_bytes(GRAPH, GRAPH, compiled), compiled.slow_bytes) as device:
+        return operations(GRAPH, compiled, DeviceArguments.of(GRAPH, GRAPH, compiled, device), poison=poison)
 
 
 def test_kernels_and_copies_have_their_lanes_and_bytes() -> None:
-    found = listed(program(GRAPH, frozenset(), {"act2": Trip(5, 6)}))
-    kernels = [operation for operation in found if operation.kernel is not None]
+    schedule = listed(program(GRAPH, frozenset(), {"act2": Trip(5, 6)}))
+    kernels = [operation for operation in schedule if operation.kernel is not None]
     assert [operation.kernel for operation in kernels] == list(range(len(GRAPH.kernels)))
     assert {operation.lane for operation in kernels} == {Lane.COMPUTE}
-    out, back = (operation for operation in found if operation.kernel is None)
+    out, back = (operation for operation in schedule if operation.kernel is None)
     assert (out.lane, back.lane) == (Lane.OUTWARD, Lane.INWARD)
     assert out.reads == back.writes
     assert out.writes == back.reads
@@ -57,14 +57,14 @@ def test_an_update_writes_where_its_parameter_is() -> None:
 
 
 def test_of_moves_that_start_together_the_most_urgent_comes_first() -> None:
-    made = program(GRAPH, frozenset(), {"hidden": Trip(4, 5), "act2": Trip(4, 6)})
-    out = [step for step in made.steps if isinstance(step, MoveStep) and step.destination.tier is Tier.SLOW]
+    compiled = program(GRAPH, frozenset(), {"hidden": Trip(4, 5), "act2": Trip(4, 6)})
+    out = [step for step in compiled.steps if isinstance(step, MoveStep) and step.destination.tier is Tier.SLOW]
     one, other = (
         StartMoveStep(number, step.tensor, step.size_bytes, step.source, step.destination)
         for number, step in enumerate(out)
     )
-    steps = (*made.steps[:2], one, other, WaitMoveStep(1), WaitMoveStep(0))
-    copies = [operation.name for operation in listed(replace(made, steps=steps)) if operation.kernel is None]
+    steps = (*compiled.steps[:2], one, other, WaitMoveStep(1), WaitMoveStep(0))
+    copies = [operation.name for operation in listed(replace(compiled, steps=steps)) if operation.kernel is None]
     assert copies == [other.tensor, one.tensor]
 
 
@@ -107,7 +107,7 @@ def listings(draw: st.DrawFn) -> list[Operation]:
         start = draw(st.integers(0, 5))
         return Bytes(tier, 10 * start, 10 * (start + draw(st.integers(1, 2))))
 
-    found = []
+    listing = []
     for number in range(draw(st.integers(1, 14))):
         lane = draw(st.sampled_from(Lane))
         if lane is Lane.COMPUTE:
@@ -115,8 +115,8 @@ def listings(draw: st.DrawFn) -> list[Operation]:
         else:
             ends = [some(Tier.SLOW)], [some(Tier.FAST)]
             reads, writes = ends if lane is Lane.INWARD else ends[::-1]
-        found.append(Operation(lane, str(number), None, tuple(reads), tuple(writes)))
-    return found
+        listing.append(Operation(lane, str(number), None, tuple(reads), tuple(writes)))
+    return listing
 
 
 @settings(deadline=None, max_examples=150)
@@ -209,8 +209,8 @@ OPTIMIZERS = ("synchronous", "asynchronous")
 @given(seed=st.integers(0, 2**31 - 1))
 def test_planned_equals_plain_over_many_orders(planned: Planned, optimizer: str, dead: bool, seed: int) -> None:
     for order in (Delays(seed), Interleaving(seed)):
-        found = run_steps(planned.graph, planned.library, planned.programs[optimizer], order=order, dead=dead)
-        assert same(found, planned.expected), order
+        results = run_steps(planned.graph, planned.library, planned.programs[optimizer], order=order, dead=dead)
+        assert same(results, planned.expected), order
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

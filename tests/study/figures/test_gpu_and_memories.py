@@ -78,11 +78,11 @@ def test_each_bar_is_the_slowdown_on_its_own_machine(records: list[Path]) -> Non
     labels = [label.get_text() for label in axes.get_legend().get_texts()]
     assert labels == ["predicted", "all slow", "numa 4:1", "sync-AutoTM 4:1"]
     order = [("synchronous", "1:0"), ("numa", "4:1"), ("synchronous", "4:1")]
-    found = table.set_index(["optimizer", "limit", "device"])
+    by_run = table.set_index(["optimizer", "limit", "device"])
     for bars, run in zip(axes.containers, order, strict=True):
-        expected = [found["slowdown"][(*run, device)] for device in DEVICES.values()]
+        expected = [by_run["slowdown"][(*run, device)] for device in DEVICES.values()]
         assert [bar.get_height() for bar in bars] == expected == sorted(expected, reverse=True)
-    predicted = [found["predicted_slowdown"][(*run, device)] for run in order for device in DEVICES.values()]
+    predicted = [by_run["predicted_slowdown"][(*run, device)] for run in order for device in DEVICES.values()]
     assert list(axes.lines[0].get_ydata()) == predicted
     assert "named by their slow memory (laptop-2t has optane-dcpmm)" in text
     assert "EMULATED" in text
@@ -108,9 +108,9 @@ def test_each_device_file_is_compared_on_the_machine_that_emulates_it() -> None:
     shipped, files = study(), (CONFIG / "devices").glob("*.yaml")
     assert sorted(inputs.device_names(shipped).values()) == sorted(path.stem for path in files)
     machines = inputs.device_machines(shipped)
-    found = [path for machine in machines for path in inputs.device_records(shipped.on(machine))]
-    assert len(found) == len(set(found)) == 3 * len(machines)
-    assert str(found[3]) == "results/remote-socket-1t/tiny/inception_v4/numa/4to1/record.json"
+    paths = [path for machine in machines for path in inputs.device_records(shipped.on(machine))]
+    assert len(paths) == len(set(paths)) == 3 * len(machines)
+    assert str(paths[3]) == "results/remote-socket-1t/tiny/inception_v4/numa/4to1/record.json"
     with pytest.raises(BadInputError, match=r"cxl-x9"):
         inputs.device_machines(study(machines=["laptop", "cxl-x9"]))
 

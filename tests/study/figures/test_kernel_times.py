@@ -71,12 +71,12 @@ SECONDS = dict(zip(TimingMethod, (40.0, 40.0, 10.0, 8.0, 4.0), strict=True))
 def made_up() -> TimingStudy:
     """Three kernels of two tensors; runs of one configuration spread over 4 % of their median."""
     times = []
-    for (way, shift), kernel, slow in itertools.product(SHIFT.items(), range(3), range(3)):
+    for (method, shift), kernel, slow in itertools.product(SHIFT.items(), range(3), range(3)):
         time_us = shift * 100.0 * (kernel + 1) * (slow + 1)
-        is_sum = way is TimingMethod.ADDITIVE and slow == 2
+        is_sum = method is TimingMethod.ADDITIVE and slow == 2
         timed = (0, None, None) if is_sum else (5, 0.98 * time_us, 1.02 * time_us)
-        times.append(ConfigurationTime(way, f"k{kernel}", "op", ("DD", "PD", "PP")[slow], slow, time_us, *timed))
-    costs = tuple(TimingMethodCost(way, seconds, 9) for way, seconds in SECONDS.items())
+        times.append(ConfigurationTime(method, f"k{kernel}", "op", ("DD", "PD", "PP")[slow], slow, time_us, *timed))
+    costs = tuple(TimingMethodCost(method, seconds, 9) for method, seconds in SECONDS.items())
     return TimingStudy("mnist", "tiny", 2, "test", 1, "emulated", 20, 5, costs, tuple(times))
 
 
@@ -101,19 +101,19 @@ def test_the_summary_says_what_the_times_say(study_file: Path) -> None:
     table = timing_table(study_file)
     assert set(table) | set(summary(table)) <= set(MEANINGS)
     assert RECORDED not in set(table["source"])
-    found = summary(table).set_index("way")
-    assert found["median_difference_percent"].tolist() == pytest.approx([0, 1, 50, 2, 2])
-    assert found.loc[TimingMethod.ADDITIVE, "sum_difference_percent"] == pytest.approx(-2)
-    assert found["speedup"].tolist() == pytest.approx([1, 1, 4, 5, 10])
-    assert found["spread_percent"].tolist() == pytest.approx([4] * 5)
-    assert found["inside_noise"].to_dict() == {way: way is not TimingMethod.TOGETHER for way in SHIFT}
-    assert found.index[found["fastest_inside_noise"]].tolist() == [TimingMethod.ADDITIVE]
+    by_method = summary(table).set_index("way")
+    assert by_method["median_difference_percent"].tolist() == pytest.approx([0, 1, 50, 2, 2])
+    assert by_method.loc[TimingMethod.ADDITIVE, "sum_difference_percent"] == pytest.approx(-2)
+    assert by_method["speedup"].tolist() == pytest.approx([1, 1, 4, 5, 10])
+    assert by_method["spread_percent"].tolist() == pytest.approx([4] * 5)
+    assert by_method["inside_noise"].to_dict() == {method: method is not TimingMethod.TOGETHER for method in SHIFT}
+    assert by_method.index[by_method["fastest_inside_noise"]].tolist() == [TimingMethod.ADDITIVE]
 
     wrong = table.assign(
         difference_percent=table["difference_percent"].where(table["way"] != TimingMethod.ADDITIVE, 96)
     )
-    found = summary(wrong).set_index("way")
-    assert found.index[found["fastest_inside_noise"]].tolist() == [TimingMethod.ISOLATED]
+    by_method = summary(wrong).set_index("way")
+    assert by_method.index[by_method["fastest_inside_noise"]].tolist() == [TimingMethod.ISOLATED]
 
 
 def test_the_figure_is_drawn_from_its_table_alone(
@@ -139,10 +139,10 @@ def test_the_figure_is_drawn_from_its_table_alone(
 
 
 def test_sums_of_recorded_kernels(tmp_path: Path) -> None:
-    found = sums_of_recorded(write_recorded(tmp_path / "r.csv.gz")).set_index("kernel")
-    assert found["time_us"].to_dict() == {"0": 180.0, "1": 180.0}, "others are too short or lack a row"
-    assert found["single_us"].to_dict() == {"0": 180.0, "1": 216.0}
-    assert set(found["slow_operands"]) == {2}
+    sums = sums_of_recorded(write_recorded(tmp_path / "r.csv.gz")).set_index("kernel")
+    assert sums["time_us"].to_dict() == {"0": 180.0, "1": 180.0}, "others are too short or lack a row"
+    assert sums["single_us"].to_dict() == {"0": 180.0, "1": 216.0}
+    assert set(sums["slow_operands"]) == {2}
     (tmp_path / "lacking.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     (tmp_path / "damaged.csv.gz").write_bytes(b"not zipped")
     messages = {"gone.csv": "no such table", "lacking.csv": "lacks column kernel_id", "damaged.csv.gz": "not a table"}
@@ -154,14 +154,14 @@ def test_sums_of_recorded_kernels(tmp_path: Path) -> None:
 def test_every_way_measures_the_same_configurations_and_what_is_configured_slow_waits(library: KernelLibrary) -> None:
     graph, machine, links, repeats = small_step.graph(), small_step.machine(), small_step.links(), 3
     study = measure(graph, library, machine, links, QUICK, repeats, small_step.DEVICES)
-    by_way = {way: {(t.kernel, t.configuration): t for t in study.times if t.way is way} for way in TimingMethod}
-    assert len({frozenset(found) for found in by_way.values()}) == 1
-    assert all(one.repeats == repeats for one in by_way[TimingMethod.SINGLE].values())
+    by_method = {each: {(t.kernel, t.configuration): t for t in study.times if t.way is each} for each in TimingMethod}
+    assert len({frozenset(times) for times in by_method.values()}) == 1
+    assert all(one.repeats == repeats for one in by_method[TimingMethod.SINGLE].values())
     costs = {cost.way: cost for cost in study.costs}
     assert costs[TimingMethod.TOGETHER].runs < costs[TimingMethod.SINGLE].runs == costs[TimingMethod.AGAIN].runs
-    assert costs[TimingMethod.ADDITIVE].runs < costs[TimingMethod.ISOLATED].runs == len(by_way[TimingMethod.ISOLATED])
-    sums = [one for one in by_way[TimingMethod.ADDITIVE].values() if one.repeats == 0]
-    assert sums
+    isolated = by_method[TimingMethod.ISOLATED]
+    assert costs[TimingMethod.ADDITIVE].runs < costs[TimingMethod.ISOLATED].runs == len(isolated)
+    assert (sums := [one for one in by_method[TimingMethod.ADDITIVE].values() if one.repeats == 0])
     assert all(one.slow_operands > 1 for one in sums)
     kernels = {kernel.name: kernel for kernel in graph.kernels}
     with open_tiers(machine, links, 64, 64, small_step.DEVICES) as tiers:

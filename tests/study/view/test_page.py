@@ -51,14 +51,14 @@ class OpenedPage:
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
 
-    def settle(self) -> None:
+    def wait_until_drawn(self) -> None:
         """Wait until what was asked for is drawn."""
         self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def press(self, *keys: str) -> None:
         for key in keys:
             self.page.keyboard.press(key)
-        self.settle()
+        self.wait_until_drawn()
 
     def view(self) -> dict[str, Any]:
         view: dict[str, Any] = self.page.evaluate("autotm.view")
@@ -103,7 +103,7 @@ class OpenedPage:
         stage = self.page.locator("#stage").bounding_box()
         left, top, width, height = box
         self.page.mouse.move(stage["x"] + left + width / 2, stage["y"] + top + height / 2)
-        self.settle()
+        self.wait_until_drawn()
 
     def text(self, where: str) -> str:
         """The text of an element, its white space as one space."""
@@ -120,7 +120,7 @@ def opened(browser: Any, placed: Placed, file: Path, **look: Any) -> Iterator[Op
     shown = OpenedPage(page, placed)
     page.goto(file.as_uri())
     page.wait_for_function("window.autotm")
-    shown.settle()
+    shown.wait_until_drawn()
     try:
         yield shown
     finally:
@@ -143,13 +143,13 @@ LEGIBLE = 4.5
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Headless Chromium, driven by Playwright."""
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
+    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if executable is None:
         pytest.skip("!!! SKIPPED: no Chromium here, so no page was opened: sudo apt-get install chromium")
     reason = "!!! SKIPPED: Playwright is not installed, so no page was opened: make setup-browser"
     playwright = pytest.importorskip("playwright.sync_api", reason=reason)
     with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        chromium = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield chromium
         chromium.close()
 
@@ -190,12 +190,12 @@ def assert_drawn(page: OpenedPage, *, all_of_them: bool) -> None:
     """Every stay of the plan is filled once where it must be, in its colour, and nothing else is filled."""
     colours = {name: colour_of(page, name) for name in ("stays", "moves", "workspace", "argument")}
     filled = page.filled()
-    found = np.array([box for _, box in filled])
+    rectangles = np.array([box for _, box in filled])
     left = set(range(len(filled)))
     boxes = page.boxes()
     assert len(filled) == len(boxes) if all_of_them else len(filled) <= len(boxes)
     for stay, box in zip(page.placed.plan.stays, boxes, strict=True):
-        near = np.flatnonzero(np.abs(found - np.array(box)).max(axis=1) < 0.01)
+        near = np.flatnonzero(np.abs(rectangles - np.array(box)).max(axis=1) < 0.01)
         same = [index for index in near if filled[index][0] == colours[kind_of(page.placed, stay.tensor)]]
         matches = left.intersection(same)
         assert matches or not all_of_them, f"{stay} is nowhere drawn at {box}"
@@ -206,7 +206,7 @@ def assert_drawn(page: OpenedPage, *, all_of_them: bool) -> None:
 def test_rectangles_are_the_stays_of_the_plan(shown: OpenedPage) -> None:
     assert_drawn(shown, all_of_them=True)
     shown.page.check("input[value=time]")
-    shown.settle()
+    shown.wait_until_drawn()
     assert shown.view()["axis"] == "time"
     assert shown.view()["to"] == pytest.approx(shown.placed.plan.objective_us, rel=1e-5)
     filled = np.array([box for _, box in shown.filled()])
@@ -268,7 +268,7 @@ def test_the_wheel_zooms_where_the_cursor_is(shown: OpenedPage) -> None:
     before, share = shown.view(), 0.3
     shown.point_at((plot["left"] + share * plot["width"], row["top"] + row["height"] / 2, 0, 0))
     shown.page.mouse.wheel(0, -600)
-    shown.settle()
+    shown.wait_until_drawn()
     after = shown.view()
     count = before["to"] - before["from"]
     assert 0 < after["to"] - after["from"] < 0.6 * count
@@ -278,26 +278,26 @@ def test_the_wheel_zooms_where_the_cursor_is(shown: OpenedPage) -> None:
     shown.page.keyboard.down("Shift")
     shown.page.mouse.wheel(0, -600)
     shown.page.keyboard.up("Shift")
-    shown.settle()
+    shown.wait_until_drawn()
     tier = ("fast", "slow").index(pool)
     closer = shown.view()
     assert closer["high"][tier] - closer["low"][tier] < 0.6 * (after["high"][tier] - after["low"][tier])
     assert_drawn(shown, all_of_them=False)
     shown.page.click("#whole")
-    shown.settle()
+    shown.wait_until_drawn()
     assert shown.view() == before
 
 
 @ONE_PLAN
 def test_dragging_moves_the_view(shown: OpenedPage) -> None:
     shown.page.click("#closer", click_count=2)
-    shown.settle()
+    shown.wait_until_drawn()
     before, box = shown.view(), shown.page.locator("#stage").bounding_box()
     shown.page.mouse.move(box["x"] + 500, box["y"] + 40)
     shown.page.mouse.down()
     shown.page.mouse.move(box["x"] + 400, box["y"] + 40, steps=4)
     shown.page.mouse.up()
-    shown.settle()
+    shown.wait_until_drawn()
     plot, after = shown.page.evaluate("autotm.plot()"), shown.view()
     width = before["to"] - before["from"]
     assert after["from"] - before["from"] == pytest.approx(100 / plot["width"] * width, rel=1e-6)
@@ -333,11 +333,11 @@ def test_keys_go_where_the_mouse_goes(shown: OpenedPage) -> None:
         shown.press(key)
         assert shown.text("#kernel").startswith(f"Kernel {kernel} {names[kernel]}")
     here = {stay.tensor for stay in shown.placed.plan.stays if stay.start <= 9 < stay.end}
-    found = set()
+    selected = set()
     for _ in range(len(here) + 1):
         shown.press("ArrowUp")
-        found.add(shown.text("#tensor").split(" role")[0])
-    assert found == here
+        selected.add(shown.text("#tensor").split(" role")[0])
+    assert selected == here
     shown.press("Enter", "z")
     assert shown.view()["to"] - shown.view()["from"] <= len(names)
     assert shown.text("#tensor").split(" role")[0] in here

@@ -50,12 +50,12 @@ def test_predicted_times_add_up_to_the_objective(placed: Placed, held: dict[str,
 
 
 def test_prices_are_those_of_the_certificate(placed: Placed, held: dict[str, Any]) -> None:
-    found = held["kernels"]["price_us_per_mb"]
+    prices = held["kernels"]["price_us_per_mb"]
     if placed.plan.certificate is None:
-        assert found is None
+        assert prices is None
         return
     fast = placed.plan.certificate.fast
-    assert {index: price for index, price in enumerate(found) if price} == pytest.approx(
+    assert {index: price for index, price in enumerate(prices) if price} == pytest.approx(
         {index: 1e6 * price for index, price in zip(fast.kernels, fast.prices_us, strict=True) if price}, rel=1e-5
     )
 
@@ -120,9 +120,9 @@ def test_omnimalloc_and_minimalloc_load_them_and_the_packing_is_valid(packed: Pl
         validate_allocation(pool)
         rows = read_as_minimalloc(path.read_bytes().decode())
         assert sorted(row["id"] for row in rows) == sorted({row["id"] for row in rows})
-        found = sorted(tuple(int(row[name]) for name in ("lower", "upper", "size", "offset")) for row in rows)
-        assert sorted((one.start, one.end, one.size, one.offset) for one in pool.allocations) == found
-        assert found == sorted(
+        boxes = sorted(tuple(int(row[name]) for name in ("lower", "upper", "size", "offset")) for row in rows)
+        assert sorted((one.start, one.end, one.size, one.offset) for one in pool.allocations) == boxes
+        assert boxes == sorted(
             (stay.start, stay.end, packed.step.by_name[stay.tensor].allocated_bytes, offset)
             for stay, offset in zip(packed.plan.stays, packed.offsets, strict=True)
             if stay.tier is tier

@@ -25,8 +25,8 @@ def _watching_import(name, importer=None, *rest, **named):
 
 
 def _tell():
-    told = {"script": Path(sys.argv[0]).name, "files": _found}
-    Path(os.environ["WATCHED_IMPORTS"], f"{os.getpid()}.json").write_text(json.dumps(told), encoding="utf-8")
+    record = {"script": Path(sys.argv[0]).name, "files": _found}
+    Path(os.environ["WATCHED_IMPORTS"], f"{os.getpid()}.json").write_text(json.dumps(record), encoding="utf-8")
 
 
 if "WATCHED_IMPORTS" in os.environ:
