@@ -39,7 +39,7 @@ LIMITS = (
     "1:0", "99:1", "79:1", "59:1", "39:1", "19:1", "9:1", "8:1", "7:1", "6:1", "5:1", "4:1", "3:1", "5:2", "2:1", "1:1",
     "1:2", "1:3", "0:1",
 )  # fmt: skip
-"""Of figures 7 to 11, every network at every one."""
+"""Limits of figures 7 to 11; every network is solved at each."""
 BESIDE = ("4:1", "1:1")
 """Limits at which figure 11 has asynchronous moves."""
 _RAISED_BY = 1e-3

@@ -49,7 +49,7 @@ PATIENCE_S = 120.0
 """A sample that takes longer counts as crashed."""
 Array = np.ndarray[Any, Any]
 Judge = Callable[[Any, str], tuple[str, str]]
-"""Of a sample, with kernels of that name: right, refused, wrong, random or unusable, and why."""
+"""A function of a sample and the name of kernels that says right, refused, wrong, random or unusable, and why."""
 
 
 @dataclass(frozen=True)

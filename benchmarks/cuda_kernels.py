@@ -32,7 +32,7 @@ from autotm.model.machine import Products
 SCALES = Path(__file__).parents[1] / "config" / "scales"
 MOST_SHARED_BYTES = 48 << 10
 MOST_SPILLED_BYTES = 32
-"""Of a thread: ptxas would rather spill a few bytes than leave room for one thread block fewer."""
+"""Bytes that a thread may spill: ptxas spills a few rather than have one resident block fewer."""
 
 
 def main() -> int:

@@ -80,7 +80,7 @@ def max_pool(shape: Sequence[int]) -> Graph:
 
 
 def max_pool_gradient(shape: Sequence[int]) -> Graph:
-    """Of the above."""
+    """The gradient of `max_pool`."""
     (x,) = inputs(shape)
     pooled = windowed.max_pool2d(x, *POOL).shape
     y, dy = inputs(pooled, pooled)
@@ -94,7 +94,7 @@ def avg_pool(shape: Sequence[int]) -> Graph:
 
 
 def avg_pool_gradient(shape: Sequence[int]) -> Graph:
-    """Of the above."""
+    """The gradient of `avg_pool`."""
     (dy,) = inputs(shape)
     return [dy, windowed.avg_pool2d_gradient(dy, shape, *MEAN)]
 

@@ -30,7 +30,7 @@ TYPES = {
     TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
     TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
 }  # fmt: skip
-"""Those of a step here. Tests of other types (text, sequences, float16, ...) are not compared."""
+"""Element types that a step here may have. Tests of others (text, sequences, float16, ...) are not compared."""
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def _broadcast(some: Tensor, other: Tensor) -> bool:
 
 
 def _wide(function: Callable[[Any, Tensor], Tensor]) -> Callable[..., Statement | None]:
-    """Of rows of the module's width."""
+    """A statement that applies `function` to rows of the module's width."""
 
     def drawn(draw: random.Random, values: list[Tensor]) -> Statement | None:
         fitting = [n for n, value in enumerate(values) if value.ndim == 2 and value.shape == (ROWS, WIDTH)]  # noqa: PLR2004

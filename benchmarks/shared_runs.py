@@ -127,7 +127,7 @@ def main() -> None:
 
 
 def make_programs(study: Study, network: str, plans: list[tuple[str, str]]) -> None:
-    """As the pipeline does."""
+    """Make the programs of some plans with Snakemake, as the pipeline does."""
     paths = study.paths(network)
     targets = [str(paths.program(optimizer, Limit.parse(limit))) for optimizer, limit in plans]
     cores = str(os.cpu_count() or 1)

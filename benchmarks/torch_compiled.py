@@ -34,7 +34,7 @@ from autotm.zoo.torch_reference import TorchNetwork
 CONFIG = Path(__file__).parent.parent / "config"
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _LINES = 3
-"""Of an error's text, as many as say what went wrong."""
+"""Lines of an error's text that are printed: these say what went wrong."""
 
 
 class NotCompiledError(Exception):

@@ -90,7 +90,7 @@ def medians_in_turn(works: Sequence[Callable[[], object]], rounds: int) -> list[
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Of one call, on average over `TURN_S`, after one that is not counted."""
+    """Seconds of one call, on average over `TURN_S`, after a call that is not counted."""
     work()
     start, count = time.perf_counter(), 0
     while (spent := time.perf_counter() - start) < TURN_S:

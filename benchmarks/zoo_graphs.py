@@ -12,7 +12,7 @@ from autotm.model.graph import Graph
 
 SCALES = Path(__file__).parents[1] / "config" / "scales"
 _THREADS = 24
-"""Of one socket of the paper's server: schedules, and with them workspaces, depend on it."""
+"""Cores of one socket of the paper's server: schedules, and with them workspaces, depend on their number."""
 
 
 def zoo_graph(network: str, scale: str, cache: Path) -> Graph:

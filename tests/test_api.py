@@ -30,7 +30,7 @@ FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 0.05, "step_tolerance": 1
 
 @pytest.fixture(scope="module", autouse=True)
 def links_in_a_second() -> Iterator[None]:
-    """They are measured as ever, but each time once, and copies of two sizes."""
+    """Measure links as always, but with copies of two sizes and each copy once."""
     with pytest.MonkeyPatch.context() as patch:
         once = partial(calibrate_links, sizes_bytes=(4096, 65536), effort=Effort(1, 1))
         patch.setattr("autotm.profile.copies.calibrate_links", once)

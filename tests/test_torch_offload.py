@@ -30,7 +30,7 @@ QUICK = {"kernel_s": 1e-4, "time_limit_s": 5.0}
 
 
 class Block(nn.Module):
-    """Of a residual network, with activations in place."""
+    """A block of a residual network, with activations in place."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -75,7 +75,7 @@ def certificate(plan: Plan, **changes: object) -> Plan:
 
 
 def higher_bound(plan: Plan) -> Plan:
-    """By no more than a thousandth."""
+    """The plan with a bound raised by a thousandth of its objective."""
     return replace(plan, bound_us=plan.bound_us + 1e-3 * plan.objective_us, status=Status.ABOVE_GAP)
 
 
@@ -121,7 +121,7 @@ def test_engines_with_more_to_do_than_they_can_are_found(case: Case) -> None:
 
 
 def excess_ns(jobs: list[tuple[int, int, int]], kernel_ns: list[int]) -> list[int]:
-    """What windows [start, end) within every span of kernels ask for more than it lasts."""
+    """For every span of kernels, the work of the windows [start, end) within it less the time that it lasts."""
     return [
         sum(work for start, end, work in jobs if first <= start and end <= last) - sum(kernel_ns[first:last])
         for first, last in combinations(range(len(kernel_ns) + 1), 2)
@@ -206,6 +206,6 @@ def highest_bound_us(case: Case, plan: Plan, draw: random.Random) -> float:
 
 
 def test_what_leaves_no_plan_at_all_proves_nothing(case: Case, plan: Plan) -> None:
-    """Where kernels need fast operands and the limit has no room."""
+    """Kernels here need fast operands and the limit is 0 bytes."""
     with refused(Fault.CERTIFICATE):
         proven_bound_us(*case, replace(plan, dram_limit_bytes=0), fast_operands_only=True)

@@ -65,7 +65,7 @@ def contraction(function: Callable[..., te.Tensor], inputs: list[np.ndarray], co
 
 
 def passes(window: Window, groups: int = 1) -> dict[str, Contraction]:
-    """Of a convolution, by name."""
+    """The three passes of a convolution, by name."""
     x, w, dy = random(window.x, 0), random(window.w, 1), random(window.y, 2)
     how = (window.stride, window.padding, groups)
     compute = [window.forward, window.data_gradient, window.weight_gradient]
@@ -99,7 +99,7 @@ def _in_groups(window: Window, groups: int, kind: int, left: np.ndarray, right: 
 
 
 def product(kind: str, rows: int, columns: int, steps: int) -> Contraction:
-    """Of two matrices."""
+    """The product of two random matrices, whose operands are transposed as `kind` says."""
     a, b = random((rows, steps)), random((steps, columns), 1)
     inputs = {"matmul": [a, b], "matmul_nt": [a, b.T.copy()], "matmul_tn": [a.T.copy(), b]}[kind]
     subscripts = {"matmul": "mk,kn", "matmul_nt": "mk,nk", "matmul_tn": "km,kn"}[kind]
@@ -107,7 +107,7 @@ def product(kind: str, rows: int, columns: int, steps: int) -> Contraction:
 
 
 def batched(subscripts: str, left: tuple[int, ...], right: tuple[int, ...]) -> Contraction:
-    """Of stacks of matrices."""
+    """The product of two random stacks of matrices."""
     inputs = [random(left), random(right, 1)]
     compute = functools.partial(_summed, subscripts)
     return contraction(lambda x, y: batched_matmul(x, y, subscripts), inputs, compute)
@@ -145,7 +145,7 @@ QUICK = (
     *("weight gradient grouped 0", "matmul_nt (37, 50, 29)", "matmul_tn (37, 50, 29)", "matmul (8, 12, 30000)"),
     *("matmul (64, 96, 32)", "heads back", "turned heads"),
 )
-"""Of each pass and each order of axes one, at different shapes; they are compiled in one go."""
+"""One case of each pass and each order of axes, at different shapes; all are compiled at once."""
 SETS = [
     pytest.param(QUICK, id="quick"),
     pytest.param(tuple(name for name in CASES if name not in QUICK), id="rest", marks=pytest.mark.slow),

@@ -18,7 +18,7 @@ _OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-ftrivial-auto-var-i
 _SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{')
 _ASSEMBLY = re.compile(r'asm(?: volatile)?\(((?:\s*"[^"]*")+)\s*:([^:;]*):([^:;]*)\);')
 _MEETINGS = ("__syncthreads", "add_product")
-"""Where threads wait for others."""
+"""Calls at which threads of a block wait for each other."""
 GUARD = 64
 """Elements before and behind every operand: NaN, or a pattern, that a kernel must neither use nor change."""
 

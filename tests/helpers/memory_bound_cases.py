@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import te
 
 SHAPES = [(2, 5, 7, 33), (4, 9, 9, 64), (3, 1, 1, 1), (17,), (1000,), (3, 1001), (2, 3, 70_001), (64, 2048), (1, 130)]
-"""Of elementwise kernels."""
+"""Shapes of the operands of elementwise kernels."""
 
 # Shape of x, window, stride, padding.
 POOLS = [

@@ -54,12 +54,12 @@ class Command:
 
     @property
     def arguments(self) -> list[str]:
-        """Of the call."""
+        """Arguments of the call that works."""
         return self.with_options(self.call)
 
     @property
     def misuses(self) -> list[Misuse]:
-        """Those of all kinds."""
+        """Misuses of all kinds, but for a kind whose value is the reason why it has none."""
         kinds = (self.missing, self.wrong, self.unknown)
         return [case for kind in kinds if not isinstance(kind, str) for case in kind]
 

@@ -65,7 +65,7 @@ def run_steps(
 
 
 def on_threads(library: KernelLibrary, seed: int = 0, most_bytes: int = 1 << 40) -> OpenDevice:
-    """What opens devices of threads that have so much memory, with these kernels."""
+    """A function that opens thread devices of at most `most_bytes`, which run the kernels of `library`."""
 
     @contextmanager
     def opened(device_bytes: int, host_bytes: int, **_: object) -> Iterator[tuple[ThreadDevice, KernelLibrary]]:

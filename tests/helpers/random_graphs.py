@@ -319,5 +319,5 @@ def roofline_profile(graph: Graph, seed: int) -> Profile:
 
 
 def timing(median_ns: int) -> Timing:
-    """As if every run had taken as long."""
+    """A timing whose five runs all took `median_ns`."""
     return Timing(median_ns, median_ns, median_ns, median_ns, 5)

@@ -55,7 +55,7 @@ class StandInClock:
         monkeypatch.setattr(AsyncCopy, "wait", waited_for)
 
     def advance(self, ns: float) -> int:
-        """Let so many nanoseconds pass, and return what it shows then."""
+        """Advance the clock by `ns` and return its time after that."""
         with self._lock:
             self.now_ns += round(ns)
             return self.now_ns

@@ -52,7 +52,7 @@ class Delays(Order):
     most_s: float = 0.0003
 
     def delay_s(self, stream: str, number: int) -> float:
-        """Nothing for half of all work, so that what was late is followed by what is not."""
+        """Draw the delay of a piece of work; half of them are zero, so that late work is followed by prompt work."""
         drawn = random.Random(f"{self.seed}:{stream}:{number}").random()
         return max(0.0, 2 * drawn - 1) * self.most_s
 
@@ -107,7 +107,7 @@ class Races:
         self._accesses: list[_Access] = []
 
     def recorded(self, stream: str) -> Mapping[str, int]:
-        """What is done once an event is reached that is recorded now."""
+        """Count the work of each stream that is done once an event recorded now is reached."""
         return dict(self._known[stream])
 
     def waited(self, stream: str, clock: Mapping[str, int]) -> None:

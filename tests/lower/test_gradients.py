@@ -165,7 +165,7 @@ METHODS = {
     ("linear", "half_pixel"): 1, ("linear", "align_corners"): 4, ("nearest_neighbor", "half_pixel"): 1,
     ("nearest_neighbor", "asymmetric"): 1, ("cubic", "half_pixel"): 4, ("cubic", "align_corners"): 1,
 }  # fmt: skip
-"""Of how many of the sizes images are resized."""
+"""Number of the sizes to which images are resized, by method and mode."""
 RESIZED = {
     f"resized {method} {mode} {size} {wanted}": (
         lambda x, wanted=wanted, method=method, mode=mode: op.image.resize2d(

@@ -170,7 +170,7 @@ FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 0.05, "step_tolerance": 1
 
 
 def several(b: Builder, x: Var, w: Var, v: Var) -> list[relax.Expr]:
-    """Also views, an argument, one output twice, and one that others are made of."""
+    """Outputs that are views, an argument, one value twice, and a value that other outputs are computed from."""
     hidden = b.emit(op.nn.relu(b.emit(op.matmul(x, w))))
     last = b.emit(op.matmul(hidden, v))
     return [last, hidden, b.emit(op.reshape(hidden, (8, 32))), w, last]

@@ -26,7 +26,7 @@ ALLOWED = 3.0
 LEFT_TO_COMPARE = 1.0
 """Where PyTorch's float32 is off by more than all that a step changed in the weights, a comparison says nothing."""
 SPACING = float(np.finfo(np.float32).eps)
-"""Of float32 numbers: a loss that PyTorch has exactly, by chance, is no bar."""
+"""Spacing of float32 numbers: where PyTorch's loss is exact by chance, its error counts as this."""
 SCORE = 20.0
 SHALLOW_BRANCH = 0.1
 TELLING = 1e-2

@@ -47,7 +47,7 @@ TRAININGS = {
 
 
 def regression(training: Training) -> Network:
-    """Half the squares of a layer with bias, of looked-up rows, and of a scale without axes, from targets."""
+    """Least squares: a layer with bias, looked-up rows and a scale without axes, each against targets."""
 
     def loss(b: relax.BlockBuilder, x: relax.Var, y: relax.Var, at: relax.Var, *parameters: relax.Var) -> relax.Expr:
         weight, bias, other, table, scale = parameters

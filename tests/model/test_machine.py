@@ -29,7 +29,7 @@ from autotm.model.slurm import Allocation
 from autotm.model.system import SystemMemory
 
 CPUS = range(16)
-"""As servers count: the first thread of every core, socket 0 then 1, then the second threads likewise."""
+"""Numbered as on servers: the first thread of every core, socket 0 then 1, then the second threads likewise."""
 
 EMULATED_TIER = "{kind: emulated, device: optane-dcpmm}"
 

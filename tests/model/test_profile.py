@@ -71,7 +71,7 @@ def test_slow_operands_add_what_they_took_in_turn_with_fast_ones_or_the_differen
 def test_another_implementation_differs_from_the_default_only_beyond_the_noise(
     beyond_ns: int, error_ns: int, read_ns: int
 ) -> None:
-    """Whatever its own median was: the two took turns."""
+    """Its own median does not count: the two are timed in turn, so only their difference does."""
     measured = profile(median_ns=500, beyond_ns=beyond_ns, beyond_error_ns=error_ns)
     assert measured.base_us(LEAN) == read_ns / 1e3
     assert measured.time_us(GRAPH, LEAN, frozenset({"a"})) == pytest.approx((read_ns + 200) / 1e3)

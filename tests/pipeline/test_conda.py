@@ -22,7 +22,7 @@ RATTLER = os.environ.get("AUTOTM_TEST_RATTLER")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 ENVS = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "envs").glob("*.yaml")}
 LIMIT_S = 1500
-"""Of a call that hangs: beside other work on few cores, one may take ten minutes."""
+"""Seconds after which a call counts as hanging: beside other work on few cores, a call may take ten minutes."""
 USING_CONDA = ("--sdm", "conda", "--config", "threads=1")
 
 pytestmark = [

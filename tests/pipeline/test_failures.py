@@ -121,7 +121,7 @@ def test_an_interrupted_study_ends_with_what_is_done(finished: Workplace) -> Non
 
 
 def test_jobs_that_lose_an_interrupt_are_ended(finished: Workplace) -> None:
-    """As Python may while it imports."""
+    """Python may lose an interrupt while it imports."""
     page = page_after(finished, signal.SIGINT, is_for_all=False)
     assert re.fullmatch(DONE, page[-2])
     assert page[-1] == "not made: figures/fig10.pdf"

@@ -47,7 +47,7 @@ SECOND = 10**9
 
 
 def timed(is_disturbed: Callable[[int], bool], jobs: int, patience_s: float, seconds: float = 1.0):
-    """Who was given when (and whether disturbed), by a machine that is disturbed in some stretches; and the watch."""
+    """The jobs in the order in which their times came, each with whether it was disturbed; and the watch."""
     watch, counted = Watch((0,), patience_s), Counter[int]()
 
     def run(job: int) -> Round[int]:
@@ -158,7 +158,7 @@ def test_more_configurations_extend_the_store(library: KernelLibrary, tmp_path: 
 
 
 def test_what_slow_operands_add_is_the_known_wait(library: KernelLibrary, tmp_path: Path) -> None:
-    """So it is exact, whatever noise the all-fast time has; nothing but that time is measured."""
+    """The added time is exact, whatever noise the all-fast time has; only the all-fast time is measured."""
     graph, machine = small_step.graph(), small_step.machine()
     measured = profile(library, tmp_path / "kernels.sqlite", options=replace(QUICK, configurations="full"))
     with open_tiers(machine, small_step.links(), 64, 64, small_step.DEVICES) as tiers:

@@ -112,8 +112,8 @@ def with_lean(kernel: Kernel) -> Kernel:
 
 
 DRAWS = 40
-"""What profiling goes on in: runs of 1.5 % settle a median of nine to 0.6 %."""
 LOUDEST = Noise(run=0.015, minute=0.1, hits=0.1)
+"""The most noise that profiling accepts: with runs that scatter by 1.5 %, a median of nine scatters by 0.6 %."""
 noises = st.builds(Noise, run=st.floats(0.0, 0.015), minute=st.floats(0.0, 0.1), hits=st.floats(0.0, 0.1))
 
 

@@ -361,7 +361,7 @@ def _plain_fast_bytes(case: Case, limit: int) -> int:
 
 
 def _best_gain_us(case: Case, limit: int) -> float:
-    """By trying all sets of tensors."""
+    """The largest gain over all sets of tensors, by trying each."""
     pairs = _gains_us_and_bytes(case)
     sets = (list(compress(pairs, choice)) for choice in product((0, 1), repeat=len(pairs)))
     return max(sum(gain for gain, _ in chosen) for chosen in sets if sum(size for _, size in chosen) <= limit)

@@ -48,7 +48,7 @@ def chain() -> Graph:
 
 
 def times(step: Simulated) -> tuple[float, int, int]:
-    """Of the step in us, and what was copied, in maps."""
+    """Microseconds of the step, and the number of maps copied in and out."""
     return step.step_us, step.in_bytes // MAP_BYTES, step.out_bytes // MAP_BYTES
 
 

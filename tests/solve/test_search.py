@@ -109,7 +109,7 @@ def deep_case(kernels: int, seed: int = 0) -> Case:
 
 
 PATCHED = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-"""What a fixture patches may stay so for all examples."""
+"""Settings for tests with fixtures that patch: the patches may stay for all examples."""
 
 
 def sift_everything(monkeypatch: pytest.MonkeyPatch) -> None:

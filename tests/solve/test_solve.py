@@ -329,7 +329,7 @@ def test_units_of_time_do_not_matter(seed: int, optimizer: str, parts: int) -> N
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_cases_depend_on_the_limit(optimizer: str) -> None:
-    """Where every plan is as fast, nothing could go wrong."""
+    """Cases whose plans are equally fast at every limit would test nothing."""
     case = whole_units_case(0)
     loose, tight = (exact_plan(case, optimizer, case.graph.peak_live_bytes // parts) for parts in (2, 4))
     assert loose.objective_us < tight.objective_us

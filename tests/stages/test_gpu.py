@@ -59,7 +59,7 @@ STYLE = StyleConfig(dots_per_inch=50)
 # A study's context on a computer with a played H100, whose kernels of a small network this processor runs.
 
 SIZES = {"batch": 16, "width": 64}
-"""Of the network, `mlp`."""
+"""Sizes of the network `mlp`."""
 SOURCE = NetworkSource("mlp", SIZES)
 PROFILE = ProfileConfig(implementations="all", min_repeats=2)
 SOLVE = SolveConfig(time_limit_s=10.0)
@@ -152,7 +152,7 @@ def test_without_a_driver_nothing_is_compiled(tmp_path: Path, monkeypatch: pytes
 # Figure 12.
 
 LIMIT, WIDE = Limit.parse("13056B"), Limit.parse("1MB")
-"""Of the first, recomputation takes 12992 bytes, swapping more than it has."""
+"""Recomputation needs 12992 bytes, which fit the first limit; swapping needs more than that limit."""
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def records(files: dict[str, Path]) -> dict[str, Path]:
-    """Those of programs."""
+    """Records of the runs of programs, by optimizer."""
     return {name: files[name] for name in NAMES}
 
 

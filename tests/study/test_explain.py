@@ -141,7 +141,7 @@ def check_claims(case: Case, optimizer: str, limit: str, *, least_share: float) 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous", pytest.param("asynchronous", marks=pytest.mark.slow)])
 def test_no_plan_with_the_tensor_forced_loses_less(optimizer: str) -> None:
-    """Of a small step most claims are exact, so one that is too high by a millionth of the step shows."""
+    """Most claims about a small step are exact, so one that is too high by a millionth of the step shows."""
     case = random_graphs.with_engines(random_graphs.training_step_case(2, branches=2), slower=3.0)
     check_claims(case, optimizer, "4:1", least_share=0.999)
 

@@ -10,7 +10,7 @@ from autotm.model.errors import AutotmError
 
 
 def forked(work: Callable[[], object]) -> str:
-    """What the AutotmError says that ends `work`; empty where none does. Fails where the fork was killed."""
+    """The message of the AutotmError that ends `work`, empty where none does. Fails where the fork was killed."""
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         status = 0

@@ -183,7 +183,7 @@ def options() -> Module:
 
 
 def resized() -> Module:
-    """By scales that are not those of the sizes; means by a divisor of one's own; padding that cuts; windows."""
+    """Resizing by scales other than the ratio of sizes, means with a given divisor, padding that crops, and windows."""
 
     def forward(self: Made, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = self.line(x)

@@ -22,7 +22,7 @@ from autotm.kernels.cuda.tiles import WordPanel
 from autotm.model.graph import ScheduleKind
 
 BITS = {"tf32": 11, "bf16": 8}
-"""Of a rounded factor, the first of which is not stored."""
+"""Bits of a rounded factor's mantissa, with the leading one, which is not stored."""
 LYING = [
     ("matmul_nt", 139, 141, 70, 1),
     ("matmul_nt", 70, 75, 64, 1),
@@ -33,7 +33,7 @@ LYING = [
 """Products whose operands lie along k or not, in vectors of 4, 2 and 1; and parts of their sums."""
 QUICK_LYING = [("tf32", LYING[3]), ("bf16", LYING[0])]
 SLOW = pytest.mark.slow
-"""Whatever compiles a library of its own takes seconds."""
+"""A test that compiles a library of its own takes seconds."""
 
 
 def rounded(array: np.ndarray, products: str) -> np.ndarray:
@@ -263,6 +263,6 @@ def test_a_warp_that_parts_is_seen(tmp_path):
 
 
 def test_tvm_compiles_nothing_where_there_is_a_gpu() -> None:
-    """What it would be given lacks the functions for tensor cores: on an H100 its compiler refused the kernels."""
+    """Its source would lack the functions for tensor cores: on an H100 TVM's compiler refused the kernels."""
     source = "void kernel() { rounded_bf16(0, 0); }"
     assert bytes(get_global_func("tvm_callback_cuda_compile")(source)).startswith(b"//")

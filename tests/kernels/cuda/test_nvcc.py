@@ -25,12 +25,12 @@ MORE = {"transformer": {"batch": 1, "sequence": 8, "vocabulary": 500}}
 MOST_SPILLED_BYTES = 0
 MOST_SHARED_BYTES = 48 << 10
 SPILLED_FOR_ANOTHER_BLOCK = 32
-"""On tensor cores: ptxas would rather spill a few bytes than leave room for one thread block fewer."""
+"""Bytes that kernels on tensor cores may spill: ptxas spills a few rather than have one resident block fewer."""
 LEAST_RESIDENT_THREADS = 256
-"""Of a multiprocessor, as its registers allow."""
+"""Threads that the registers of a multiprocessor must suffice for."""
 
 WITH_PACKAGES = pytest.mark.skipif(find_spec("cuda") is None, reason="takes half a minute: in `make test-cuda`")
-"""That target installs NVIDIA's packages; `make test` does not."""
+"""`make test-cuda` installs NVIDIA's packages; `make test` does not."""
 
 OUTPUT = """\
 ptxas info    : 0 bytes gmem

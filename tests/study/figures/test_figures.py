@@ -77,7 +77,7 @@ def drawn(folder: Path, name: str) -> tuple[Figure, str]:
     "names", [SAVED, *(pytest.param(OTHERS[place::4], marks=pytest.mark.slow) for place in range(4))], ids=" ".join
 )
 def test_the_same_table_gives_the_same_files_without_a_date(folder: Path, tmp_path: Path, names: list[str]) -> None:
-    """In another process, whose strings hash and whose clock stands otherwise."""
+    """The other process has another hash seed and another time of day."""
     here, there = tmp_path / "here", tmp_path / "there"
     for place, name in itertools.product((here, there), names):
         place.mkdir(exist_ok=True)
