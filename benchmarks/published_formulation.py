@@ -70,9 +70,7 @@ def solve_published(
     return Published(results.incumbent_objective, results.objective_bound)
 
 
-def published_model(
-    case: Instance, limit_bytes: int, *, moves: bool, reach: int = 0, exact: bool
-) -> pyo.ConcreteModel:
+def published_model(case: Instance, limit_bytes: int, *, moves: bool, reach: int = 0, exact: bool) -> pyo.ConcreteModel:
     """The model, in microseconds; `exact` reads every configuration's time instead of adding operands up."""
     model = pyo.ConcreteModel()
     model.rows = pyo.ConstraintList()
