@@ -145,7 +145,7 @@ def test_plans_are_legal_and_last_as_long_as_their_simulation(seed: int, limit: 
         if name in COPYING:
             # What asynchronous moves take from kernels is in plans, and not simulated.
             moves = [(one, case.graph.by_name[one.tensor].size_bytes) for one in plan.moves if one.is_asynchronous]
-            own_us = sum(problem.beside.move_us(*move) for move in moves)
+            own_us = sum(problem.overlap.move_us(*move) for move in moves)
             same = run_plan(problem, plan)
             assert plan.objective_us - own_us == pytest.approx(same.step_us)
             # At the turn, a map that would be back before it is gone stays in a plan.

@@ -53,9 +53,9 @@ class PricedCut:
         self.prices_us = spread(cut, count)
         self.until = until(self.prices_us)
 
-    def most(self, room_bytes: int | Ints) -> Ints:
-        """Return W(`room_bytes`): the most weight of tensors that fits so many bytes; 0 if no tensor fits."""
-        most: Ints = np.searchsorted(self._least_bytes, np.maximum(room_bytes, 0), side="right") - 1
+    def most(self, capacity_bytes: int | Ints) -> Ints:
+        """Return W(`capacity_bytes`): the most weight of tensors that fits so many bytes; 0 if no tensor fits."""
+        most: Ints = np.searchsorted(self._least_bytes, np.maximum(capacity_bytes, 0), side="right") - 1
         return most
 
 
@@ -107,7 +107,7 @@ def until(prices: Floats) -> Floats:
 
 
 def spread(stated: KernelPrices | Cut, count: int) -> Floats:
-    """(kernels,) Stated prices, if they are fit for a bound."""
+    """(kernels,) Return the stated prices of kernels; refuse those that prove no bound."""
     kernels = list(stated.kernels)
     distinct = kernels == sorted(set(kernels)) and all(0 <= kernel < count for kernel in kernels)
     require(distinct, Fault.CERTIFICATE, "kernels with prices are not distinct, ascending kernels of the step")
@@ -118,10 +118,10 @@ def spread(stated: KernelPrices | Cut, count: int) -> Floats:
     return prices
 
 
-def _prices(stated: Sequence[float], what: str) -> Floats:
+def _prices(stated: Sequence[float], label: str) -> Floats:
     prices = np.asarray(stated, dtype=np.float64)
     valid = bool(np.isfinite(prices).all() and (prices >= 0).all())
-    require(valid, Fault.CERTIFICATE, f"{what} is not finite and >= 0")
+    require(valid, Fault.CERTIFICATE, f"{label} is not finite and >= 0")
     return prices
 
 

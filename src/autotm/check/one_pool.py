@@ -18,7 +18,7 @@ _SMALLEST_UNIT_BYTES = 4096
 
 
 def _offsets(graph: ChosenGraph, plan: Plan, pool: CachedPool | PagedPool, fault: Fault) -> dict[str, int]:
-    """The offset of each tensor, aligned and inside the pool.
+    """Return the offset of each tensor, aligned and inside the pool.
 
     Raises:
         FaultError: the first broken rule; `fault` where stays and offsets are not as many.
@@ -32,16 +32,16 @@ def _offsets(graph: ChosenGraph, plan: Plan, pool: CachedPool | PagedPool, fault
     return offsets
 
 
-def _check_units(plan: Plan, pool_bytes: int, unit_bytes: int, count: int, fault: Fault, what: str) -> None:
-    """Blocks of a cache, or pages, are powers of two of at least 4096 bytes; as many are fast as the limit allows."""
+def _check_units(plan: Plan, pool_bytes: int, unit_bytes: int, count: int, fault: Fault, units: str) -> None:
+    """Check that blocks or pages are powers of two of at least 4096 bytes, and as many are fast as the limit allows."""
     whole = unit_bytes >= _SMALLEST_UNIT_BYTES and unit_bytes & (unit_bytes - 1) == 0
-    require(whole, fault, f"{what} of {unit_bytes} bytes are no power of two of at least {_SMALLEST_UNIT_BYTES}")
+    require(whole, fault, f"{units} of {unit_bytes} bytes are no power of two of at least {_SMALLEST_UNIT_BYTES}")
     wanted = -(-pool_bytes // unit_bytes) if plan.limit.is_unlimited else plan.dram_limit_bytes // unit_bytes
-    require(count == wanted, Fault.LIMIT, f"{count} {what} are allowed, not {wanted}")
+    require(count == wanted, Fault.LIMIT, f"{count} {units} are allowed, not {wanted}")
 
 
 def check_one_pool_program(graph: ChosenGraph, plan: Plan, program: Program) -> None:
-    """The program is charged for what the plan's only pool costs, if it has one, and uses the addresses of that pool.
+    """Check that a program of one pool states the traffic of the plan's pool and uses its addresses.
 
     Raises:
         FaultError: the first broken rule.
@@ -93,9 +93,9 @@ _Stretch = tuple[int, int, int, bool]
 
 
 def _counts(graph: ChosenGraph, offsets: Mapping[str, int], pool: CachedPool) -> Iterator[tuple[int, int, int]]:
-    """Hits, clean and dirty misses of each kernel in the second of two steps."""
+    """Yield hits, clean and dirty misses of each kernel in the second of two steps."""
     sets = pool.cache_blocks
-    cache = [(0, sets, -1, False)]  # It begins empty, which is a round that no block is of.
+    cache = [(0, sets, -1, False)]  # An empty cache: no block has round -1.
     for number in range(2):
         for kernel in graph.kernels:
             total = np.zeros(3, np.int64)
@@ -135,7 +135,7 @@ def _touch(cache: list[_Stretch], start: int, end: int, turn: int, *, is_write: 
 def _runs(
     graph: ChosenGraph, kernel: Kernel, offsets: Mapping[str, int], block_bytes: int
 ) -> Iterator[tuple[int, int, bool]]:
-    """Blocks [start, end) that a kernel passes over, tensor by tensor, and whether it writes there."""
+    """Yield blocks [start, end) that a kernel passes over, tensor by tensor, and whether it writes there."""
     for tensor in dict.fromkeys(operand.tensor for operand in kernel.operands):
         if not graph.by_name[tensor].is_movable:
             continue
@@ -188,12 +188,12 @@ def check_paged(graph: ChosenGraph, plan: Plan, pool: PagedPool) -> None:
 
 
 def _check_still(graph: ChosenGraph, plan: Plan, pool: PagedPool, offsets: Mapping[str, int]) -> None:
-    """Deal every page out again, one after the other, and count bytes page by page."""
+    """Place every page again, one after the other, and compare slow bytes, counted page by page, with the plan."""
     still = not any(pool.promoted_bytes) and not any(pool.demoted_bytes)
     require(still, Fault.PAGES, f"'{plan.optimizer}' moves no pages, the plan does")
     to_fast, to_slow = pool.weights or (1, 0)
     dealt = not plan.limit.is_unlimited
-    size, room = pool.page_bytes, pool.fast_pages
+    size, free_pages = pool.page_bytes, pool.fast_pages
     fast: dict[int, bool] = {}
     filled = [tensor.name for tensor in graph.movable if tensor.producer is None]
     spans = [(offsets[name], graph.by_name[name].size_bytes) for name in filled]
@@ -202,8 +202,8 @@ def _check_still(graph: ChosenGraph, plan: Plan, pool: PagedPool, offsets: Mappi
     for start, length in spans:
         for page in range(start // size, -(-(start + length) // size)):
             if page not in fast:
-                fast[page] = room > 0 and (not dealt or page % (to_fast + to_slow) < to_fast)
-                room -= fast[page]
+                fast[page] = free_pages > 0 and (not dealt or page % (to_fast + to_slow) < to_fast)
+                free_pages -= fast[page]
     for index, (kernel, slow_bytes) in enumerate(zip(graph.kernels, pool.slow_bytes, strict=True)):
         for name, stated in zip(graph.slots_of(kernel), slow_bytes, strict=True):
             start, end = offsets[name], offsets[name] + graph.by_name[name].size_bytes

@@ -68,10 +68,10 @@ class Residence:
         movable = (name for name in names if self._graph.by_name[name].is_movable)
         return frozenset(name for name in movable if not self.usable(name, Tier.FAST, kernel))
 
-    def _movable(self, name: str, what: str) -> Tensor:
+    def _movable(self, name: str, kind: str) -> Tensor:
         tensor = self._graph.by_name.get(name)
         known = tensor is not None and tensor.is_movable
-        require(known, Fault.UNKNOWN_TENSOR, f"{what} of '{name}'")
+        require(known, Fault.UNKNOWN_TENSOR, f"{kind} of '{name}'")
         assert tensor is not None
         return tensor
 

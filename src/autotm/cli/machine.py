@@ -43,16 +43,16 @@ def doctor(name: str | None, folder: Path, results: Path) -> Answer:
         Use,
         findings,
         findings_text,
-        found_slow,
+        slow_memories,
         write_machine_file,
     )
 
     found = findings(results)
     if name:
-        write_machine_file(folder / f"{name}.yaml", found_slow())
+        write_machine_file(folder / f"{name}.yaml", slow_memories())
         log.info("%s: use it with --machine %s, or machine: %s in the study", folder / f"{name}.yaml", name, name)
     missing = [one for one in found if one.use is Use.MISSING]
-    fault = BadInputError("; ".join(f"{one.what}: {one.found}: {one.why}" for one in missing)) if missing else None
+    fault = BadInputError("; ".join(f"{one.item}: {one.value}: {one.why}" for one in missing)) if missing else None
     return Answer(found, findings_text(found), fault)
 
 

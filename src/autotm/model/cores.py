@@ -269,7 +269,7 @@ class Watch:
     """Judges rounds of one measurement, and ends it when others disturb it for too long.
 
     Attributes:
-        disturbed: what was measured in disturbed rounds after all, in words.
+        disturbed: labels of the measurements that kept results of disturbed rounds.
     """
 
     def __init__(self, cpus: Sequence[int], patience_s: float) -> None:
@@ -283,7 +283,7 @@ class Watch:
         self.disturbed: list[str] = []
 
     def judge(self, lost: int, wall_ns: int) -> bool:
-        """Whether a round that took `wall_ns` is good, of whose cores' time others took `lost` nanoseconds."""
+        """Whether a round of `wall_ns` is good although other processes took `lost` nanoseconds of its cores' time."""
         is_good = lost <= DISTURBED * len(self._cpus) * wall_ns
         if is_good:
             self._good_ns += wall_ns
@@ -298,24 +298,24 @@ class Watch:
         wall_ns = perf_counter_ns() - start_ns
         return Round(result, lost_ns(self._cpus) - lost, wall_ns)
 
-    def rounds(self, run: Callable[[], T], count: int, what: str) -> list[T]:
+    def rounds(self, run: Callable[[], T], count: int, label: str) -> list[T]:
         """Call `run` until `count` rounds are good, and return their results.
 
-        If patience ends first, return the results of all rounds, and add `what` to `disturbed`.
+        If patience ends first, return the results of all rounds, and add `label` to `disturbed`.
         """
-        return self.until(run, lambda results: len(results) >= count, what)
+        return self.until(run, lambda results: len(results) >= count, label)
 
-    def until(self, run: Callable[[], T], is_enough: Callable[[Sequence[T]], bool], what: str) -> list[T]:
+    def until(self, run: Callable[[], T], is_enough: Callable[[Sequence[T]], bool], label: str) -> list[T]:
         """Call `run` until `is_enough` accepts the results of the good rounds, and return these results.
 
-        If patience ends first, return the results of all rounds, and add `what` to `disturbed`. `is_enough` is asked
+        If patience ends first, return the results of all rounds, and add `label` to `disturbed`. `is_enough` is asked
         before each round.
         """
         good: list[T] = []
         every: list[T] = []
         while not is_enough(good):
             if self.is_over and is_enough(every):
-                self.disturbed.append(what)
+                self.disturbed.append(label)
                 return every
             timed = self.timed(run)
             every.append(timed.result)

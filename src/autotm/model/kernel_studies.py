@@ -30,12 +30,12 @@ class TimingMethod(StrEnum):
 
 @dataclass(frozen=True)
 class ConfigurationTime:
-    """One kernel in one configuration, timed or predicted in one way.
+    """One kernel in one configuration, timed or predicted by one method.
 
     Attributes:
-        way: how.
+        way: method of timing, or of prediction.
         kernel: name of the call in the step that stands for all calls of the same code.
-        op: what it computes.
+        op: operation of the kernel.
         configuration: a letter for each slot, D fast, P slow.
         slow_operands: tensors of it in slow memory.
         time_us: median of `repeats` runs; of a sum, which has no repeats, the sum of medians.
@@ -56,10 +56,10 @@ class ConfigurationTime:
 
 @dataclass(frozen=True)
 class TimingMethodCost:
-    """Cost of timing the kernels in one way.
+    """Cost of timing the kernels by one method.
 
     Attributes:
-        way: which.
+        way: method of timing.
         seconds: wall time of all of it, kernels being compiled.
         runs: steps, or, of kernels alone, configurations timed.
     """
@@ -71,7 +71,7 @@ class TimingMethodCost:
 
 @dataclass(frozen=True)
 class TimingStudy:
-    """One step's kernels, timed in every way on one machine; every way gives the same configurations.
+    """One step's kernels, timed by every method on one machine; all methods time the same configurations.
 
     Attributes:
         network, scale, batch: what ran.
@@ -79,8 +79,8 @@ class TimingStudy:
         tier_reality: `real`, `emulated` or `modelled` slow memory, or ordinary memory that is its `stand-in`.
         seed: of weights and data.
         repeats: how often a step was run for each configuration or set of them.
-        costs: the cost of each way.
-        times: the times that each way found.
+        costs: the cost of each method.
+        times: the times by each method.
     """
 
     network: str

@@ -190,35 +190,35 @@ SlowTier = Annotated[AnyTier, Field(discriminator="kind")]
 # The published facts of a GPU that is modelled (`config/devices/gpu/NAME.yaml`), each with its source.
 
 
-class _Fact(_Strict):
+class _PublishedValue(_Strict):
     source: str = Field(min_length=1, description="where the numbers are from")
 
 
-class GpuMemory(_Fact):
+class GpuMemory(_PublishedValue):
     """A size."""
 
     size_bytes: float = Field(gt=0, description="of memory")
 
 
-class GpuCompute(_Fact):
+class GpuCompute(_PublishedValue):
     """The highest rate of computation."""
 
     flop_per_s: float = Field(gt=0, description="floating-point operations of float32, flop/s")
 
 
-class GpuBandwidth(_Fact):
+class GpuBandwidth(_PublishedValue):
     """The highest bandwidth of kernels to the GPU's memory."""
 
     bytes_per_s: float = Field(gt=0, description="read and written together, bytes/s")
 
 
-class GpuLaunch(_Fact):
+class GpuLaunch(_PublishedValue):
     """Time of a kernel launch, beside the kernel's work."""
 
     kernel_us: float = Field(ge=0, description="from the end of one kernel to the start of the next, us")
 
 
-class GpuLink(_Fact):
+class GpuLink(_PublishedValue):
     """Copies between the GPU's memory and pinned memory of the host, one engine each way."""
 
     to_device_bytes_per_s: float = Field(gt=0, description="to the GPU, bytes/s")
@@ -226,7 +226,7 @@ class GpuLink(_Fact):
     latency_us: float = Field(ge=0, description="of a copy of any size, us")
 
 
-class GpuManagedMemory(_Fact):
+class GpuManagedMemory(_PublishedValue):
     """Memory that the driver moves by page faults (cudaMallocManaged)."""
 
     faulted_bytes_per_s: float = Field(gt=0, description="to the GPU, while a kernel waits for faults, bytes/s")

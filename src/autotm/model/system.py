@@ -61,7 +61,7 @@ class MemoryNode:
     free_huge_pages: int
 
     @property
-    def room_bytes(self) -> int:
+    def bindable_bytes(self) -> int:
         """Bytes that can be bound to the node without reaching the system's emergency reserve."""
         return max(0, self.free_bytes - _RESERVE_BYTES - int(_RESERVE_SHARE * self.total_bytes))
 

@@ -1,4 +1,4 @@
-"""Times of copies between a machine's memories, alone and beside kernels, and how fast the machine computes."""
+"""Times of copies between a machine's memories, alone and during kernels, and how fast the machine computes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autotm.kernels.cuda.source import CudaKernel
 
 
-# What a machine can do: copies between its memories, its cores at best, what copies and kernels cost each other.
+# The rates of a machine: copies between its memories, its cores at best, and how copies and kernels slow each other.
 
 
 def measure_links(
@@ -39,16 +39,16 @@ def measure_links(
     load_co_runners: Callable[[float], tuple[KernelLibrary, CalibrationKernels]],
     patience_s: float,
 ) -> Links:
-    """Copies between the tiers, the convolutions that emulated memory is balanced against, and the cores' best.
+    """Measure copies between the tiers, the convolutions that balance emulated memory, and the cores' highest rates.
 
-    What others disturb is measured again, for `patience_s` or three times as long as the rest takes.
+    Measurements that other processes disturb are repeated, for `patience_s` or three times the undisturbed time.
 
     Args:
         machine: the machine this process runs on.
         devices_dir: folder of the device files.
         library: holds the kernels of `known`.
-        known: what tells the cores' rate, compiled for the machine's threads.
-        load_co_runners: gives a kernel of each op class, to run beside copies, for cores whose convolutions reach a
+        known: kernels of known work, compiled for the machine's threads.
+        load_co_runners: gives a kernel of each op class, to run during copies, for cores whose convolutions reach a
             rate, in floating-point operations a second.
         patience_s: as above.
 
@@ -63,7 +63,7 @@ def measure_links(
     return replace(measured, rates=best)
 
 
-# What copies take on a GPU, alone and beside a kernel of each op class, and the rate of its convolutions.
+# Times of copies on a GPU, alone and during a kernel of each op class, and the rate of its convolutions.
 
 _TIMED = 15
 
@@ -71,34 +71,34 @@ _TIMED = 15
 def measure_gpu_links(
     machine: Machine,
     library: FatbinLibrary,
-    beside: Mapping[OpClass, CudaKernel],
+    overlap: Mapping[OpClass, CudaKernel],
     sizes_bytes: Sequence[int] = DEVICE_LINK_BYTES,
 ) -> Links:
-    """Copies between the memories of the GPU that a machine file names and of its host.
+    """Measure copies between the memories of the GPU that a machine file names and of its host.
 
     Args:
         machine: of kind cuda.
-        library: holds the kernels of `beside`.
-        beside: a kernel of each op class, to run beside copies; the rate is that of the forward convolution.
+        library: holds the kernels of `overlap`.
+        overlap: a kernel of each op class, to run during copies; the rate is that of the forward convolution.
         sizes_bytes: of the copies, ascending, two at least.
 
     Raises:
         AutotmError: the GPU is refused, or lacks the memory.
     """
     most = sizes_bytes[-1]
-    places = {op_class: _places(kernel, most) for op_class, kernel in beside.items()}
+    places = {op_class: _places(kernel, most) for op_class, kernel in overlap.items()}
     needed = max(ends[-1] for ends in places.values())
     with open_device(machine, needed, most, built_for=library.architectures) as device:
         kernels = LaunchedKernels(device, library.image, library.launches)
-        calls = {op_class: _bound(device, kernels, kernel, places[op_class]) for op_class, kernel in beside.items()}
+        calls = {op_class: _bound(device, kernels, kernel, places[op_class]) for op_class, kernel in overlap.items()}
         convolution = calls[OpClass.CONV_FORWARD]
         taken_s = float(np.median([call_ns(device, convolution) for _ in range(_TIMED)])) / 1e9
-        timer, rate = StreamTimer(device), beside[OpClass.CONV_FORWARD].flops / taken_s
+        timer, rate = StreamTimer(device), overlap[OpClass.CONV_FORWARD].flops / taken_s
         return links_of(timer, rate, calls, sizes_bytes, REPEATS, timer.call_us())
 
 
 def _places(kernel: CudaKernel, start: int) -> list[int]:
-    """Where operands begin behind what copies write, and where the last ends."""
+    """Return the offsets of operands, behind the bytes that copies write, and the end of the last."""
     sizes = (-(-np.dtype(dtype).itemsize * int(np.prod(shape)) // ALIGNMENT_BYTES) for dtype, shape in kernel.operands)
     return list(
         accumulate((size * ALIGNMENT_BYTES for size in sizes), initial=-(-start // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
@@ -106,7 +106,7 @@ def _places(kernel: CudaKernel, start: int) -> list[int]:
 
 
 def _bound(device: CudaDevice, kernels: LaunchedKernels, kernel: CudaKernel, places: Sequence[int]) -> Call:
-    """The kernel on operands that are zero; how long it takes does not depend on them."""
+    """Bind the kernel to operands that are zero; its time does not depend on their values."""
     views = [
         device.device_pool.view(place, shape, dtype)
         for place, (dtype, shape) in zip(places, kernel.operands, strict=False)

@@ -90,15 +90,15 @@ def _graph_at(graphs: Sequence[Graph], batch: int, scale: str) -> Graph:
     largest = graphs[-1]
     batches = [graph.batch for graph in graphs]
 
-    def line(values: Sequence[int], what: str) -> int:
-        """The value at `batch` of the line through all of `values`."""
+    def line(values: Sequence[int], label: str) -> int:
+        """Return the value at `batch` of the line through all of `values`."""
         slope = (values[-1] - values[0]) / (batches[-1] - batches[0])
         if any(values[0] + slope * (at - batches[0]) != value for at, value in zip(batches, values, strict=True)):
-            raise BadInputError(f"extrapolation: {what} has {list(values)} at batches {batches}, which is no line")
+            raise BadInputError(f"extrapolation: {label} has {list(values)} at batches {batches}, which is no line")
         return round(values[0] + slope * (batch - batches[0]))
 
-    def shape(shapes: Sequence[tuple[int, ...]], what: str) -> tuple[int, ...]:
-        return tuple(line(extents, what) for extents in zip(*shapes, strict=True))
+    def shape(shapes: Sequence[tuple[int, ...]], label: str) -> tuple[int, ...]:
+        return tuple(line(extents, label) for extents in zip(*shapes, strict=True))
 
     kernels = []
     for index, kernel in enumerate(largest.kernels):
@@ -106,14 +106,14 @@ def _graph_at(graphs: Sequence[Graph], batch: int, scale: str) -> Graph:
 
         def operands(slots: Sequence[tuple[Operand, ...]], name: str = kernel.name) -> tuple[Operand, ...]:
             return tuple(
-                replace(found[-1], shape=shape([operand.shape for operand in found], f"kernel '{name}'"))
-                for found in zip(*slots, strict=True)
+                replace(slot[-1], shape=shape([operand.shape for operand in slot], f"kernel '{name}'"))
+                for slot in zip(*slots, strict=True)
             )
 
         kernels.append(
             replace(
                 kernel,
-                # Kernels that were one function at the largest batch are taken for one at any.
+                # Kernels with one function at the largest batch are assumed to share it at every batch.
                 identity=content_hash([kernel.identity, batch]),
                 flops=line([other.flops for other in same], f"kernel '{kernel.name}'"),
                 inputs=operands([other.inputs for other in same]),

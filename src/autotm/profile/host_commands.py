@@ -112,7 +112,7 @@ class Contents:
         self.machine = load_machine(folder / f"{self.settings.machine}.yaml", wanted, asked).to_measure_on()
 
     def read(self, kind: type[T]) -> T:
-        """Settings, the step's graph, its plan or program, or the links of the machine that it was planned for."""
+        """Read settings, the step's graph, its plan or program, or the links of the machine that it was planned for."""
         return load(self.folder / f"{_KINDS[kind]}.json", _KINDS[kind], kind)
 
     @property
@@ -125,17 +125,17 @@ class Contents:
         return partial(open_machines_gpu, self.machine, FatbinLibrary.load(self.folder / "kernels.fatbin.zip"))
 
     def calibration(self, name: str) -> tuple[KernelLibrary, CalibrationKernels]:
-        """Kernels of known work: `rates`, which calibration times, or `co_runners`, to run beside copies."""
+        """Load kernels of known work: `rates`, which calibration times, or `co_runners`, which run during copies."""
         known = load(self.folder / f"{name}.json", name, CalibrationKernels)
         return KernelLibrary.load(self.folder / f"{name}.so"), known
 
-    def output(self, to: Path | None, what: str) -> Path:
-        """The file that results go to: `to`, or one beside the bundle.
+    def output(self, to: Path | None, kind: str) -> Path:
+        """Return the file that results of a kind go to: `to`, or one next to the bundle.
 
         Raises:
             OSError: it cannot be written.
         """
-        file = to or self.folder.parents[1] / f"{self.settings.network}-{what}.zip"
+        file = to or self.folder.parents[1] / f"{self.settings.network}-{kind}.zip"
         require_writable(file)
         return file
 
@@ -309,7 +309,7 @@ def run_program(contents: Contents, to: Path | None) -> None:
 
 
 def profile_kernels(contents: Contents, to: Path | None) -> None:
-    """Calibrate this host, time every kernel of the step, and write what `autotm import` takes in at home."""
+    """Calibrate this host, time every kernel of the step, and write a file for `autotm import` at home."""
     settings, machine, devices = contents.settings, contents.machine, contents.devices_dir
     file, graph = contents.output(to, "profile"), contents.read(Graph)
     options = ProfileOptions(**settings.timing, seed=settings.seed)
@@ -333,24 +333,24 @@ def profile_kernels(contents: Contents, to: Path | None) -> None:
 
 
 def _export(contents: Contents, file: Path, links: Links, profile: Profile, record: Record | None) -> None:
-    """One file for `autotm import`; with a record also what it is of, so that all of it belongs together."""
+    """Write one file for `autotm import`; with a record also the links, plan and program that it is of."""
     settings, folder = contents.settings, contents.folder
     paths = Paths(Path(), contents.machine, settings.scale, settings.network)
     came_from = provenance(contents.machine, settings.seed)
     with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
-        made = Path(temporary)
-        write_profile(made / "profile.json", profile)
-        files = {paths.graph: folder / "graph.json", paths.profile.with_suffix(".json"): made / "profile.json"}
+        scratch = Path(temporary)
+        write_profile(scratch / "profile.json", profile)
+        files = {paths.graph: folder / "graph.json", paths.profile.with_suffix(".json"): scratch / "profile.json"}
         if record is None:
-            save(made / "links.json", "links", links, came_from)
-            files[paths.links] = made / "links.json"
+            save(scratch / "links.json", "links", links, came_from)
+            files[paths.links] = scratch / "links.json"
         else:
-            save(made / "record.json", "record", record, came_from | {"tier_reality": record.tier_reality})
+            save(scratch / "record.json", "record", record, came_from | {"tier_reality": record.tier_reality})
             placement = settings.optimizer, Limit.parse(settings.limit)
             files[paths.links] = folder / "links.json"
             files[paths.plan(*placement)] = folder / "plan.json"
             files[paths.program(*placement)] = folder / "program.json"
-            files[paths.record(*placement)] = made / "record.json"
+            files[paths.record(*placement)] = scratch / "record.json"
         write_results(file, {path.as_posix(): source.read_bytes() for path, source in files.items()}, came_from)
 
 

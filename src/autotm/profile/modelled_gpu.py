@@ -17,7 +17,7 @@ _SIZES = (4096, 10**6, 10**9, 10**11)
 
 
 def modelled_links(gpu: GpuFile) -> Links:
-    """The links of a GPU: a copy of B bytes takes latency + B / rate, blocking or beside kernels.
+    """Compute the links of a GPU: a copy of B bytes takes latency + B / rate, blocking or during kernels.
 
     Each direction has an engine of its own at the full rate (`docs/formulation.md` §9), and copies and kernels take
     nothing from each other: a copy uses a fiftieth of the bandwidth of device memory.
@@ -56,7 +56,7 @@ _IMAGE_AXES = 4
 
 
 def workspace_values(kernel: Kernel) -> int:
-    """Values of the workspace; 0 where the kernel is no 3 x 3 convolution of stride 1 over images in channels last."""
+    """Count the workspace's values; 0 unless the kernel is a 3 x 3 convolution of stride 1 with channels last."""
     result = kernel.outputs[0].shape if kernel.outputs else ()
     if kernel.op_class not in _CLASSES or len(result) != _IMAGE_AXES:
         return 0
@@ -66,10 +66,10 @@ def workspace_values(kernel: Kernel) -> int:
         read = kernel.flops // (2 * _FILTER**2 * batch * height * width * written)
         if sorted(weight) != sorted((_FILTER, _FILTER, read, written)):
             continue
-        # What is fused in may have as many channels; only a convolution reads images that are larger than its results.
-        given = [image[1:3] for image in images if image[0] == batch and image[3] == read and image != weight]
+        # Fused operands may have as many channels; only a convolution reads images that are larger than its results.
+        extents = [image[1:3] for image in images if image[0] == batch and image[3] == read and image != weight]
         least = _FILTER - 1
-        if given and all(abs(a - b) <= least for a, b in zip(max(given), (height, width), strict=True)):
+        if extents and all(abs(a - b) <= least for a, b in zip(max(extents), (height, width), strict=True)):
             squares = batch * -(-height // _RESULTS) * -(-width // _RESULTS)
             return _SQUARE**2 * (read * written + squares * (read + written))
     return 0
@@ -88,7 +88,7 @@ def workspace_values(kernel: Kernel) -> int:
 
 
 def roofline_profile(graph: Graph, gpu: GpuFile) -> Profile:
-    """The time of every implementation of every kernel, all operands fast; nothing is repeated, since nothing runs."""
+    """Compute the time of every implementation of every kernel, all operands fast; no repeats, since nothing runs."""
     timings: dict[TimingKey, Timing] = {}
     for kernel in graph.kernels:
         for name in kernel.implementations:
@@ -101,7 +101,7 @@ def roofline_profile(graph: Graph, gpu: GpuFile) -> Profile:
 
 
 def with_winograd(graph: Graph, gpu: GpuFile) -> Graph:
-    """The step whose convolutions a plan may also compute by Winograd's algorithm, where the model has that faster."""
+    """Return the step, with Winograd's algorithm as an alternative of each convolution that the model has faster."""
 
     def with_alternative(kernel: Kernel) -> Kernel:
         if not (values := workspace_values(kernel)):
@@ -117,7 +117,7 @@ def with_winograd(graph: Graph, gpu: GpuFile) -> Graph:
 
 
 def kernel_us(graph: Graph, kernel: Kernel, gpu: GpuFile) -> float:
-    """Modelled microseconds of one implementation of a kernel."""
+    """Compute the microseconds of one implementation of a kernel."""
     flops = kernel.flops / (_MULTIPLICATIONS_SAVED if kernel.implementation == WINOGRAD else 1.0)
     arguments = replace(kernel, workspaces=())
     read, written = slow_traffic(graph, arguments, "P" * len(arguments.operands))

@@ -1,4 +1,4 @@
-"""Pages that Linux places while a plain step runs: placed at first touch, watched until they are steady, counted."""
+"""Pages that Linux places while a plain step runs: run it until few pages move, and count those in fast memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autotm.runtime.executor import Executor
 log = logging.getLogger(__name__)
 
 _WINDOW_S, _LEAST_STEPS, _MOST_WINDOWS = 4.0, 4, 16
-"""Of steps between two looks, and looks at most: Linux scans a program's memory once a second at the fastest."""
+"""Seconds and steps of a window at least, and windows at most: Linux scans a program's memory once a second at most."""
 _SAME = 0.01
 """Share of the pages in fast memory that may come and go in a window of steps that are steady."""
 
@@ -31,15 +31,15 @@ Fast = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Settled:
-    """Where pages were when timing began.
+class PageState:
+    """The places of pages when timing began.
 
     Attributes:
         fast: (pages,) whether each was in fast memory.
         by_node: pages by memory node.
-        steps: run until then.
-        is_steady: whether few pages came and went in the last of these.
-        moved_bytes: promoted and demoted in the whole system until then.
+        steps: number of steps run before.
+        is_steady: whether few pages moved in the last window of these steps.
+        moved_bytes: promoted and demoted in the whole system before.
     """
 
     fast: Fast
@@ -51,12 +51,12 @@ class Settled:
 
 @dataclass(frozen=True)
 class LinuxPages:
-    """Where Linux had a program's pages while it was timed.
+    """The places of a program's pages while it was timed.
 
     Attributes:
         before: pages by memory node before timing.
-        pool: what each kernel found slow: the mean of both.
-        promoted_bytes, demoted_bytes: that the whole system moved for each step.
+        pool: slow bytes of each kernel, the mean of those before and after.
+        promoted_bytes, demoted_bytes: bytes that the whole system moved for each step.
     """
 
     before: dict[str, int]
@@ -65,35 +65,37 @@ class LinuxPages:
     demoted_bytes: int
 
 
-def fill_and_settle(executor: Executor, others: Sequence[Tiers], seed: int, cpus: Sequence[int]) -> Settled | None:
-    """Make all arguments what they are before the first step.
+def fill_arguments(executor: Executor, others: Sequence[Tiers], seed: int, cpus: Sequence[int]) -> PageState | None:
+    """Fill all arguments with their values before the first step.
 
-    Where Linux places pages, steps run before, until pages are where they stay: the first one touches them in a
-    program's own order, others give pages that move the time to do so.
+    Where Linux places pages, steps run first, until few pages move: the first step touches them in the program's order,
+    later ones give pages time to move.
 
     Args:
         executor: of the plain step.
-        others: memories that are open besides the executor's.
+        others: memories open at the same time.
         seed: of the arguments.
         cpus: that fill them.
 
     Returns:
-        Where pages are then; None where Linux does not place them.
+        The places of pages then; None where Linux does not place them.
 
     Raises:
-        AutotmError: Linux cannot place them within the limit, or the system does not let this process ask for it.
+        AutotmError: Linux cannot place pages within the limit, or the system does not let this process ask for it.
     """
-    settled = None
+    initial = None
     if isinstance(executor.tiers, PolicyTiers):
-        settled = _settle(executor, executor.tiers, others, seed, cpus)
-        log.info("pages by memory node: %s", settled.by_node)
-        if not settled.is_steady:
-            log.warning("pages still moved after %d steps: times are of steps that are not steady", settled.steps)
+        initial = _run_until_steady(executor, executor.tiers, others, seed, cpus)
+        log.info("pages by memory node: %s", initial.by_node)
+        if not initial.is_steady:
+            log.warning("pages still moved after %d steps: times are of steps that are not steady", initial.steps)
     executor.arguments.fill(seed, cpus)
-    return settled
+    return initial
 
 
-def _settle(executor: Executor, tiers: PolicyTiers, others: Sequence[Tiers], seed: int, cpus: Sequence[int]) -> Settled:
+def _run_until_steady(
+    executor: Executor, tiers: PolicyTiers, others: Sequence[Tiers], seed: int, cpus: Sequence[int]
+) -> PageState:
     def touch() -> None:
         executor.arguments.fill(seed, cpus)
         executor.step()
@@ -113,54 +115,54 @@ def _settle(executor: Executor, tiers: PolicyTiers, others: Sequence[Tiers], see
             is_steady = True
             break
     tiers.check()
-    return Settled(tiers.is_fast(), tiers.slow.pages_by_node(), steps, is_steady, SystemMemory().moved_bytes)
+    return PageState(tiers.is_fast(), tiers.slow.pages_by_node(), steps, is_steady, SystemMemory().moved_bytes)
 
 
-def count_pages(settled: Settled | None, tiers: Tiers, graph: Graph, plan: Plan, timed_steps: int) -> LinuxPages | None:
-    """Look for the pages again, once `timed_steps` were timed; None where Linux does not place them.
+def count_pages(before: PageState | None, tiers: Tiers, graph: Graph, plan: Plan, step_count: int) -> LinuxPages | None:
+    """Read the places of pages again after `step_count` timed steps; return None where Linux does not place them.
 
     Args:
-        settled: as they were before.
+        before: the places of pages before these steps.
         tiers: of the program.
         graph: the step with the implementations that run.
         plan: of the program.
-        timed_steps: since then.
+        step_count: number of steps timed since then.
 
     Raises:
         AutotmError: pages moved that should not have.
     """
-    if settled is None or not isinstance(tiers, PolicyTiers):
+    if before is None or not isinstance(tiers, PolicyTiers):
         return None
     assert plan.paged is not None
-    promoted, demoted = (now - then for now, then in zip(SystemMemory().moved_bytes, settled.moved_bytes, strict=True))
+    promoted, demoted = (now - then for now, then in zip(SystemMemory().moved_bytes, before.moved_bytes, strict=True))
     fast = tiers.is_fast()
-    if not tiers.linux_moves_pages and (moved := int(np.count_nonzero(fast != settled.fast))):
+    if not tiers.linux_moves_pages and (moved := int(np.count_nonzero(fast != before.fast))):
         raise AutotmError(
             f"{moved} of {len(fast)} pages moved while {plan.optimizer} was timed, which never moves pages; what was "
             "measured is refused: look for what else moves them (autotm doctor), then run again"
         )
     offsets = {stay.tensor: offset for stay, offset in zip(plan.stays, plan.paged.offsets, strict=True)}
-    both = [_slow_bytes(graph, offsets, one) for one in (settled.fast, fast)]
+    both = [_slow_bytes(graph, offsets, one) for one in (before.fast, fast)]
     pool = replace(
         plan.paged,
         page_bytes=mmap.PAGESIZE,
         fast_pages=plan.dram_limit_bytes // mmap.PAGESIZE,
-        most_fast_pages=int(max(settled.fast.sum(), fast.sum())),
+        most_fast_pages=int(max(before.fast.sum(), fast.sum())),
         slow_bytes=tuple(
             tuple((one + other) // 2 for one, other in zip(*kernel, strict=True)) for kernel in zip(*both, strict=True)
         ),
         promoted_bytes=(0,) * len(graph.kernels),
         demoted_bytes=(0,) * len(graph.kernels),
-        steps=settled.steps,
-        is_steady=settled.is_steady,
+        steps=before.steps,
+        is_steady=before.is_steady,
         placed_by="linux",
     )
-    steps = max(timed_steps, 1)
-    return LinuxPages(settled.by_node, pool, promoted // steps, demoted // steps)
+    steps = max(step_count, 1)
+    return LinuxPages(before.by_node, pool, promoted // steps, demoted // steps)
 
 
 def _slow_bytes(graph: Graph, offsets: dict[str, int], fast: Fast) -> list[tuple[int, ...]]:
-    """By kernel, of each of its movable tensors by first slot, the bytes in pages that are not fast."""
+    """Return, by kernel and movable tensor in order of first slots, the bytes in pages that are not fast."""
     page_bytes = mmap.PAGESIZE
     # Slow bytes of the pool before each page.
     before = np.concatenate(([0], np.cumsum(np.where(fast, 0, page_bytes))))

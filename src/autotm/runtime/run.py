@@ -25,7 +25,7 @@ from autotm.model.program import Program
 from autotm.model.record import PLAIN_STEP, Record
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, StepExecutor, heaviest_call, poisoned, prepare
-from autotm.runtime.linux_pages import Settled, count_pages, fill_and_settle
+from autotm.runtime.linux_pages import PageState, count_pages, fill_arguments
 from autotm.runtime.record import Measured, build_record
 from autotm.runtime.step_times import Contender, RunOptions, StepTimes, time_in_turn, time_parts
 from autotm.runtime.verify import Digests, all_fast_program, compare, reference, verify
@@ -311,17 +311,17 @@ class _HostStep(PlannedStep):
 
     Attributes:
         others: memories that are open besides its own.
-        settled: where Linux had its pages when timing began, where it places them.
+        initial_pages: where Linux had its pages when timing began, where it places them.
         passes: what its instrumented steps took.
     """
 
     executor: Executor
     others: Sequence[Tiers] = ()
-    settled: Settled | None = None
+    initial_pages: PageState | None = None
     passes: list[list[int]] = field(default_factory=list)
 
     def _fill(self) -> None:
-        self.settled = fill_and_settle(self.executor, self.others, self.options.seed, self.cpus)
+        self.initial_pages = fill_arguments(self.executor, self.others, self.options.seed, self.cpus)
 
     def _warm_up(self) -> None:
         if self.expected is None or not self.options.poison:
@@ -338,7 +338,7 @@ class _HostStep(PlannedStep):
 
     def _measured(self, times: StepTimes) -> Measured:
         options, tiers = self.options, self.executor.tiers
-        linux = count_pages(self.settled, tiers, self.placed, self.plan, len(times.samples_s) + times.disturbed)
+        linux = count_pages(self.initial_pages, tiers, self.placed, self.plan, len(times.samples_s) + times.disturbed)
         passes = self.passes[-options.instrumented_steps :]
         parts = time_parts(self.placed, self.executor, options.instrumented_steps, passes)
         tiers.check()

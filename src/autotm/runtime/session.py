@@ -21,7 +21,7 @@ from autotm.model.program import Program
 from autotm.model.timeline import StepTrace
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import heaviest_call, prepare
-from autotm.runtime.linux_pages import fill_and_settle
+from autotm.runtime.linux_pages import fill_arguments
 from autotm.runtime.step_times import trace_steps
 from autotm.runtime.verify import results
 
@@ -71,7 +71,7 @@ class Session:
             self._executor = prepare(placed, library, program, self._arguments, tiers)
             busy = library.busy_threads(machine.threads)
             check_cores(machine, heaviest_call(placed, self._executor), busy=busy)
-            fill_and_settle(self._executor, (), seed, machine.cpus)
+            fill_arguments(self._executor, (), seed, machine.cpus)
             self._stack = stack.pop_all()
 
     def feed(self, inputs: Mapping[str, Array]) -> None:

@@ -77,7 +77,7 @@ class TensorChoices:
 
 @lru_cache(1 << 16)
 def flags(values: tuple[bool, ...]) -> tuple[bool, ...]:
-    """One object for equal flags: of a hundred thousand tensors few differ in them."""
+    """Return one object for equal flags, to save memory: of a hundred thousand tensors few differ in them."""
     return values
 
 
@@ -87,13 +87,13 @@ def _without_windows(gaps: int) -> tuple[tuple[Window, ...], ...]:
 
 
 def flows_by_use(problem: Problem) -> tuple[TensorChoices, ...]:
-    """One gadget per user: the tensor may move between any two of them."""
+    """Return flows with one gadget per user: the tensor may move between any two of them."""
     uses = ([t.live] if t.held else [range(user, user + 1) for user in t.users] for t in problem.placed)
     return tuple(_flow(problem, tensor, gadgets) for tensor, gadgets in zip(problem.placed, uses, strict=True))
 
 
-def flows_beside_kernels(problem: Problem) -> tuple[TensorChoices, ...]:
-    """Return the flows of `flows_by_use` with asynchronous moves in the gaps where they are cheaper than blocking ones.
+def flows_with_async_moves(problem: Problem) -> tuple[TensorChoices, ...]:
+    """Return the flows of `flows_by_use` with asynchronous moves in gaps where these are cheaper than blocking ones.
 
     Raises:
         BadInputError: asynchronous copies were not measured.
@@ -106,7 +106,7 @@ def _with_windows(problem: Problem, flow: TensorChoices) -> TensorChoices:
     moves = []
     for tier, blocking_us in ((Tier.SLOW, flow.write_us), (Tier.FAST, flow.read_us)):
         # Of a hundred thousand tensors few are worth a look at their gaps.
-        can_pay = problem.beside.least_added_us(tier, size_bytes) < blocking_us
+        can_pay = problem.overlap.least_added_us(tier, size_bytes) < blocking_us
         alone_ns = math.ceil(1e3 * problem.links.transfer_us(tier, size_bytes))
         moves.append(
             tuple(_windows(problem, tier, gap, size_bytes, alone_ns, blocking_us) if can_pay else () for gap in gaps)
@@ -122,7 +122,7 @@ def _windows(
     Those to slow memory start with the gap and end by its middle; those to fast memory end with it, and start there or
     later. Alone, the move takes `alone_ns`.
     """
-    (first, end), beside, until = gap, problem.beside, problem.beside.until_ns
+    (first, end), overlap, until = gap, problem.overlap, problem.overlap.until_ns
     least_ns = [(half * alone_ns + 1) // 2 for half in WINDOW_HALVES]
     # (A2) The first kernel before which at least half of the gap's time has passed.
     middle = bisect_left(until, (until[first] + until[end] + 1) // 2, first)
@@ -133,7 +133,7 @@ def _windows(
         starts = sorted({bisect_right(until, until[end] - need) - 1 for need in least_ns}, reverse=True)
         spans = [(start, end) for start in starts if start >= middle]
     move = destination, size_bytes
-    windows = (Window(*span, beside.work_ns(*move, *span), beside.added_us(*move, *span)) for span in spans)
+    windows = (Window(*span, overlap.work_ns(*move, *span), overlap.added_us(*move, *span)) for span in spans)
     return tuple(
         window
         for window in windows
@@ -142,13 +142,13 @@ def _windows(
 
 
 def flows_for_life(problem: Problem, tensors: Sequence[Tensor] | None = None) -> tuple[TensorChoices, ...]:
-    """One gadget per tensor (of all that are placed by themselves, if not given): it never moves."""
+    """Return flows with one gadget per tensor, so that none moves; by default those of `problem.placed`."""
     chosen = problem.placed if tensors is None else tensors
     return tuple(_flow(problem, tensor, [tensor.live]) for tensor in chosen)
 
 
 def flows_in(problem: Problem, tier: Tier) -> tuple[TensorChoices, ...]:
-    """Every tensor in one tier for life."""
+    """Return flows that keep every tensor in one tier for life."""
     return tuple(_flow(problem, tensor, [tensor.live], tier) for tensor in problem.graph.movable)
 
 
@@ -193,7 +193,7 @@ class Choices:
     Attributes:
         flows: one per tensor that is placed by itself; `slow_us` leaves out what tables price.
         tables: kernels that have entries to choose from.
-        kernel_ns: how long copying engines can work beside each kernel; empty where all moves are blocking.
+        kernel_ns: nanoseconds that copy engines can work during each kernel; empty where all moves are blocking.
     """
 
     flows: tuple[TensorChoices, ...]
@@ -207,7 +207,7 @@ class Choices:
 
     @cached_property
     def ties(self) -> tuple[tuple[OperandRef, ...], ...]:
-        """Per flow, its ties to tables."""
+        """The ties of each flow to tables."""
         by_name = {flow.tensor: index for index, flow in enumerate(self.flows)}
         ties: list[list[OperandRef]] = [[] for _ in self.flows]
         for number, table in enumerate(self.tables):
@@ -218,7 +218,7 @@ class Choices:
 
     @cached_property
     def operands(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Per table and operand, (flow, gadget)."""
+        """The (flow, gadget) of each operand of each table."""
         operands: list[list[tuple[int, int]]] = [[(-1, -1)] * len(table.operands) for table in self.tables]
         for index, ties in enumerate(self.ties):
             for tie in ties:
@@ -227,12 +227,12 @@ class Choices:
 
     @cached_property
     def most_us(self) -> tuple[tuple[float, ...], ...]:
-        """Per flow and gadget, the most that being slow there can add, all else being equal."""
+        """The most that slow memory at each gadget of each flow can add, all else being equal."""
         return self._with_tables([table.most_us for table in self.tables])
 
     @cached_property
     def least_us(self) -> tuple[tuple[float, ...], ...]:
-        """Per flow and gadget, the least that being slow there can add, all else being equal."""
+        """The least that slow memory at each gadget of each flow can add, all else being equal."""
         return self._with_tables([table.least_us for table in self.tables])
 
     def _with_tables(self, shares: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
@@ -251,7 +251,7 @@ def priced(flow: TensorChoices, ties: Sequence[OperandRef], shares: Sequence[Seq
 
 
 def required_bytes(choices: Choices, kernels: int) -> npt.NDArray[np.int64]:
-    """Bytes that have to be fast during each kernel, whatever is decided."""
+    """(kernels,) Bytes that have to be fast during each kernel, whatever is decided."""
     required = np.zeros(kernels, np.int64)
     for table in choices.tables:
         required[table.kernel] += table.least_bytes

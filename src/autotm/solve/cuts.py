@@ -20,7 +20,7 @@ from autotm.solve.residencies import fast_spans
 # Knapsack inequalities that a fractional solution breaks: weights of items of which only so much fits.
 #
 # Items that are whole in the solution are held at first, those that are not in it left out. Of the others, one that
-# does not fit the room that is left gives a cover. On those that fit, the inequality that is broken most is found
+# does not fit the residual capacity gives a cover. On those that fit, the inequality that is broken most is found
 # exactly, by a linear program over weights whose rows, the sets that fit, are generated where they are broken
 # (Kaparis and Letchford, Mathematical Programming B 124, 2010). Then every item gets the weight that the others leave
 # to it, one after the other (sequential lifting: Padberg, Operations Research 23, 1975).
@@ -37,7 +37,7 @@ _FINEST = 240
 
 
 Unbroken = dict[tuple[tuple[int, float], ...], int]
-"""Least room in which parts of items, each a size and a value, were found to break nothing."""
+"""Least residual capacity in which parts of items, each a size and a value, were found to break nothing."""
 
 
 def broken(values: Floats, sizes_bytes: Ints, limit_bytes: int, unbroken: Unbroken) -> Iterator[dict[int, int]]:
@@ -50,21 +50,21 @@ def broken(values: Floats, sizes_bytes: Ints, limit_bytes: int, unbroken: Unbrok
     whole = [item for item in by_size if values_of[item] >= 1 - WHOLE]
     absent = [item for item in by_size if values_of[item] <= WHOLE]
     parts = [item for item in by_size if WHOLE < values_of[item] < 1 - WHOLE]
-    room_bytes = limit_bytes - sum(sizes[item] for item in whole)
-    if room_bytes < 0 or sum(sizes[item] for item in parts) <= room_bytes:
+    residual_bytes = limit_bytes - sum(sizes[item] for item in whole)
+    if residual_bytes < 0 or sum(sizes[item] for item in parts) <= residual_bytes:
         return
-    large = [item for item in parts if sizes[item] > room_bytes]
-    small = [item for item in parts if sizes[item] <= room_bytes]
+    large = [item for item in parts if sizes[item] > residual_bytes]
+    small = [item for item in parts if sizes[item] <= residual_bytes]
     seeds: list[tuple[dict[int, int], list[int]]] = []
     for item in large:
         others = sorted((other for other in parts if other != item), key=lambda other: -values_of[other])
         seeds.append(({item: 1}, others + absent))
     chosen = small[:_MOST_ITEMS]
     key = tuple((sizes[item], values_of[item]) for item in chosen)
-    if sum(size for size, _ in key) > room_bytes and unbroken.get(key, room_bytes + 1) > room_bytes:
-        weights = _most_broken(values[chosen], sizes_bytes[chosen], room_bytes)
+    if sum(size for size, _ in key) > residual_bytes and unbroken.get(key, residual_bytes + 1) > residual_bytes:
+        weights = _most_broken(values[chosen], sizes_bytes[chosen], residual_bytes)
         if weights is None:
-            unbroken[key] = room_bytes
+            unbroken[key] = residual_bytes
         else:
             first = {item: weight for item, weight in zip(chosen, weights, strict=True) if weight}
             seeds.append((first, large + small[_MOST_ITEMS:] + absent))
@@ -82,11 +82,11 @@ def _lifted(
 
     Weights in `first` hold while the `whole` items are there and the `absent` ones are not; those get theirs in order.
     """
-    room_bytes = limit_bytes - sum(sizes[item] for item in whole)
+    residual_bytes = limit_bytes - sum(sizes[item] for item in whole)
     weights, fitting = dict(first), Fitting(limit_bytes)
     for item, weight in first.items():
         fitting.add(weight, sizes[item])
-    most = fitting.most(room_bytes)
+    most = fitting.most(residual_bytes)
 
     def give(item: int, weight: int) -> None:
         if weight:
@@ -94,20 +94,20 @@ def _lifted(
             fitting.add(weight, sizes[item])
 
     for item in whole:
-        room_bytes += sizes[item]
-        weight = fitting.most(room_bytes) - most
+        residual_bytes += sizes[item]
+        weight = fitting.most(residual_bytes) - most
         most += weight
         give(item, weight)
     for item in absent:
-        give(item, most - (fitting.most(room_bytes - sizes[item]) if sizes[item] <= room_bytes else 0))
+        give(item, most - (fitting.most(residual_bytes - sizes[item]) if sizes[item] <= residual_bytes else 0))
     return weights, most
 
 
-def _most_broken(values: Floats, sizes_bytes: Ints, room_bytes: int) -> list[int] | None:
+def _most_broken(values: Floats, sizes_bytes: Ints, residual_bytes: int) -> list[int] | None:
     """Weights of the inequality over items, each of which fits, that is broken most; None where none is."""
     count = len(values)
     sets = bits(count)
-    sets = sets[sets @ sizes_bytes <= room_bytes]
+    sets = sets[sets @ sizes_bytes <= residual_bytes]
     solver = highspy.Highs()
     set_option(solver, "output_flag", False)
     set_option(solver, "presolve", "off")

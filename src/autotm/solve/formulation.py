@@ -326,8 +326,8 @@ def _variables(ilp: Formulation) -> None:
     model.a, model.b, model.s = (
         pyo.Var([key for of_flow in keys for key in of_flow[kind]], domain=pyo.Binary) for kind in range(3)
     )
-    rooms = [room / ilp.bytes_per_unit for room in ilp.reduced.room]
-    model.u = pyo.Var(range(len(rooms)), bounds=lambda _, row: (0.0, rooms[row]))
+    capacities = [residual_bytes / ilp.bytes_per_unit for residual_bytes in ilp.reduced.residual_bytes]
+    model.u = pyo.Var(range(len(capacities)), bounds=lambda _, row: (0.0, capacities[row]))
     # Where one placement has several entries, operands alone do not decide the entry.
     menus = {item.number for item in ilp.tables if len(item.table) > len(item.table.groups)}
     entries = [(item.number, entry) for item in ilp.tables for entry in range(len(item.table))]
@@ -361,7 +361,7 @@ def _fast_at(key: Key, ilp: Formulation, coefficient: float) -> Pairs:
 
 
 def capacity_chain(ilp: Formulation) -> None:
-    """(F6) u[j] = u[j-1] + bytes entering - bytes leaving between rows j-1 and j, 0 <= u[j] <= room[j]."""
+    """(F6) u[j] = u[j-1] + bytes entering - bytes leaving between rows j-1 and j, 0 <= u[j] <= residual_bytes[j]."""
     u, rows = ilp.model.u, ilp.reduced.rows
     changes = [Terms() for _ in rows]
     for (start, end), variable, size_bytes, _ in holdings(ilp):

@@ -21,7 +21,7 @@ from autotm.solve.gpu_simulation import Engines, Simulated, fastest, last_forwar
 from autotm.solve.paging import PageMap, first_fit
 from autotm.solve.problem import Problem
 
-# Paging of whole tensors: what was used least recently leaves the device when there is no room.
+# Paging of whole tensors: the tensor used least recently leaves the device when memory is full.
 
 
 @dataclass(frozen=True)
@@ -131,28 +131,28 @@ def run_managed(problem: Problem, managed: GpuManagedMemory) -> Simulated:
 
 
 class _Blocks:
-    """Which blocks are on the device, and when each was used last."""
+    """Which blocks are on the device, `capacity` at most, and when each was used last."""
 
-    def __init__(self, count: int, room: int) -> None:
-        self._room = room
+    def __init__(self, count: int, capacity: int) -> None:
+        self._capacity = capacity
         self._used: npt.NDArray[np.int64] = np.zeros(count, np.int64)
         self._resident: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
         self._on_host: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
         self._now = 0
 
     def use(self, touched: npt.NDArray[np.int64]) -> tuple[int, int]:
-        """Touch blocks in order; gives how many were brought from the host, and how many sent there for room.
+        """Touch blocks in order; return how many were brought from the host, and how many were evicted to it.
 
-        More than there is room for pass through: of those touched, the last stay.
+        Where more are touched than the device holds, the last of them stay.
         """
         self._now += 1
         self._used[touched] = self._now
         missing = touched[~self._resident[touched]]
         brought = int(np.count_nonzero(self._on_host[missing]))
-        passing = max(0, len(missing) - self._room)
+        passing = max(0, len(missing) - self._capacity)
         self._resident[missing] = True
         self._on_host[missing] = False
-        over = int(np.count_nonzero(self._resident)) - self._room
+        over = int(np.count_nonzero(self._resident)) - self._capacity
         if over > 0:
             resident = np.flatnonzero(self._resident)
             # Of those used at the same time, the first ones touched go first.
@@ -171,8 +171,8 @@ class Swapping:
 
     Attributes:
         at_once: tensors copied in before the kernel, which waits for them.
-        inward: tensors copied in beside the kernel; the next kernel waits for them.
-        outward: tensors copied out beside the kernel; the next kernel waits for them.
+        inward: tensors copied in while the kernel runs; the next kernel waits for them.
+        outward: tensors copied out while the kernel runs; the next kernel waits for them.
     """
 
     at_once: list[str] = field(default_factory=list)
@@ -186,7 +186,7 @@ def swapping(graph: Graph) -> Iterator[Swapping]:
     A feature map that the backward pass reads is copied out beside the last kernel of the forward pass that uses it,
     and the next kernel waits for that; one that this kernel makes is copied out beside the next. Beside a kernel of the
     backward pass, the feature maps of the next kernel that needs any are copied in, and the kernel after it waits for
-    that; never for two kernels at once. Nothing asks how much room there is.
+    that; never for two kernels at once. Free memory is not checked.
     """
     forward = last_forward_kernel(graph)
     leaving, needed = defaultdict(list), defaultdict(list)

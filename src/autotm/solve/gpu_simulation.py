@@ -127,9 +127,9 @@ def peak_bytes(held: Iterable[tuple[int, int, int]]) -> int:
 
 
 def fastest(problem: Problem) -> ChosenGraph:
-    """The step as a framework would run it: each kernel in the fastest way whose operands fit the limit together.
+    """Return the step as a framework would run it: for each kernel its fastest implementation that fits the limit.
 
-    Where not even the leanest fits, that is taken.
+    An implementation fits if the kernel's operands do together; where none fits, the leanest is taken.
     """
     graph, profile = problem.graph, problem.profile
     names = []
@@ -139,12 +139,12 @@ def fastest(problem: Problem) -> ChosenGraph:
             for name in {operand.tensor for operand in kernel.inputs + kernel.outputs}
             if graph.by_name[name].is_movable
         )
-        ways = [
-            (profile.base_us(way), sum(operand.size_bytes for operand in way.workspaces), way.implementation)
-            for way in map(kernel.computed_by, kernel.implementations)
+        variants = [
+            (profile.base_us(chosen), sum(operand.size_bytes for operand in chosen.workspaces), chosen.implementation)
+            for chosen in map(kernel.computed_by, kernel.implementations)
         ]
-        fitting = [way for way in ways if shared + way[1] <= problem.limit_bytes]
-        names.append(min(fitting)[2] if fitting else min(ways, key=lambda way: way[1])[2])
+        fitting = [variant for variant in variants if shared + variant[1] <= problem.limit_bytes]
+        names.append((min(fitting) if fitting else min(variants, key=lambda variant: variant[1]))[2])
     return graph.computed_by(names)
 
 

@@ -11,7 +11,7 @@ from autotm.model.cache import PagedPool, cached_pool
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Graph, Tier
 from autotm.model.plan import LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, SWAP_ALL, Move, Stay
-from autotm.solve.choices import Choices, flows_beside_kernels, flows_by_use, flows_for_life, flows_in
+from autotm.solve.choices import Choices, flows_by_use, flows_for_life, flows_in, flows_with_async_moves
 from autotm.solve.gpu_rivals import leanest_of, paging, segmentations, swapping
 from autotm.solve.gpu_simulation import fastest
 from autotm.solve.integer_program import IntegerProgram
@@ -94,14 +94,14 @@ class Asynchronous(IntegerProgram):
         Raises:
             BadInputError: asynchronous copies were not measured.
         """
-        return Choices(flows_beside_kernels(problem), problem.tabulation.tables, problem.beside.kernel_ns)
+        return Choices(flows_with_async_moves(problem), problem.tabulation.tables, problem.overlap.kernel_ns)
 
 
 class FirstTouch(SingleTier):
     """Each tensor goes to fast memory if there is room when it is born, and stays where it is.
 
     What an operating system does with two memory nodes, and AutoTM's baseline (Hildebrand et al., ASPLOS 2020): no
-    profile is asked, nothing moves. Room is that of a best-fit allocator, so fragments count as they would there.
+    profile is asked, nothing moves. Offsets are those of a best-fit allocator, so fragments count as they would there.
     """
 
     name: ClassVar[str] = "numa"

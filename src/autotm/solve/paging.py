@@ -44,13 +44,13 @@ class Heap:
         insort(self._free, (before[0] if before else start, after[1] if after else end))
 
 
-def at_birth(graph: Graph, room_bytes: int | None = None, *, best_fit: bool = False) -> dict[str, int]:
-    """An offset for every movable tensor that finds room when it is born; without `room_bytes`, all do.
+def at_birth(graph: Graph, capacity_bytes: int | None = None, *, best_fit: bool = False) -> dict[str, int]:
+    """Return an offset for every movable tensor that fits when it is born; without `capacity_bytes`, all do.
 
-    The last kernel to use a tensor gives its room back.
+    The last kernel to use a tensor frees its bytes.
     """
     births = sorted(graph.movable, key=lambda tensor: tensor.live.start)
-    heap = Heap(sum(tensor.allocated_bytes for tensor in births) if room_bytes is None else room_bytes)
+    heap = Heap(sum(tensor.allocated_bytes for tensor in births) if capacity_bytes is None else capacity_bytes)
     offsets: dict[str, int] = {}
     deaths: list[tuple[int, int, int]] = []
     for tensor in births:

@@ -73,7 +73,7 @@ class Conflicts:
             self._of[index] = [number for number in numbers if number < count]
 
     def allow(self, index: int, residency: Residency, others: Mapping[int, Residency]) -> bool:
-        """Whether a flow's residency completes no conflict beside the residencies that the others have."""
+        """Whether a flow's residency completes no conflict with the residencies of the others."""
         return not any(holds(residency, member) for member in self._left_to(index, others))
 
     def best(self, index: int, charges: Charges, others: Mapping[int, Residency]) -> Residency:
@@ -129,11 +129,11 @@ class _Shift(NamedTuple):
 
 
 class Engine:
-    """The time of one engine that no move has taken, by kernel, and who has the rest.
+    """The engine time that no move has taken, by kernel, and the moves that have the rest.
 
     A set of windows can be kept if each move gets its work's time within its window, shared out in whole nanoseconds.
     Moves that have time elsewhere in their windows give way to others: an augmenting path, as for a maximum flow (Ford
-    and Fulkerson, 1956), so that a move is refused only if no sharing admits it beside those that are there.
+    and Fulkerson, 1956), so that a move is refused only if no sharing admits it along with those present.
 
     Of those who have time during a kernel, `_from` and `_to` say how far their windows reach together.
     """
@@ -148,7 +148,7 @@ class Engine:
         self._log: list[Callable[[], None]] | None = None
 
     def copy(self) -> Engine:
-        """The same, to be changed by itself."""
+        """Return a copy that changes by itself."""
         other = copy.copy(self)
         other.__dict__.update(
             _free=self._free.copy(),
@@ -161,19 +161,19 @@ class Engine:
         return other
 
     def mark(self) -> None:
-        """From here on changes can be taken back."""
+        """Log changes from here on, so that `roll_back` can undo them."""
         self._log = []
 
     def roll_back(self) -> None:
-        """Take back what was changed since the mark."""
+        """Undo all changes since `mark`."""
         assert self._log is not None
         log, self._log = self._log, None
         for undo in reversed(log):
             undo()
 
     def take(self, key: Key, window: Window) -> bool:
-        """Give a move its time, others giving way; `False` if there is none for it."""
-        if not self.make_room(window):
+        """Give a move its time, after moving others' time where needed; return `False` if there is not enough."""
+        if not self.free_window(window):
             return False
         self._enter(key, window)
         missing, kernel = window.work_ns, window.start
@@ -186,7 +186,7 @@ class Engine:
         return True
 
     def give(self, key: Key) -> None:
-        """Take a move's time back; nothing if it has none."""
+        """Free a move's time; do nothing if it has none."""
         window = self.windows.get(key)
         if window is None:
             return
@@ -195,8 +195,8 @@ class Engine:
                 self._share(kernel, key, 0)
         self._enter(key, None)
 
-    def make_room(self, window: Window) -> bool:
-        """Whether there is time for a move in a window, after others gave way."""
+    def free_window(self, window: Window) -> bool:
+        """Move other moves' time out of a window until its move fits; return whether it does."""
         while (missing_ns := window.work_ns - int(self._free[window.start : window.end].sum())) > 0:
             path = self._way_out(window)
             if not path:
@@ -272,29 +272,29 @@ class Engines:
         self.back = Engine(kernel_ns)
 
     def copy(self) -> Engines:
-        """The same, to be changed by themselves."""
+        """Return copies that change by themselves."""
         other = copy.copy(self)
         other.out, other.back = self.out.copy(), self.back.copy()
         return other
 
     def mark(self) -> None:
-        """From here on changes can be taken back."""
+        """Log changes from here on, so that `roll_back` can undo them."""
         self.out.mark()
         self.back.mark()
 
     def roll_back(self) -> None:
-        """Take back what was changed since the mark."""
+        """Undo all changes since `mark`."""
         self.out.roll_back()
         self.back.roll_back()
 
     def take(self, index: int, residency: Residency) -> Residency:
-        """Give a flow's moves their time; those that there is none for are blocking in the residency returned."""
+        """Give a flow's moves engine time; return the residency, in which moves without any are blocking."""
         out = residency.out if residency.out and self.out.take((index, residency.first_leave), residency.out) else None
         back = tuple((k, window) for k, window in residency.back if self.back.take((index, k), window))
         return residency.with_windows(out, back)
 
     def give(self, index: int, residency: Residency) -> None:
-        """Take the time of a flow's moves back."""
+        """Free the engine time of a flow's moves."""
         if residency.out is not None:
             self.out.give((index, residency.first_leave))
         for k, _ in residency.back:
@@ -362,7 +362,7 @@ class PlanBuilder:
         return {index: self.residencies[index] for index in group}, {number: self.entries[number] for number in tables}
 
     def undo(self, before: Mapping[int, Residency], entries: Mapping[int, int]) -> None:
-        """Give flows and tables back what they had when the engines were marked."""
+        """Restore flows and tables to the state in which the engines were marked."""
         for index in before:
             self._release(index)
         self.engines.roll_back()
@@ -372,7 +372,7 @@ class PlanBuilder:
             self.choose(number, int(self.tables[number].fast_bytes[entry]))
 
     def rank(self, group: Sequence[int], tables: Collection[int]) -> float:
-        """Cost of flows and tables, less a little for what is fast."""
+        """Return the cost of flows and tables, less a little for each fast gadget and gap."""
         residencies = [self.residencies[index] for index in group]
         fast = sum(sum(residency.fast) + sum(residency.between) for residency in residencies)
         own = sum(cost_us(self.flows[index], residency) for index, residency in zip(group, residencies, strict=True))
@@ -382,9 +382,9 @@ class PlanBuilder:
         """Whether a flow that has none can have this residency in the memory that is left."""
         flow = self.flows[index]
         self._reserve(flow, -1)
-        room = all(int(self.left[start:end].min()) >= flow.size_bytes for start, end in fast_spans(flow, residency))
+        has_memory = all(self.left[start:end].min() >= flow.size_bytes for start, end in fast_spans(flow, residency))
         self._reserve(flow, 1)
-        return room and self.conflicts.allow(index, residency, self.residencies)
+        return has_memory and self.conflicts.allow(index, residency, self.residencies)
 
     def insert(self, index: int, residency: Residency) -> None:
         """Give a flow that has none a residency that fits; moves for which engines have no time are blocking."""
@@ -410,35 +410,35 @@ class PlanBuilder:
             self.choose(tie.table, 0)
 
     def _follow(self, index: int, residency: Residency) -> None:
-        """Tell the tables the flow's tiers; each takes the best entry that fits."""
+        """Update the flow's tiers in its tables; each takes the best entry that fits."""
         for tie in self.choices.ties[index]:
             bit = 1 << tie.operand
             others = self.slow[tie.table] & ~bit
             self.slow[tie.table] = others if residency.fast[tie.gadget] else others | bit
-            self.choose(tie.table, self.room(tie.table))
+            self.choose(tie.table, self.available_bytes(tie.table))
 
-    def room(self, number: int) -> int:
-        """Bytes that a table's workspaces can take: what is left and what they have."""
+    def available_bytes(self, number: int) -> int:
+        """Return the fast bytes that a table's workspaces can take: those left and those that they already take."""
         table = self.tables[number]
         return int(self.left[table.kernel]) + int(table.fast_bytes[self.entries[number]])
 
-    def choose(self, number: int, room_bytes: int) -> bool:
-        """Give a table the best entry for `room_bytes`; whether that changed it."""
+    def choose(self, number: int, free_bytes: int) -> bool:
+        """Give a table the best entry for `free_bytes`; return whether that changed it."""
         table, before = self.tables[number], self.entries[number]
-        entry = table.best(self.slow[number], room_bytes)
+        entry = table.best(self.slow[number], free_bytes)
         self.entries[number] = entry
         self.left[table.kernel] += int(table.fast_bytes[before] - table.fast_bytes[entry])
         return entry != before
 
     def choose_all(self) -> int:
-        """Give every table that has a choice the best entry that fits; how many changed."""
-        return sum(self.choose(number, self.room(number)) for number in self.menus)
+        """Give every table that has a choice the best entry that fits; return how many changed."""
+        return sum(self.choose(number, self.available_bytes(number)) for number in self.menus)
 
     def _time_us(self, number: int) -> float:
         return float(self.tables[number].time_us[self.entries[number]])
 
     def _reserve(self, flow: TensorChoices, sign: int) -> None:
-        """Room for gadgets that have to be fast is kept from the start, so that every insertion order succeeds."""
+        """Reserve memory for gadgets that must be fast, so that every insertion order succeeds; `sign` -1 frees it."""
         if any(flow.must):
             for start, stop, must in zip(flow.starts, flow.stops, flow.must, strict=True):
                 if must:
@@ -457,7 +457,7 @@ class PlanBuilder:
             first, end = table.groups[self.slow[number]]
             for entry in range(first, end):
                 if int(table.variant[entry]) == variant:
-                    self.choose(number, min(int(table.fast_bytes[entry]), self.room(number)))
+                    self.choose(number, min(int(table.fast_bytes[entry]), self.available_bytes(number)))
 
     def complete(self) -> None:
         """Give every flow that has no residency yet its cheapest one in the memory that is left, then the tables."""
@@ -474,7 +474,7 @@ class PlanBuilder:
                 return
 
     def exchange(self, group: Sequence[int]) -> bool:
-        """Take out the flows of a group and re-insert them in this order; undone and `False` unless that is better."""
+        """Take out the flows of a group and re-insert them in this order; undo it and return `False` if not better."""
         before, entries = self.marked(group)
         before_rank = self.rank(group, entries)
         for index in group:
@@ -511,7 +511,7 @@ class PlanBuilder:
         return never_pays and all(residency.fast) and all(residency.between)
 
     def best(self, index: int) -> Residency:
-        """The cheapest residency of a flow that has none in the memory and engine time that are left."""
+        """Return the cheapest residency, in the memory and engine time left, of a flow that has none."""
         flow = self.flows[index]
         size = flow.size_bytes
         slow = list(flow.slow_us)
@@ -521,10 +521,10 @@ class PlanBuilder:
         ]
         for tie in self.choices.ties[index]:
             table, bit = self.tables[tie.table], 1 << tie.operand
-            room = self.room(tie.table)
+            free_bytes = self.available_bytes(tie.table)
             others = self.slow[tie.table] & ~bit
-            slow[tie.gadget] += table.best_us(others | bit, room)
-            fast[tie.gadget] += table.best_us(others, room - size)
+            slow[tie.gadget] += table.best_us(others | bit, free_bytes)
+            fast[tie.gadget] += table.best_us(others, free_bytes - size)
         gaps = [flow.gap(k) for k in range(len(flow) - 1)]
         fits = (start >= end or self.left[start:end].min() >= size for start, end in gaps)
         between = [-_PREFER_FAST_US if one else math.inf for one in fits]
@@ -535,8 +535,8 @@ class PlanBuilder:
         return self.conflicts.best(index, Charges(slow, fast, between, out, back), self.residencies)
 
     def _copy(self, flow: TensorChoices, windows: tuple[Window, ...], engine: Engine, blocking_us: float) -> PricedCopy:
-        """The shortest window that memory and engine have room for; else the copy is blocking."""
+        """Return the shortest window with enough free memory and engine time; a blocking copy where none has."""
         for window in windows:
-            if self.left[window.start : window.end].min() >= flow.size_bytes and engine.make_room(window):
+            if self.left[window.start : window.end].min() >= flow.size_bytes and engine.free_window(window):
                 return window.added_us, window
         return blocking_us, None

@@ -40,13 +40,13 @@ class Fitting:
         with_it[: len(before)] = np.minimum(with_it[: len(before)], before)
         self._least_bytes = with_it[: int(np.searchsorted(with_it, self._limit_bytes, side="right"))]
 
-    def most(self, room_bytes: int) -> int:
-        """Return the greatest weight that fits `room_bytes`, which may not exceed the limit."""
-        return int(np.searchsorted(self._least_bytes, room_bytes, side="right")) - 1
+    def most(self, capacity_bytes: int) -> int:
+        """Return the greatest weight that fits `capacity_bytes`, which may not exceed the limit."""
+        return int(np.searchsorted(self._least_bytes, capacity_bytes, side="right")) - 1
 
-    def most_in_each(self, rooms_bytes: Ints) -> Ints:
-        """Return the greatest weight that fits each of many rooms; 0 for a room that is not positive."""
-        most: Ints = np.searchsorted(self._least_bytes, np.maximum(rooms_bytes, 0), side="right") - 1
+    def most_in_each(self, capacities_bytes: Ints) -> Ints:
+        """Return the greatest weight that fits each of many capacities; 0 for one that is not positive."""
+        most: Ints = np.searchsorted(self._least_bytes, np.maximum(capacities_bytes, 0), side="right") - 1
         return most
 
 
@@ -57,7 +57,7 @@ class Cut:
     Attributes:
         weights: weight by tensor; other tensors have none.
         limit_bytes: the limit.
-        fitting: the knapsack that gives the greatest weight for any room.
+        fitting: the knapsack that gives the greatest weight for any capacity.
     """
 
     weights: Mapping[str, int]

@@ -88,14 +88,14 @@ class Table:
         """Fast bytes that the workspaces of the largest variant take."""
         return int(self.fast_bytes.max())
 
-    def best(self, slow: int, room_bytes: int) -> int:
-        """The fastest entry for a placement whose workspaces fit `room_bytes`; the leanest where none does."""
+    def best(self, slow: int, free_bytes: int) -> int:
+        """Return the fastest entry for a placement whose workspaces fit `free_bytes`; the leanest where none does."""
         first, end = self.groups[slow]
-        return max(first, bisect_right(self._sizes, room_bytes, first, end) - 1)
+        return max(first, bisect_right(self._sizes, free_bytes, first, end) - 1)
 
-    def best_us(self, slow: int, room_bytes: int) -> float:
-        """The time of `best`."""
-        return float(self.time_us[self.best(slow, room_bytes)])
+    def best_us(self, slow: int, free_bytes: int) -> float:
+        """Return the time of `best`."""
+        return float(self.time_us[self.best(slow, free_bytes)])
 
     def restricted(self, known: Mapping[int, bool]) -> Table:
         """The entries in which operand o is slow exactly where `known[o]` says so."""
@@ -325,7 +325,7 @@ class Problem:
         `options` may differ in gap and times.
         """
         other = replace(self, limit=limit, options=options or self.options)
-        shared = ("beside", "tabulation", "placed", "base_us")
+        shared = ("overlap", "tabulation", "placed", "base_us")
         other.__dict__.update({name: getattr(self, name) for name in shared})
         return other
 
@@ -339,7 +339,7 @@ class Problem:
         return self.limit.fast_bytes(self.graph.peak_live_bytes, fixed_bytes(self.graph))
 
     @cached_property
-    def beside(self) -> OverlapCosts:
+    def overlap(self) -> OverlapCosts:
         """The time that asynchronous moves and kernels cost each other."""
         return OverlapCosts(self.graph, self.profile, self.links)
 

@@ -49,7 +49,7 @@ def price(
         _kernel_us(problem, graph, index, kernel, operands)
         for index, (kernel, operands) in enumerate(zip(calls or range(len(slow)), slow, strict=True))
     )
-    moves_us = sum(problem.beside.move_us(move, graph.by_name[move.tensor].size_bytes) for move in moves)
+    moves_us = sum(problem.overlap.move_us(move, graph.by_name[move.tensor].size_bytes) for move in moves)
     waits_us = _waits_us(problem, graph, moves) if optimizer == SWAP_ALL else 0.0
     return configurations, kernels_us + moves_us + waits_us
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.solve.choices import Choices, TensorChoices, Window, flags, required_bytes
-from autotm.solve.problem import Table
+from autotm.solve.problem import Ints, Table
 from autotm.solve.residencies import Charges, Residency, all_slow, best_residency, by_blocking_moves, occupy
 
 
@@ -22,10 +22,10 @@ class Reduced:
     """The part of a problem that the reductions leave to decide.
 
     Attributes:
-        choices: the choices given, with those of the flows narrowed; the tables are whole.
+        choices: those of the problem, narrowed for flows; tables keep all entries.
         decided: residencies that some optimum contains, by index into the flows.
         rows: kernels whose capacity can bind, ascending.
-        room: bytes of fast memory per row for the undecided flows and the tables, within `limit_bytes`.
+        residual_bytes: fast memory per row for the undecided flows and the tables, within `limit_bytes`.
         limit_bytes: the limit, or the most of several.
         is_partial: whether some residencies were decided without proof, and rows left out; a solution of the rest then
             need be neither optimal nor legal.
@@ -34,7 +34,7 @@ class Reduced:
     choices: Choices
     decided: dict[int, Residency]
     rows: tuple[int, ...]
-    room: tuple[int, ...]
+    residual_bytes: tuple[int, ...]
     limit_bytes: int
     is_partial: bool = False
 
@@ -73,34 +73,32 @@ def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | 
         occupy(used, flows[index], residency)
     undecided = [flow for index, flow in enumerate(flows) if index not in decided]
     rows = undominated(undecided, narrowed.tables, tight, limit_bytes - used)
-    room = tuple(int(limit_bytes - used[row]) for row in rows)
-    return Reduced(narrowed, decided, tuple(rows), room, limit_bytes)
+    residual_bytes = tuple(int(limit_bytes - used[row]) for row in rows)
+    return Reduced(narrowed, decided, tuple(rows), residual_bytes, limit_bytes)
 
 
 def narrow(choices: Choices, limit_bytes: int, kernels: int) -> Choices:
     """(P1) No fast memory where the tensor cannot fit; (P2) no read-back that cannot pay for itself."""
-    room = limit_bytes - required_bytes(choices, kernels)
-    least_room = int(room.min(initial=limit_bytes))
+    free_bytes = limit_bytes - required_bytes(choices, kernels)
+    min_free_bytes = int(free_bytes.min(initial=limit_bytes))
     flows = zip(choices.flows, choices.most_us, strict=True)
-    return replace(choices, flows=tuple(_narrow(flow, most_us, room, least_room) for flow, most_us in flows))
+    return replace(choices, flows=tuple(_narrow(flow, us, free_bytes, min_free_bytes) for flow, us in flows))
 
 
-def _narrow(
-    flow: TensorChoices, most_us: Sequence[float], room: npt.NDArray[np.int64], least_room: int
-) -> TensorChoices:
+def _narrow(flow: TensorChoices, most_us: Sequence[float], free_bytes: Ints, min_free_bytes: int) -> TensorChoices:
     last = len(flow) - 1
     saved_us = list(accumulate(max(0.0, us) for us in reversed(most_us)))[::-1]
-    if flow.size_bytes <= least_room and not any(flow.out + flow.back):
+    if flow.size_bytes <= min_free_bytes and not any(flow.out + flow.back):
         still = flags(
             tuple(flow.may_read[k] and (saved_us[k] > flow.read_us or any(flow.must[k:])) for k in range(last + 1))
         )
         return flow if still == flow.may_read else replace(flow, may_read=still)
     may = tuple(
-        flow.must[k] or (flow.may[k] and flow.size_bytes <= room[flow.starts[k] : flow.stops[k]].min())
+        flow.must[k] or (flow.may[k] and flow.size_bytes <= free_bytes[flow.starts[k] : flow.stops[k]].min())
         for k in range(last + 1)
     )
     may_between = tuple(
-        flow.may_between[k] and may[k] and may[k + 1] and _fits(flow.size_bytes, room, *flow.gap(k))
+        flow.may_between[k] and may[k] and may[k + 1] and _fits(flow.size_bytes, free_bytes, *flow.gap(k))
         for k in range(last)
     )
     born_fast = [may[0], *(next_ and stays for next_, stays in zip(may[1:], may_between, strict=True))]
@@ -112,17 +110,19 @@ def _narrow(
         may=flags(may),
         may_between=flags(may_between),
         may_read=flags(may_read),
-        out=tuple(_with_room(flow, windows, room) if reached[k] else () for k, windows in enumerate(flow.out)),
-        back=tuple(_with_room(flow, windows, room) if may_read[k + 1] else () for k, windows in enumerate(flow.back)),
+        out=tuple(_fitting(flow, windows, free_bytes) if reached[k] else () for k, windows in enumerate(flow.out)),
+        back=tuple(
+            _fitting(flow, windows, free_bytes) if may_read[k + 1] else () for k, windows in enumerate(flow.back)
+        ),
     )
 
 
-def _with_room(flow: TensorChoices, windows: tuple[Window, ...], room: npt.NDArray[np.int64]) -> tuple[Window, ...]:
-    return tuple(window for window in windows if _fits(flow.size_bytes, room, window.start, window.end))
+def _fitting(flow: TensorChoices, windows: tuple[Window, ...], free_bytes: Ints) -> tuple[Window, ...]:
+    return tuple(window for window in windows if _fits(flow.size_bytes, free_bytes, window.start, window.end))
 
 
-def _fits(size_bytes: int, room: npt.NDArray[np.int64], start: int, end: int) -> bool:
-    return start >= end or bool(size_bytes <= room[start:end].min())
+def _fits(size_bytes: int, free_bytes: Ints, start: int, end: int) -> bool:
+    return start >= end or bool(size_bytes <= free_bytes[start:end].min())
 
 
 def _by_itself(choices: Choices, index: int) -> Residency | None:
@@ -152,7 +152,7 @@ def spans(flow: TensorChoices) -> list[tuple[int, int]]:
     return merged
 
 
-def _potential(choices: Choices, decided: dict[int, Residency], kernels: int) -> npt.NDArray[np.int64]:
+def _potential(choices: Choices, decided: dict[int, Residency], kernels: int) -> Ints:
     """(P4) Bytes that could be fast during each kernel at most; rows with no more than the limit are slack."""
     change = np.zeros(kernels + 1, np.int64)
     for index, flow in enumerate(choices.flows):
@@ -167,9 +167,9 @@ def _potential(choices: Choices, decided: dict[int, Residency], kernels: int) ->
 
 
 def undominated(
-    flows: Sequence[TensorChoices], tables: Sequence[Table], tight: npt.NDArray[np.bool_], room: npt.NDArray[np.int64]
+    flows: Sequence[TensorChoices], tables: Sequence[Table], tight: npt.NDArray[np.bool_], residual_bytes: Ints
 ) -> list[int]:
-    """(P5) Of two rows, drop the one whose fast set is contained in the other's and whose room is no less."""
+    """(P5) Of two rows, drop the one whose fast set lies within the other's and whose residual capacity is no less."""
     enters = np.zeros(len(tight) + 1, bool)
     leaves = np.zeros(len(tight) + 1, bool)
     for table in tables:
@@ -184,8 +184,8 @@ def undominated(
     entered, left = np.cumsum(enters), np.cumsum(leaves)
     rows: list[int] = []
     for row in np.flatnonzero(tight).tolist():
-        while rows and left[row] == left[rows[-1]] and room[rows[-1]] >= room[row]:
+        while rows and left[row] == left[rows[-1]] and residual_bytes[rows[-1]] >= residual_bytes[row]:
             rows.pop()
-        if not rows or entered[row] > entered[rows[-1]] or room[row] < room[rows[-1]]:
+        if not rows or entered[row] > entered[rows[-1]] or residual_bytes[row] < residual_bytes[rows[-1]]:
             rows.append(row)
     return rows

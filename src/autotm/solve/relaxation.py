@@ -21,13 +21,13 @@ from autotm.solve.residencies import Residency
 def set_limit(ilp: Formulation, narrowed: Choices, limit_bytes: int) -> list[Variable]:
     """Bound the model's variables for a limit between the least and the most that it was reduced for.
 
-    (F6) u[j] gets the room that this limit leaves; what `narrowed` leaves out for it is fixed at zero. Returns the
+    (F6) u[j] is bounded by this limit's residual capacity; choices that `narrowed` lacks are fixed at zero. Returns the
     variables whose bounds may have changed.
     """
     model, reduced = ilp.model, ilp.reduced
     less = (reduced.limit_bytes - limit_bytes) / ilp.bytes_per_unit
-    for row, room in enumerate(reduced.room):
-        model.u[row].setub(room / ilp.bytes_per_unit - less)
+    for row, residual_bytes in enumerate(reduced.residual_bytes):
+        model.u[row].setub(residual_bytes / ilp.bytes_per_unit - less)
     touched = list(model.u.values())
     for index in ilp.flows:
         flow, widest = narrowed.flows[index], reduced.choices.flows[index]

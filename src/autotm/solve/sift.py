@@ -2,8 +2,8 @@
 
 Simplex takes quadratically long, but at nearly right prices most residencies are clear, and most rows cost nothing. So
 prices come from a sample of the tensors first. Those for which staying and moving cost nearly the same there, often
-thousands, draw lots for the room; only the ones whose lot is close go to HiGHS; and what the prices found there would
-rather have otherwise joins them, until that is worth nothing. Every price path proves a bound, so nothing here needs to
+thousands, draw lots for the free bytes; only those whose lot is close go to HiGHS. Tensors for which its prices make
+another residency cheaper join them, until that saves nothing. Every price path proves a bound, so nothing here needs to
 be exact (`docs/formulation.md` §5).
 """
 
@@ -42,7 +42,7 @@ _SAMPLE = 2000
 _FACTORS = (0.97, 1.03)
 """A residency is clear if it is the cheapest at prices this much lower and higher."""
 _CLOSE = 0.1
-"""Lots, evenly from 0 to 1, that are this close to the last one for which there is room leave a tensor in doubt."""
+"""Lots, evenly from 0 to 1, that are this close to the last one that still fits leave a tensor in doubt."""
 _HALVINGS = 12
 """Steps of finding that last lot."""
 _ROUNDS = 40
@@ -51,7 +51,7 @@ _REGRET_SHARE = 0.2
 _KEPT = 0.5
 """Part of that which the tensors that stay decided may cost when others join those in doubt."""
 _NEW_ROWS = 128
-"""Rows added in one round at most, some way apart."""
+"""Rows added in one round at most, some kernels apart."""
 _NEARLY = 0.05
 """Share of the limit that a row may have left at the first prices, and still is taken in."""
 _CROWDED = 5e-4
@@ -61,7 +61,7 @@ _CROWDED = 5e-4
 def is_large(reduced: Reduced) -> bool:
     """Whether a relaxation of everything takes longer than sifting first; the one place that decides it.
 
-    Flows that may move beside kernels or must be fast, and those tied to tables, are never sifted.
+    Flows that may move while kernels run or must be fast, and those tied to tables, are never sifted.
     """
     if reduced.choices.has_async_moves or any(any(flow.must) for flow in reduced.choices.flows):
         return False
@@ -79,7 +79,7 @@ def _free(reduced: Reduced) -> int:
 
 
 class Relaxed(NamedTuple):
-    """A model, and what solving it without integrality gave."""
+    """A model and the result of solving it without integrality."""
 
     ilp: Formulation
     session: Session
@@ -90,8 +90,8 @@ class Sifting:
     """The flows of one problem that have no decided residency and no tie to a table.
 
     Args:
-        problem: what is asked.
-        reduced: the same, exactly reduced; moves are blocking.
+        problem: the problem to solve.
+        reduced: that problem after the exact reductions; moves are blocking.
         deadline: the reading of `time.perf_counter` at which sifting ends early, with prices that prove less.
     """
 
@@ -104,16 +104,16 @@ class Sifting:
         self._flows = [flows[index] for index in self._open]
         self._priced_residencies = PricedResidencies(self._flows, reduced.limit_bytes, self._kernels)
         self._deadline = deadline
-        self._room: Ints = np.full(self._kernels, reduced.limit_bytes, np.int64)
+        self._residual_bytes: Ints = np.full(self._kernels, reduced.limit_bytes, np.int64)
         for index, residency in reduced.decided.items():
-            occupy(self._room, flows[index], residency, -1)
+            occupy(self._residual_bytes, flows[index], residency, -1)
 
     def __len__(self) -> int:
         return len(self._open)
 
     def sift(self) -> Relaxed | None:
-        """The relaxation of what is in doubt; None where HiGHS did not solve one."""
-        # What is here already stays: no need to look through all of it whenever a model is collected.
+        """Solve the relaxation over the flows in doubt; None where HiGHS did not solve one."""
+        # Objects alive now outlive the models: the garbage collector need not visit them for each model.
         gc.freeze()
         try:
             return self._sift()
@@ -126,7 +126,7 @@ class Sifting:
             return None
         fixed, own_us, doubtful = self._drawn(prices)
         residencies = self._priced_residencies.residencies(fixed, range(len(self)))
-        nearly = fixed.used_bytes - self._room + _NEARLY * self._reduced.limit_bytes
+        nearly = fixed.used_bytes - self._residual_bytes + _NEARLY * self._reduced.limit_bytes
         rows = set(np.flatnonzero(prices).tolist() + self._crowded(nearly))
         allowed_us = _REGRET_SHARE * self._problem.options.gap * self._problem.base_us
         for _ in range(_ROUNDS):
@@ -135,8 +135,8 @@ class Sifting:
             # All flows, the clear ones decided.
             clear = {self._open[number]: residencies[number] for number in np.flatnonzero(~doubtful).tolist()}
             ordered, decided = sorted(rows), {**self._reduced.decided, **clear}
-            room = tuple(left[ordered].tolist())
-            part = replace(self._reduced, decided=decided, rows=tuple(ordered), room=room, is_partial=True)
+            free = tuple(left[ordered].tolist())
+            part = replace(self._reduced, decided=decided, rows=tuple(ordered), residual_bytes=free, is_partial=True)
             relaxed = self._relaxed(part, self._problem.base_us)
             if relaxed is None:
                 return None
@@ -161,21 +161,21 @@ class Sifting:
         return relaxed
 
     def _sampled_prices(self) -> Floats | None:
-        """Prices of bytes from a relaxation over some tensors and their share of the room."""
+        """Return prices of bytes from a relaxation over some tensors and their share of the residual capacity."""
         draw = random.Random(self._problem.options.seed)  # noqa: S311 - no secret
         chosen = sorted(draw.sample(range(len(self)), min(_SAMPLE, len(self))))
         weight = np.array([flow.size_bytes * float(flow.stops[-1] - flow.starts[0]) for flow in self._flows])
-        room = (self._room * float(weight[chosen].sum() / weight.sum())).astype(np.int64)
+        sample_bytes = (self._residual_bytes * float(weight[chosen].sum() / weight.sum())).astype(np.int64)
         tight = np.zeros(self._kernels, bool)
         tight[list(self._reduced.rows)] = True
         flows = tuple(self._flows[number] for number in chosen)
-        rows = undominated(flows, (), tight, room)
-        part = Reduced(Choices(flows), {}, tuple(rows), tuple(room[rows].tolist()), int(room.max()))
+        rows = undominated(flows, (), tight, sample_bytes)
+        part = Reduced(Choices(flows), {}, tuple(rows), tuple(sample_bytes[rows].tolist()), int(sample_bytes.max()))
         relaxed = self._relaxed(part, 0.0)
         return None if relaxed is None else self._prices(relaxed)
 
     def _drawn(self, prices: Floats) -> tuple[CheapestResidencies, Floats, Flags]:
-        """A residency for each tensor, what it costs without holding cost, and whether it is in doubt."""
+        """Return a residency for each tensor, its cost without holding cost, and whether it is in doubt."""
         priced_residencies, (low, high) = self._priced_residencies, (factor * prices for factor in _FACTORS)
         greedy, frugal = priced_residencies.cheapest(low), priced_residencies.cheapest(high)
         lots = np.random.default_rng(self._problem.options.seed).random(len(self))
@@ -184,7 +184,7 @@ class Sifting:
         for _ in range(_HALVINGS):
             holds = lots < last + step
             used = priced_residencies.used_bytes(greedy, holds) + priced_residencies.used_bytes(frugal, ~holds)
-            last += step if np.all(used <= self._room) else 0.0
+            last += step if np.all(used <= self._residual_bytes) else 0.0
             step /= 2
         holds = lots < last
         own_us = np.where(
@@ -195,8 +195,8 @@ class Sifting:
         return priced_residencies.mixed(greedy, frugal, holds), own_us, np.abs(lots - last) < _CLOSE
 
     def _left(self, fixed: CheapestResidencies, doubtful: Flags) -> Ints:
-        """Return the room that clear residencies leave; where they exceed it, the least valuable become doubtful."""
-        left = self._room - self._priced_residencies.used_bytes(fixed, ~doubtful)
+        """Return the bytes that clear residencies leave; where negative, the least valuable become doubtful."""
+        left = self._residual_bytes - self._priced_residencies.used_bytes(fixed, ~doubtful)
         while int(left.min()) < 0:
             row = int(left.argmin())
             holders = np.flatnonzero(self._priced_residencies.holders(fixed, row) & ~doubtful)
@@ -204,11 +204,11 @@ class Sifting:
             sizes = np.array([self._flows[number].size_bytes for number in holders])[np.argsort(worth)]
             count = int(np.searchsorted(np.cumsum(sizes), -left[row])) + 1
             doubtful[holders[np.argsort(worth)][:count]] = True
-            left = self._room - self._priced_residencies.used_bytes(fixed, ~doubtful)
+            left = self._residual_bytes - self._priced_residencies.used_bytes(fixed, ~doubtful)
         return left
 
     def _crowded(self, over: npt.NDArray[np.floating]) -> list[int]:
-        """The worst of the rows that are broken, some way apart."""
+        """Return the worst of the broken rows, some kernels apart."""
         worst: list[int] = []
         apart = self._kernels // (4 * _NEW_ROWS)
         over = over.copy()

@@ -88,10 +88,10 @@ def _gpu_step(
     built = zoo.with_values_stored(zoo.build_from(source, context.seed), paths.values)
     implementations = study.config.profile.implementations
     step = cuda_step(built, paths.scale, device, implementations, context.machine.products)
-    made = fatbin(step.kernels.values(), ARCHITECTURES, paths.objects)
+    compiled = fatbin(step.kernels.values(), ARCHITECTURES, paths.objects)
     came_from = provenance(context.machine, context.seed, **source.provenance)
     save(paths.graph, "graph", step.graph, came_from)
-    FatbinLibrary.save(folder / "kernels.fatbin.zip", made.image, ARCHITECTURES, step.launches)
+    FatbinLibrary.save(folder / "kernels.fatbin.zip", compiled.image, ARCHITECTURES, step.launches)
     files = {"graph.json": paths.graph, "kernels.fatbin.zip": folder / "kernels.fatbin.zip"}
     words = f"GPUs of {', '.join(ARCHITECTURES)}"
     plan, program = paths.plan(optimizer, limit), paths.program(optimizer, limit)
@@ -120,15 +120,15 @@ _PYTHON = re.compile(r"3\.\d+")
 
 @dataclass(frozen=True)
 class Bundled:
-    """The bundle that was made.
+    """The facts of a bundle.
 
     Attributes:
         file: the archive.
-        folder: that it unpacks to.
+        folder: name of the folder in it.
         size_bytes: of the archive.
-        python: version of CPython that it is for.
-        machine: architecture that it is for.
-        libraries: distributions in it, with their versions.
+        python: version of CPython that the bundle is for.
+        machine: architecture that the bundle is for.
+        libraries: versions of the distributions in it.
     """
 
     file: Path
@@ -150,20 +150,20 @@ def bundle_stage(
     python: str | None,
     file: Path,
 ) -> Bundled:
-    """Write the bundle of a program that is there.
+    """Write the bundle of a program.
 
     Args:
-        study: says how the host is to verify and time the program, and to time kernels.
-        context: machine that the program is for, and seed; one of kind cuda gets kernels for GPUs.
-        paths: of the network.
-        optimizer: that made the plan.
-        limit: of the plan.
-        gpu: whose facts decide how these are tiled.
+        study: configures how the host verifies and times the program, and times kernels.
+        context: machine that the program is for, and seed; a machine of kind cuda gets kernels for GPUs.
+        paths: those of the network.
+        optimizer: that of the plan.
+        limit: that of the plan.
+        gpu: the GPU whose facts decide how kernels are tiled.
         python: version of CPython on the host, such as 3.12; None for this one's.
-        file: where the archive goes.
+        file: path of the archive.
 
     Raises:
-        BadInputError: the program is not there, no such Python or no libraries for it, or a tensor's value lies where a
+        BadInputError: there is no such program, no such Python or no libraries for it, or a tensor's value lies where a
             host cannot have it.
         AutotmError: there is no C compiler, or autotm is not installed whole.
     """
@@ -172,7 +172,7 @@ def bundle_stage(
         raise BadInputError(f"--python {python}: give the version of CPython on the host, such as 3.12")
     is_cuda = isinstance(context.machine.slow_tier, CudaTier)
     if not is_cuda:
-        _require_made(paths, optimizer, limit)
+        _require_files(paths, optimizer, limit)
     require_writable(file)
     modules = modules_of(_PACKAGE, _ENTRY)
     libraries = [*distributions_of(_PACKAGE, modules), RUNTIME_OF_TVM, *(NVIDIAS if is_cuda else ())]
@@ -180,44 +180,44 @@ def bundle_stage(
     with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
         folder = Path(temporary)
         if is_cuda:
-            made = _gpu_step(study, context, paths, optimizer, limit, gpu, folder)
+            step = _gpu_step(study, context, paths, optimizer, limit, gpu, folder)
         else:
-            made = _cpu_step(context, paths, optimizer, limit, folder)
-        files = _step_files(study, context, paths, made, folder)
+            step = _cpu_step(context, paths, optimizer, limit, folder)
+        files = _step_files(study, context, paths, step, folder)
         is_here = python == this_python()
         brought = installed_files(libraries) if is_here else downloaded_files(libraries, python, folder / "wheels")
         files |= {f"site/{name}": content for name, content in brought}
     files |= _own_files(modules)
-    name = f"{paths.network}-{made.optimizer}-{Limit.parse(made.limit).slug if 'plan.json' in made.files else 'plain'}"
-    found = {library: metadata.version(library) for library in libraries}
+    name = f"{paths.network}-{step.optimizer}-{Limit.parse(step.limit).slug if 'plan.json' in step.files else 'plain'}"
+    library_versions = {library: metadata.version(library) for library in libraries}
     facts = {
-        "target": made.target,
+        "target": step.target,
         "python": python,
         "machine": platform.machine(),
         "machine_file": context.machine.name,
-        "compiled_for": made.compiled_for,
-        "cpu_flags": list(made.cpu_flags),
+        "compiled_for": step.compiled_for,
+        "cpu_flags": list(step.cpu_flags),
         "autotm": metadata.version("autotm"),
         "autotm_commit": commit(),
         "made_with": versions(),
-        "libraries": found,
+        "libraries": library_versions,
     }
     write_bundle(file, name, files, facts)
     size = file.stat().st_size
     if size > MOST_BYTES:
         log.warning("%s is %.1f MB: more than the %.0f MB that bundles stay below", file, size / 1e6, MOST_BYTES / 1e6)
-    return Bundled(file, name, size, python, platform.machine(), found)
+    return Bundled(file, name, size, python, platform.machine(), library_versions)
 
 
-def _require_made(paths: Paths, optimizer: str, limit: Limit) -> None:
-    made = {
+def _require_files(paths: Paths, optimizer: str, limit: Limit) -> None:
+    files_by_command = {
         "calibrate": [paths.links],
         f"profile {paths.network}": [paths.graph, paths.library, paths.profile],
         f"solve {paths.network} {optimizer} {limit}": [paths.plan(optimizer, limit)],
         f"compile {paths.network} {optimizer} {limit}": [paths.program(optimizer, limit)],
     }
-    for command, several in made.items():
-        for path in several:
+    for command, files in files_by_command.items():
+        for path in files:
             if not path.exists():
                 raise BadInputError(f"{path}: no such file; make it first: autotm {command}")
 
@@ -237,12 +237,12 @@ def _cpu_step(context: Context, paths: Paths, optimizer: str, limit: Limit, fold
     target, threads = machine_target(context.machine), context.machine.threads
     known = make_rate_kernels(target, threads, folder / "rates.so", paths.objects)
     save(folder / "rates.json", "rates", known, {})
-    beside = make_co_runners(target, threads, folder / "co_runners.so", objects=paths.objects)
-    save(folder / "co_runners.json", "co_runners", beside, {})
+    co_runners = make_co_runners(target, threads, folder / "co_runners.so", objects=paths.objects)
+    save(folder / "co_runners.json", "co_runners", co_runners, {})
     write_profile(folder / "profile.json", profile)
-    made = ("rates.so", "rates.json", "co_runners.so", "co_runners.json", "profile.json")
+    own_files = ("rates.so", "rates.json", "co_runners.so", "co_runners.json", "profile.json")
     files = {
-        **{name: folder / name for name in made},
+        **{name: folder / name for name in own_files},
         "graph.json": paths.graph,
         "links.json": paths.links,
         "plan.json": paths.plan(optimizer, limit),
@@ -253,22 +253,22 @@ def _cpu_step(context: Context, paths: Paths, optimizer: str, limit: Limit, fold
     return StepFiles(CPU, optimizer, str(limit), plan.counts, files, compiled_for, tuple(cpu_flags(target)))
 
 
-def _step_files(study: Study, context: Context, paths: Paths, made: StepFiles, folder: Path) -> dict[str, bytes]:
-    """Return the contents of the step's files by path in the bundle; files that are made first go to `folder`."""
+def _step_files(study: Study, context: Context, paths: Paths, step: StepFiles, folder: Path) -> dict[str, bytes]:
+    """Return the contents of the step's files by path in the bundle; files made for the bundle go to `folder`."""
     from autotm.memory.copies import COPY_SOURCE, compile_library
     from autotm.profile.host_commands import Settings
 
     machine, timing = context.machine, study.scale.of_profile(study.config.profile)
-    graph = load(made.files["graph.json"], "graph", Graph)
+    graph = load(step.files["graph.json"], "graph", Graph)
     settings = Settings(
-        made.target,
+        step.target,
         paths.network,
         paths.scale,
-        made.optimizer,
-        made.limit,
+        step.optimizer,
+        step.limit,
         machine.name,
         machine.threads,
-        made.counts,
+        step.counts,
         context.seed,
         study.scale.of_run(study.config.run).model_dump(),
         timing.timing,
@@ -278,7 +278,7 @@ def _step_files(study: Study, context: Context, paths: Paths, made: StepFiles, f
     save(folder / "bundle.json", "bundle", settings, {})
     compile_library(COPY_SOURCE, folder / "copy.so")
     sources = {
-        **{f"step/{name}": source for name, source in made.files.items()},
+        **{f"step/{name}": source for name, source in step.files.items()},
         "step/bundle.json": folder / "bundle.json",
         f"step/{machine.name}.yaml": study.config_dir / "machines" / f"{machine.name}.yaml",
         **{f"step/devices/{device.name}": device for device in sorted(context.devices_dir.glob("*.yaml"))},
@@ -289,7 +289,7 @@ def _step_files(study: Study, context: Context, paths: Paths, made: StepFiles, f
 
 
 def _values(graph: Graph) -> list[str]:
-    """Files of values that came with the network, from the folder that autotm runs in."""
+    """List files of values that came with the network, relative to the working directory."""
     files = sorted({tensor.initial.file for tensor in graph.tensors if isinstance(tensor.initial, InitialValue)})
     if outside := [file for file in files if Path(file).is_absolute() or ".." in Path(file).parts]:
         raise BadInputError(

@@ -23,14 +23,14 @@ from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import write_atomically
 from autotm.stages.bundle_launcher import FORMAT
 
-# Which modules a module needs, by following imports: those of autotm from the sources, others from a process.
+# The modules that a module needs, by following imports: those of autotm from the sources, others from a process.
 
 _FOUND_BY_NAME = "import_module"
 """A module that calls this function loads modules of a package by name (`memory/tiers.py`): all of them are taken."""
 
 
 def modules_of(package: Path, entry: str) -> list[Path]:
-    """The files of a package that a module of it imports, at its top or later, and those that these import.
+    """Return the files of a package that one of its modules imports, at its top or later, directly or indirectly.
 
     Args:
         package: the folder of the package, such as `src/autotm`.
@@ -39,18 +39,18 @@ def modules_of(package: Path, entry: str) -> list[Path]:
     Raises:
         AutotmError: a module that is imported is not there.
     """
-    found: set[Path] = set()
+    modules: set[Path] = set()
     waiting = [entry]
     while waiting:
         for path in _module_files(package, waiting.pop()):
-            if path not in found:
-                found.add(path)
+            if path not in modules:
+                modules.add(path)
                 waiting += _imported_modules(package, path)
-    return sorted(found)
+    return sorted(modules)
 
 
 def _module_files(package: Path, module: str) -> list[Path]:
-    """The file of a module, and the `__init__` of each package on the way to it."""
+    """Return the file of a module, and the `__init__` of each package around it."""
     parts = module.split(".")[1:]
     inits = [package.joinpath(*parts[:depth], "__init__.py") for depth in range(len(parts) + 1)]
     file = package.joinpath(*parts).with_suffix(".py") if parts else inits[0]
@@ -231,9 +231,9 @@ def write_bundle(file: Path, folder: str, files: Mapping[str, bytes], facts: Map
 
     Args:
         file: the archive.
-        folder: that it unpacks to.
-        files: by path within the folder.
-        facts: what the manifest says besides: what the launcher requires, and what for.
+        folder: name of the folder in the archive.
+        files: contents by path within the folder.
+        facts: further entries of the manifest: the launcher's requirements, and their purpose.
     """
     files = {**files, "__main__.py": _LAUNCHER.read_bytes()}
     manifest = {
@@ -256,6 +256,6 @@ def write_bundle(file: Path, folder: str, files: Mapping[str, bytes], facts: Map
 
 
 def newest_glibc(files: Mapping[str, bytes]) -> tuple[int, int]:
-    """The newest version of the GNU C library whose symbols the shared libraries among `files` name."""
-    named = (found for content in files.values() if content.startswith(_ELF) for found in _GLIBC.findall(content))
-    return max(((int(major), int(minor)) for major, minor in named), default=(2, 17))
+    """Return the newest version of the GNU C library whose symbols the shared libraries among `files` name."""
+    versions = (pair for content in files.values() if content.startswith(_ELF) for pair in _GLIBC.findall(content))
+    return max(((int(major), int(minor)) for major, minor in versions), default=(2, 17))

@@ -26,22 +26,22 @@ class UnfitError(Exception):
 
 
 def read_manifest(folder: Path) -> dict:
-    """The list of what is in the bundle and what it needs."""
+    """Read the manifest: the files of the bundle and its requirements."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        found = manifest["format"]
+        number = manifest["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnfitError(damaged(folder, f"manifest.json cannot be read ({error})")) from None
-    if found != FORMAT:
+    if number != FORMAT:
         raise UnfitError(
-            f"this bundle's list is of format {found}, its launcher reads {FORMAT}: files of two bundles lie in "
+            f"this bundle's list is of format {number}, its launcher reads {FORMAT}: files of two bundles lie in "
             f"{folder}; unpack one into an empty folder"
         )
     return manifest
 
 
 def damaged(folder: Path, reason: str) -> str:
-    """The text for a bundle that must be copied again."""
+    """Return the message for a bundle that must be copied again."""
     return f"{folder}: damaged bundle: {reason}; unpack the archive again, and if that is damaged, copy it again"
 
 
@@ -86,7 +86,7 @@ def require_computer(manifest: dict) -> None:
 
 
 def numbers(version: str) -> list:
-    """2.36 as [2, 36]."""
+    """Return the first two numbers of a version: [2, 36] for 2.36."""
     return [int(part) for part in version.split(".")[:2] if part.isdigit()]
 
 
@@ -104,10 +104,10 @@ def require_files(folder: Path, manifest: dict) -> None:
     """Refuse files that are missing, cut or changed."""
     for name, wanted in manifest["files"].items():
         try:
-            found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+            digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         except OSError as error:
             raise UnfitError(damaged(folder, f"{name} cannot be read ({error.strerror})")) from None
-        if found != wanted:
+        if digest != wanted:
             raise UnfitError(damaged(folder, f"{name} is not what was packed"))
 
 
@@ -130,17 +130,16 @@ def require_version(manifest: dict) -> None:
     """Refuse another autotm than the bundle was made by."""
     from importlib import metadata
 
-    found = metadata.version("autotm")
-    wanted = manifest["autotm"]
-    if found != wanted:
+    version, wanted = metadata.version("autotm"), manifest["autotm"]
+    if version != wanted:
         raise UnfitError(
-            f"this bundle was made by autotm {wanted}, and holds autotm {found}: files of two bundles lie in one "
+            f"this bundle was made by autotm {wanted}, and holds autotm {version}: files of two bundles lie in one "
             "folder; unpack one into an empty folder"
         )
 
 
 def main() -> int:
-    """Look, then hand over to autotm; returns the exit status."""
+    """Check bundle and computer, then run autotm's command; return the exit status."""
     folder = Path(__file__).resolve().parent
     try:
         manifest = read_manifest(folder)

@@ -38,7 +38,7 @@ _LARGE = 0.5
 """Relative errors beyond come from no roundings: results that are taken for each other, say. Roundings that decide
 whether a ReLU lets a value through made 0.07 of a gradient (Inception v3, batch norm over four values)."""
 _TIMES_PEAK = 6
-"""A step in float64 takes twice the step's peak, and both steps' arguments and results are held beside it."""
+"""A step in float64 takes twice the step's peak, and both steps' arguments and results are held as well."""
 _MOVED = 0.01
 """Share of the norm of all parameters by which they move between the steps."""
 
@@ -56,7 +56,7 @@ class _PlainSteps:
     caches: MachinePaths
 
     def of(self, network: Network, origin: Origin) -> tuple[list[tuple[Values, Values]], int]:
-        """Arguments and results of each step, as they lie in the source, and the peak of a step in bytes."""
+        """Return arguments and results of each step, in the source's layouts, and the peak of a step in bytes."""
         from autotm.kernels.library import KernelLibrary, pinned
         from autotm.lower.lowering import lower_network
         from autotm.model.graph import Role
@@ -65,11 +65,11 @@ class _PlainSteps:
 
         # Trained, its gradients would be gone.
         whole = with_values_stored(replace(network, training=None, rule_states={}), self.caches.values)
-        context, machine, found = self.context, self.context.machine, []
+        context, machine, pairs = self.context, self.context.machine, []
         # Without gradients or states a second step would be the first again.
         count = STEPS if network.gradients or network.states else 1
-        with tempfile.TemporaryDirectory(prefix="autotm-") as made:
-            files = Path(made) / "graph.json", Path(made) / "kernels.so"
+        with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+            files = Path(folder) / "graph.json", Path(folder) / "kernels.so"
             graph = lower_network(whole, "compared", self.target, machine.threads, *files, {}, self.caches.objects)
             library = KernelLibrary.load(files[1])
         arguments = [*network.inputs, *network.parameters, *network.states]
@@ -80,10 +80,10 @@ class _PlainSteps:
                 known = [name for name in arguments if name in graph.by_name]
                 if before:
                     ours = {name: origin.back(_owner(name), memory.value(name).copy()) for name in results}
-                    found.append((before, ours))
+                    pairs.append((before, ours))
                     _move({name: memory.value(name) for name in network.parameters if name in graph.by_name}, memory)
                 before = {name: origin.back(name, memory.value(name).copy()) for name in known}
-        return found, graph.peak_live_bytes
+        return pairs, graph.peak_live_bytes
 
 
 def compare_with_source(context: Context, network: Network, target: tvm.target.Target, caches: MachinePaths) -> str:
@@ -99,11 +99,11 @@ def compare_with_source(context: Context, network: Network, target: tvm.target.T
             network.
 
     Returns:
-        What the step was compared with, in words, or why with nothing.
+        A description of the comparison, or the reason why there was none.
 
     Raises:
-        DifferentStepError: a result is further from the source's float64 than the source's float32 allows; names the
-            first operator that is off, with the line of the source.
+        DifferentStepError: a result is further from the source's float64 than the source's float32 allows; the text
+            names the first different operator and its line of the source.
     """
     from autotm.zoo.network import NotComputedError
 
@@ -138,7 +138,7 @@ def compare_with_source(context: Context, network: Network, target: tvm.target.T
 
 
 def _owner(result: str) -> str:
-    """The argument in whose layout a result lies."""
+    """Return the argument whose layout a result has."""
     return result.removesuffix(".gradient").removesuffix(".new")
 
 
@@ -154,12 +154,12 @@ def _move(parameters: Mapping[str, Array], memory: Any) -> None:
             parameters[name][...] -= np.float32(_MOVED * max(length, 1e-3) / slope) * value
 
 
-def _computed(reference: Reference, before: Values, way: ReferenceMode) -> Values | None:
-    """The source's step in another way, if it has that."""
+def _computed(reference: Reference, before: Values, mode: ReferenceMode) -> Values | None:
+    """Return the source's step in a mode; None where it fails."""
     try:
-        return reference.step(before, way)
+        return reference.step(before, mode)
     except (RuntimeError, TypeError, MemoryError) as error:
-        _LOG.info("%s computes no step in %s: %s", reference.name, way, error)
+        _LOG.info("%s computes no step in %s: %s", reference.name, mode, error)
         return None
 
 
@@ -179,12 +179,12 @@ def _check_capture(network: Network, reference: Reference, single: Values) -> No
 
 
 def _worst(ours: Values, single: Values, exact: Values) -> tuple[float, str]:
-    """The largest error of a result, as a share of what is allowed, and its name."""
+    """Return the largest error of a result, as a share of the allowed error, and the name of the result."""
     shares = {}
     typical = {kind: _typical(exact, kind) for kind in (".gradient", ".new")}
     for name, wanted in exact.items():
         allowed = _ALLOWED * _distance(single[name], wanted) + _ROUNDING * _norm(wanted[np.isfinite(wanted)])
-        # Some gradients and running means are nothing but roundings: they count beside the others.
+        # Some gradients and running means are only roundings: the size of the others counts for them too.
         allowed += (
             _ROUNDING * np.sqrt(wanted.size) * next((typical[kind] for kind in typical if name.endswith(kind)), 0.0)
         )
@@ -196,14 +196,14 @@ def _worst(ours: Values, single: Values, exact: Values) -> tuple[float, str]:
 
 
 def _typical(results: Values, kind: str) -> float:
-    """The root mean square of all real numbers among the results whose names end so."""
+    """Return the root mean square of all real numbers of the results whose names end in `kind`."""
     several = [value for name, value in results.items() if name.endswith(kind) and value.dtype.kind == "f"]
     elements = sum(item.size for item in several)
     return float(np.sqrt(sum(_norm(item) ** 2 for item in several) / max(elements, 1)))
 
 
 def _distance(ours: Array, wanted: Array) -> float:
-    """The norm of a difference; infinite where what is not finite is so here alone, or there alone."""
+    """Return the norm of a difference; infinite where a value is not finite in only one of the two."""
     if ours.shape != wanted.shape:
         return float("inf")
     with np.errstate(all="ignore"):
@@ -225,7 +225,7 @@ def _explain(
     name: str,
     error: float,
 ) -> None:
-    """Raise DifferentStepError, which says what is off; a small difference that no operator makes is of roundings."""
+    """Raise DifferentStepError with the first different operator; log a small difference that no operator explains."""
     from autotm.zoo.network import Network
 
     imported, operators = reference.in_detail()
@@ -233,8 +233,8 @@ def _explain(
     detailed = Network(
         network.name, network.batch, imported.module, imported.inputs, imported.parameters, None, imported.states, lying
     )
-    ((arguments, found), *_), _ = plain_steps.of(detailed, lying)
-    outputs = [found[result] for result in detailed.results]
+    ((arguments, ours), *_), _ = plain_steps.of(detailed, lying)
+    outputs = [ours[result] for result in detailed.results]
     first = reference.first_difference({**before, **arguments}, dict(zip(operators, outputs, strict=True)))
     if first is None and error <= _LARGE:
         _LOG.warning(
@@ -242,9 +242,9 @@ def _explain(
             *(network.name, name, reference.name, error),
         )
         return
-    what = first or f"its {name} is off by {error:.2g} of its size, though no operator is by itself"
+    difference = first or f"its {name} is off by {error:.2g} of its size, though no operator is by itself"
     other = "kernels='torch' has PyTorch compute the step, and " if origin.is_torch else ""
     raise DifferentStepError(
-        f"network {network.name}: it computes something else than {reference.name}: {what}; please report it. "
+        f"network {network.name}: it computes something else than {reference.name}: {difference}; please report it. "
         f"{other}profile={{'compare': False}} leaves the comparison out"
     )

@@ -62,37 +62,37 @@ def export_results_stage(context: Context, *, paths: Paths, file: Path) -> list[
 
 
 def import_results_stage(*, file: Path, results: Path, replaces: bool) -> Imported:
-    """Put the files of an export below `results`; each is read first, and nothing is written where one is not sound.
+    """Put the files of an export below `results`; write none unless all can be read.
 
     Args:
-        file: what `export_results_stage` wrote.
-        results: the folder that they go to.
-        replaces: whether files that are there and differ give way.
+        file: an export by `export_results_stage`.
+        results: the folder that its files go to.
+        replaces: whether to replace files that differ.
 
     Raises:
         DamagedFileError: no such file, no export, cut or changed.
         FileVersionError: another version of autotm made it, or a file in it.
-        BadInputError: a file is there, and another one.
+        BadInputError: a file would be replaced, and `replaces` is false.
     """
     contents = _read(file)
-    found: dict[str, list[Path]] = {"added": [], "replaced": [], "kept": []}
+    imported: dict[str, list[Path]] = {"added": [], "replaced": [], "kept": []}
     for name, content in contents.items():
         path = results / name
         there = path.read_bytes() if path.exists() else None
-        found["added" if there is None else "kept" if there == content else "replaced"].append(path)
-    if found["replaced"] and not replaces:
+        imported["added" if there is None else "kept" if there == content else "replaced"].append(path)
+    if imported["replaced"] and not replaces:
         raise BadInputError(
-            f"{file}: {len(found['replaced'])} of its files are there and differ, {found['replaced'][0]} first; "
+            f"{file}: {len(imported['replaced'])} of its files are there and differ, {imported['replaced'][0]} first; "
             "nothing was imported. Give another folder with --results, or --replace"
         )
     for name, content in contents.items():
-        if (path := results / name) not in found["kept"]:
+        if (path := results / name) not in imported["kept"]:
             write_atomically(path, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
-    return Imported(**{key: tuple(paths) for key, paths in found.items()})
+    return Imported(**{key: tuple(paths) for key, paths in imported.items()})
 
 
 def _read(file: Path) -> dict[str, bytes]:
-    """Each file by its place below the results, if all can be read; a profile from a host without pyarrow as others."""
+    """Read files by path below the results; refuse all if one is damaged. Convert a profile written without pyarrow."""
     contents = {}
     with tempfile.TemporaryDirectory(prefix="autotm-import-") as folder:
         for number, (name, content) in enumerate(read_results(file).items()):
@@ -119,9 +119,9 @@ def _read(file: Path) -> dict[str, bytes]:
     return contents
 
 
-def imported_plans(found: Imported) -> Iterator[str]:
-    """Network, optimizer and limit, as commands take them, of each plan that is there now."""
-    for path in sorted({*found.added, *found.replaced, *found.kept}):
+def imported_plans(imported: Imported) -> Iterator[str]:
+    """Yield network, optimizer and limit, as commands take them, of each plan of an import."""
+    for path in sorted({*imported.added, *imported.replaced, *imported.kept}):
         if path.name == "plan.json":
             plan = read_json(path, "plan")["plan"]
             yield f"{path.parents[2].name} {plan['optimizer']} {plan['limit']}"
@@ -131,7 +131,7 @@ def imported_plans(found: Imported) -> Iterator[str]:
 
 
 def export_store_stage(context: Context, *, store: Path, file: Path) -> Mapping[str, int]:
-    """Write the kernel store's entries into one file; returns how many of each kind."""
+    """Write the kernel store's entries into one file; return how many there are of each kind."""
     from autotm.profile.store import KernelStore, export_store
 
     with KernelStore(store) as opened:

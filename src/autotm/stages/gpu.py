@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 
 
 def has_gpu(machine: Machine) -> bool:
-    """Whether a machine's fast memory is that of a GPU that is there."""
+    """Whether a machine's fast memory is that of a real GPU."""
     return isinstance(machine.slow_tier, CudaTier)
 
 
 def gpu_links(machine: Machine) -> Links:
-    """Copies between device memory and pinned memory of the host, alone and beside kernels.
+    """Measure copies between device memory and pinned memory of the host, alone and during kernels.
 
     Raises:
         AutotmError: there is no such GPU, it is refused, or there is no nvcc.
@@ -53,8 +53,8 @@ def gpu_links(machine: Machine) -> Links:
     facts = _facts(machine)
     with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
         device = device_like(facts.name, facts.capability)
-        library, beside = co_runners_for_gpu(device, Path(folder) / "co_runners.zip", products=machine.products)
-        return measure_gpu_links(machine, library, beside)
+        library, co_runners = co_runners_for_gpu(device, Path(folder) / "co_runners.zip", products=machine.products)
+        return measure_gpu_links(machine, library, co_runners)
 
 
 def compile_and_profile_on_gpu(
@@ -94,14 +94,14 @@ def run_on_the_gpu(
     config: RunConfig,
     seed: int,
     came_from: Mapping[str, Any],
-    given: PlacementInputs,
+    inputs: PlacementInputs,
     program: Program,
     plan: Plan,
     record: Path,
 ) -> None:
-    """Verify and time a program; beside the record stands `timeline.json`, a step as the GPU's streams ran it.
+    """Verify and time a program; next to the record, write `timeline.json`, a step as the GPU's streams ran it.
 
-    What exceeds its limit, as rivals may, does not run: its record says so, and there is no timeline.
+    A program that exceeds its limit, as rivals may, does not run: its record says so, and it has no timeline.
 
     Raises:
         AutotmError: there is no such GPU, or it is refused.
@@ -115,11 +115,11 @@ def run_on_the_gpu(
 
     timeline_file = record.with_name("timeline.json")
     require_writable(record, timeline_file)
-    facts, graph, copies, times = _facts(machine), given.lowered, given.copies, given.times
+    facts, graph, copies, times = _facts(machine), inputs.lowered, inputs.copies, inputs.times
     named = {**came_from, "gpu": facts.name, "gpu_driver": facts.driver}
     if not program.fits:
         timeline_file.unlink(missing_ok=True)
-        counted = given.step(plan.counts)
+        counted = inputs.step(plan.counts)
         save(record, "record", unfit_record(counted, program, plan, machine, copies, times, seed), named)
         log.info(
             "%s at %s does not fit: it takes %d bytes of device memory, %d are allowed; nothing ran",
@@ -127,7 +127,7 @@ def run_on_the_gpu(
         )
         return
     options = RunOptions(**config.model_dump(), seed=seed)
-    opened = partial(open_machines_gpu, machine, FatbinLibrary.load(given.paths.library))
+    opened = partial(open_machines_gpu, machine, FatbinLibrary.load(inputs.paths.library))
     measured, timeline = run_on_device(graph, program, plan, machine, copies, times, options, opened)
     named |= {"tier_reality": measured.tier_reality, "gpu": timeline.device}
     save(timeline_file, "timeline", timeline, named)
@@ -143,11 +143,11 @@ def save_on_cpu_stage(
 
     Args:
         context: with a machine that has a GPU.
-        source: where the network comes from.
-        limit: of device memory.
-        config: how steps are verified and timed.
-        paths: of the same network's step; the record goes there.
-        device: of PyTorch, that plays the GPU; None takes the machine's.
+        source: source of the network.
+        limit: limit of device memory.
+        config: options of verification and timing.
+        paths: those of the same network's step; the record goes there.
+        device: device of PyTorch used as the GPU; by default the machine's.
 
     Raises:
         AutotmError: there is no such GPU, or it is refused.
@@ -178,11 +178,11 @@ def save_on_cpu_stage(
     )
     came_from = provenance(machine, context.seed, options=config.model_dump(), **source.provenance)
     network = zoo.build_from(source, context.seed)
-    found = _saved_on_cpu(machine, network, config, step, paths.library, known, device)
-    if found.left_out:
-        log.warning("%s is left out of figure 12: %s", SAVE_ON_CPU, found.left_out)
-    named = {"tier_reality": found.tier_reality, "gpu": facts.name, "gpu_driver": facts.driver}
-    save(record, "framework_record", found, came_from | named)
+    measured = _saved_on_cpu(machine, network, config, step, paths.library, known, device)
+    if measured.left_out:
+        log.warning("%s is left out of figure 12: %s", SAVE_ON_CPU, measured.left_out)
+    named = {"tier_reality": measured.tier_reality, "gpu": facts.name, "gpu_driver": facts.driver}
+    save(record, "framework_record", measured, came_from | named)
 
 
 def _saved_on_cpu(

@@ -43,8 +43,8 @@ class Reason:
     """Why a job failed, and what to do about it.
 
     Attributes:
-        why: in one line.
-        remedy: in one line.
+        why: the reason, in one line.
+        remedy: the remedy, in one line.
     """
 
     why: str
@@ -59,8 +59,8 @@ class Reason:
             return cls("no memory was left", _OF_SIGNALS[signal.SIGKILL])
         if isinstance(error, OSError):
             return cls(_one_line(str(error)), f"make room or give access, as it says; {_AGAIN}")
-        what = _one_line(f"{type(error).__name__}: {error}")
-        return cls(what, "this is a fault of autotm: report it with the log, which says where")
+        why = _one_line(f"{type(error).__name__}: {error}")
+        return cls(why, "this is a fault of autotm: report it with the log, which says where")
 
     @classmethod
     def of_signal(cls, number: int) -> Reason:
@@ -94,7 +94,7 @@ _SILENT = Reason(
 
 @dataclass(frozen=True)
 class FailedJob:
-    """A job that failed: what it was, where its log is, and why."""
+    """A failed job: rule, wildcards, log and reason."""
 
     rule: str
     wildcards: Mapping[str, str]
@@ -120,17 +120,17 @@ class FailedJob:
         return f"{self.rule}: {', '.join([*known, *limit])}{where}" if known else f"{self.rule}{where}"
 
 
-def page(failed: Sequence[FailedJob], done: int, total: int, made: Iterable[str], missing: Iterable[str]) -> str:
+def page(failed: Sequence[FailedJob], done: int, total: int, drawn: Iterable[str], missing: Iterable[str]) -> str:
     """Return the page that tells a user which jobs failed, why, and how to go on.
 
     Jobs that failed for the same reason share its lines. Jobs that only waited for failed ones are not named.
 
     Args:
         failed: the jobs that failed.
-        done: jobs whose files are there, from earlier calls too.
-        total: jobs behind what was asked for.
-        made: figures that are there.
-        missing: figures that were asked for and are not.
+        done: number of jobs whose files exist, from earlier calls too.
+        total: number of jobs of the request.
+        drawn: requested figures that exist.
+        missing: requested figures that do not.
     """
     alike: dict[Reason, list[FailedJob]] = {}
     for job in sorted(failed, key=lambda job: job.title):
@@ -143,7 +143,7 @@ def page(failed: Sequence[FailedJob], done: int, total: int, made: Iterable[str]
         lines += [f"  log:    {job.log}" for job in jobs]
         lines.append("")
     lines.append(f"{done} of {total} jobs are done; the same command does the rest, and none of these again.")
-    lines += [f"{text} {', '.join(names)}" for text, names in (("made:", [*made]), ("not made:", [*missing])) if names]
+    lines += [f"{text} {', '.join(names)}" for text, names in (("made:", [*drawn]), ("not made:", [*missing])) if names]
     return "\n".join(lines)
 
 

@@ -63,8 +63,8 @@ def modelled_step_stage(context: Context, optimizer: str, limit: Limit, config: 
 
     gpu, step = gpu_of(context), paths.modelled(optimizer, limit)
     placed = None if optimizer in GPU_RIVALS else load(paths.plan(optimizer, limit), "plan", Plan)
-    given = PlacementInputs(paths)
-    counted, times, copies = given.read(context.counts)
+    inputs = PlacementInputs(paths)
+    counted, times, copies = inputs.read(context.counts)
     problem = Problem(counted, times, copies, limit, options_of(context, config))
     require_writable(step)
     if placed is None:
@@ -83,7 +83,7 @@ def modelled_step_stage(context: Context, optimizer: str, limit: Limit, config: 
         limit=limit,
         counts=str(context.counts),
         dram_limit_bytes=problem.limit_bytes,
-        io_size=fixed_bytes(given.lowered),
+        io_size=fixed_bytes(inputs.lowered),
         peak_live_bytes=counted.peak_live_bytes,
         oracle_us=sum(map(problem.profile.least_us, counted.kernels)),
         predicted_us=placed.objective_us if placed else None,

@@ -46,7 +46,7 @@ def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None
 
 
 def _cpu_links(context: Context, patience_s: float) -> Links:
-    """Copies between memories of processors, alone and beside kernels, and what emulated memory is balanced against."""
+    """Measure copies between memories of processors, alone and during kernels, and the rates of the cores."""
     from autotm.kernels.calibration_kernels import make_co_runners, make_rate_kernels
     from autotm.kernels.compute_rates import CalibrationKernels
     from autotm.kernels.library import KernelLibrary
@@ -58,15 +58,15 @@ def _cpu_links(context: Context, patience_s: float) -> Links:
         path, other = Path(folder) / "rates.so", Path(folder) / "co_runners.so"
         known = make_rate_kernels(target, machine.threads, path)
 
-        def beside(flop_per_s: float) -> tuple[KernelLibrary, CalibrationKernels]:
-            made = make_co_runners(target, machine.threads, other, flop_per_s)
-            return KernelLibrary.load(other), made
+        def load_kernels(flop_per_s: float) -> tuple[KernelLibrary, CalibrationKernels]:
+            co_runners = make_co_runners(target, machine.threads, other, flop_per_s)
+            return KernelLibrary.load(other), co_runners
 
-        return measure_links(machine, context.devices_dir, KernelLibrary.load(path), known, beside, patience_s)
+        return measure_links(machine, context.devices_dir, KernelLibrary.load(path), known, load_kernels, patience_s)
 
 
 def kernel_profile_stage(context: Context, source: NetworkSource, config: ProfileConfig, paths: Paths) -> None:
-    """Compile the training step of a network, then time its kernels; what the caches hold is not done again."""
+    """Compile the training step of a network, then time its kernels; reuse the entries of caches."""
     from autotm import zoo
 
     context = context.to_measure(on_gpu=True)
@@ -94,9 +94,9 @@ def compile_and_profile(
     graph: Path,
     library: Path,
 ) -> tuple[Graph, Profile]:
-    """Write graph and library of a training step, and time its kernels; gives the step as lowered, and their times.
+    """Write graph and library of a training step, and time its kernels; return the lowered step and its profile.
 
-    Values that came with the network are kept in a folder of the machine, where every step finds them.
+    Values that came with the network are kept in a folder of the machine, where every step reads them.
     A network that came from a source with a step of its own is compared with it first (`compare_with_source`).
     Kernels are timed within the step (`autotm.profile.step_profile`).
     """
@@ -140,7 +140,7 @@ def compile_and_profile(
 
 
 def kernel_report_stage(paths: Paths) -> tuple[KernelReport, Mapping[str, Any]]:
-    """Where the time of a profiled step goes, and where the profile comes from.
+    """Report where the time of a profiled step goes; return the report and the profile's provenance.
 
     Raises:
         DamagedFileError: a file cannot be read.
@@ -161,7 +161,7 @@ def timing_study_stage(context: Context, repeats: int, config: ProfileConfig, pa
 
     context = context.to_measure()
     came_from = provenance(context.machine, context.seed, repeats=repeats, options=config.timing)
-    found = measure(
+    timing_study = measure(
         load(paths.graph, "graph", Graph),
         KernelLibrary.load(paths.library),
         context.machine,
@@ -170,4 +170,4 @@ def timing_study_stage(context: Context, repeats: int, config: ProfileConfig, pa
         repeats,
         context.devices_dir,
     )
-    save(paths.timing_study, "timing_study", found, came_from)
+    save(paths.timing_study, "timing_study", timing_study, came_from)

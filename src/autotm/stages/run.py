@@ -56,7 +56,7 @@ class RunsStage:
 
     def __init__(self, context: Context, config: RunConfig, paths: Paths) -> None:
         self._context, self._config = context.to_measure(on_gpu=True), config
-        self._paths, self._given = paths, PlacementInputs(paths)
+        self._paths, self._inputs = paths, PlacementInputs(paths)
         self._measured: dict[tuple[str, Limit], tuple[Program, Plan, Record]] = {}
 
     def measure_in_turn(self, placements: Sequence[tuple[str, Limit]]) -> None:
@@ -72,7 +72,7 @@ class RunsStage:
         programs = []
         for placement in placements:
             with contextlib.suppress(AutotmError):  # `run` meets it again
-                programs.append((placement, *_checked(self._context, self._given, *placement)))
+                programs.append((placement, *_checked(self._context, self._inputs, *placement)))
         if len(programs) < 2:  # noqa: PLR2004 - one is measured alone
             return
         outcomes = self._runs.run_in_turn([(compiled, placed) for _, compiled, placed in programs])
@@ -101,10 +101,10 @@ class RunsStage:
         came_from = provenance(machine, seed, options=config.model_dump())
         record = record or self._paths.record(optimizer, limit)
         known = self._measured.pop((optimizer, limit), None)
-        compiled, placed = known[:2] if known else _checked(self._context, self._given, optimizer, limit)
+        compiled, placed = known[:2] if known else _checked(self._context, self._inputs, optimizer, limit)
         came_from |= {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)}
         if has_gpu(machine):
-            run_on_the_gpu(machine, config, seed, came_from, self._given, compiled, placed, record)
+            run_on_the_gpu(machine, config, seed, came_from, self._inputs, compiled, placed, record)
             return record
         require_writable(record)
         measured = known[2] if known else self._runs.run(compiled, placed)
@@ -139,35 +139,35 @@ class RunsStage:
         # A collection of garbage before each timing would look through all that was imported: 40 ms.
         gc.freeze()
         return Runs(
-            self._given.lowered,
+            self._inputs.lowered,
             KernelLibrary.load(self._paths.library),
             self._context.machine,
-            self._given.copies,
-            self._given.times,
+            self._inputs.copies,
+            self._inputs.times,
             RunOptions(**self._config.model_dump(), seed=self._context.seed),
             self._context.devices_dir,
             self._paths.reference,
         )
 
 
-def _checked(context: Context, given: PlacementInputs, optimizer: str, limit: Limit) -> tuple[Program, Plan]:
-    """Read a program and its plan; the machine can run them, and the independent checker accepts the program."""
-    placed = load(given.paths.plan(optimizer, limit), "plan", Plan)
-    compiled = load(given.paths.program(optimizer, limit), "program", Program)
+def _checked(context: Context, inputs: PlacementInputs, optimizer: str, limit: Limit) -> tuple[Program, Plan]:
+    """Read a program and its plan; check that the machine can run the program and that the program is correct."""
+    placed = load(inputs.paths.plan(optimizer, limit), "plan", Plan)
+    compiled = load(inputs.paths.program(optimizer, limit), "program", Program)
     require_runnable(context.machine, compiled.optimizer)
-    check_program(given.step(placed.counts), placed, compiled)
+    check_program(inputs.step(placed.counts), placed, compiled)
     return compiled, placed
 
 
 def runs_of_study(study: Study, context: Context, network: str) -> RunsStage:
-    """For programs of a network of the study, which take as long as its scale says."""
+    """Return the stage that runs programs of a network of the study, with the number of steps of its scale."""
     return RunsStage(context, study.scale.of_run(study.config.run), study.paths(network))
 
 
 def trace_stage(
     context: Context, rounds: int, patience_s: float, paths: Paths, optimizer: str, limit: Limit, trace: Path
 ) -> StepTrace:
-    """Check the program once more, run steps of it with the clock read between all calls, and write one as a trace.
+    """Check the program, run its steps with the clock read between all calls, and write one step as a trace.
 
     Raises:
         DamagedFileError: a file cannot be read.
@@ -178,18 +178,18 @@ def trace_stage(
     from autotm.study.view.trace import write_trace
 
     context = context.to_measure()
-    given, machine = PlacementInputs(paths), context.machine
-    compiled, placed = _checked(context, given, optimizer, limit)
+    inputs, machine = PlacementInputs(paths), context.machine
+    compiled, placed = _checked(context, inputs, optimizer, limit)
     require_writable(trace)
     came_from = provenance(machine, context.seed, plan_hash=hash_of(placed), program_hash=hash_of(compiled))
     came_from["tier_reality"] = machine.reality_of(cached=placed.cached is not None)
     session = Session(
-        given.lowered,
+        inputs.lowered,
         KernelLibrary.load(paths.library),
         compiled,
         placed.counts,
         machine,
-        given.copies,
+        inputs.copies,
         context.devices_dir,
         context.seed,
     )
@@ -197,11 +197,11 @@ def trace_stage(
         traced = session.trace(rounds, patience_s)
     if traced.disturbed:
         log.warning("%s: others held the cores in every round: its times are too long; the file says so", trace)
-    write_trace(trace, compiled.step_of(given.step(placed.counts)), compiled, traced, came_from)
+    write_trace(trace, compiled.step_of(inputs.step(placed.counts)), compiled, traced, came_from)
     return traced
 
 
-# Measurements that were taken while others held the cores are found, and taken once more.
+# Measurements that other processes disturbed are repeated.
 
 
 @dataclass(frozen=True)
@@ -209,9 +209,9 @@ class DisturbedRecord:
     """A record kept although other processes disturbed its steps.
 
     Attributes:
-        study: on the machine that measured it.
-        path: of its file.
-        record: of a program of ours, or of a framework's own step.
+        study: the study on the machine that measured it.
+        path: path of its file.
+        record: that of a program of autotm, or of a framework's own step.
     """
 
     study: Study
@@ -220,18 +220,17 @@ class DisturbedRecord:
 
 
 def disturbed_records(study: Study) -> list[DisturbedRecord]:
-    """The records of the study that are there and are marked.
+    """Return the study's existing records whose steps other processes disturbed.
 
     Raises:
         DamagedFileError: a record cannot be read.
     """
-    there = [(of, path) for of, path in measured_steps(study) if path.exists()]
-    found = [DisturbedRecord(of, path, _load(path)) for of, path in there]
-    return [marked for marked in found if marked.record.disturbed_steps_count]
+    records = (DisturbedRecord(of, path, _load(path)) for of, path in measured_steps(study) if path.exists())
+    return [marked for marked in records if marked.record.disturbed_steps_count]
 
 
 def disturbed_before(study: Study) -> list[Path]:
-    """The links and profiles of the study that are there and were measured while others held the cores.
+    """Return the paths of the study's links and profiles that were measured while other processes held the cores.
 
     Raises:
         DamagedFileError: one cannot be read.
@@ -248,10 +247,10 @@ def disturbed_before(study: Study) -> list[Path]:
 
 
 def remeasure(context: Context, marked: Sequence[DisturbedRecord]) -> int:
-    """Measure these once more; each record is replaced when the new one is complete.
+    """Measure disturbed records once more; replace each record when the new one is complete.
 
     Returns:
-        How many stay marked.
+        How many records were disturbed again.
 
     Raises:
         as `RunsStage.run` and `save_on_cpu_stage`.

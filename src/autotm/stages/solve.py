@@ -1,4 +1,4 @@
-"""Stages that place tensors for a limit, give a plan its addresses, and check both."""
+"""Stages that place tensors for a limit, assign addresses to a plan, and check both."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ SERIES = ("0:1", "1:9", "1:3", "2:3", "1:1", "2:1", "3:1", "4:1", "6:1", "8:1", 
 
 
 def ilp_solve_stage(
-    context: Context, optimizer: str, limit: Limit, config: SolveConfig, given: PlacementInputs, *, plan: Path
+    context: Context, optimizer: str, limit: Limit, config: SolveConfig, inputs: PlacementInputs, *, plan: Path
 ) -> None:
     """Place the tensors so that their offsets keep the limit; only what the independent checker accepts is written."""
     if optimizer == CACHED:
         require_real_cache(context.machine, [limit])
     came_from = provenance(context.machine, context.seed, options=config.model_dump())
-    step, times, copies = given.read(context.counts)
+    step, times, copies = inputs.read(context.counts)
     require_writable(plan)
     ((placed, _),) = place(step, times, copies, optimizer, [limit], options_of(context, config))
     save(plan, "plan", placed, came_from)
@@ -54,10 +54,10 @@ def ilp_solve_stage(
 def place(
     step: Graph, times: Profile, copies: Links, optimizer: str, limits: Sequence[Limit], options: SolveOptions
 ) -> Iterator[tuple[Plan, Layout]]:
-    """Plans for the limits and their layouts, which keep them; the independent checker has accepted each plan.
+    """Yield a plan and its layout for each limit; the independent checker has accepted each plan.
 
     Raises:
-        as `sweep_and_pack`; IllegalPlanError, which would be a fault of ours.
+        as `sweep_and_pack`; IllegalPlanError, which would be a bug of autotm.
     """
     from autotm.solve.placing import sweep_and_pack  # messages and help must not wait for the solver
 
@@ -69,19 +69,19 @@ def place(
 def place_each(
     step: Graph, times: Profile, copies: Links, optimizer: str, limits: Sequence[Limit] | None, options: SolveOptions
 ) -> Iterator[tuple[Plan, Layout] | Refusal]:
-    """As `place`, but a limit that no placement can keep gives the reason, first of all, and the others are placed.
+    """Yield a refusal with its reason for each limit that no placement keeps, then as `place` for the others.
 
-    Without `limits`: `SERIES`, from all fast down, as far as it can be kept; where that is not to the end, the smallest
-    limit that can be kept is the last.
+    Without `limits`, place for the feasible ones of `SERIES`, from all fast down, and last, where some are infeasible,
+    for the smallest feasible limit.
 
     Raises:
         as `place`, but for infeasible limits.
     """
-    peak_bytes, beside_bytes = step.peak_live_bytes, fixed_bytes(step)
+    peak_bytes, io_bytes = step.peak_live_bytes, fixed_bytes(step)
     sizes: dict[Limit, int] = {}
     for limit in map(Limit.parse, SERIES) if limits is None else limits:
         try:
-            sizes[limit] = limit.fast_bytes(peak_bytes, beside_bytes)
+            sizes[limit] = limit.fast_bytes(peak_bytes, io_bytes)
         except InfeasibleLimitError as error:
             yield Refusal(limit, error.smallest_bytes, str(error))
     while sizes:
@@ -107,7 +107,7 @@ def require_real_cache(machine: Machine, limits: Sequence[Limit]) -> None:
     """Refuse limits that are not the size of the machine's real cache, where that is known.
 
     Raises:
-        BadInputError: names limit, machine and the one limit there is.
+        BadInputError: a limit differs; the text names limit, machine and the only feasible limit.
     """
     real = machine.cache_bytes
     for limit in limits:
@@ -119,12 +119,12 @@ def require_real_cache(machine: Machine, limits: Sequence[Limit]) -> None:
 
 
 def export_program_stage(
-    context: Context, optimizer: str, limit: Limit, config: SolveConfig, given: PlacementInputs, *, program: Path
+    context: Context, optimizer: str, limit: Limit, config: SolveConfig, inputs: PlacementInputs, *, program: Path
 ) -> ProgramSize:
     """Write the integer program that `ilp_solve_stage` solves first, as MPS."""
     from autotm.solve.placing import export
 
-    return export(*given.read(context.counts), optimizer, limit, options_of(context, config), program)
+    return export(*inputs.read(context.counts), optimizer, limit, options_of(context, config), program)
 
 
 def potential_stage(context: Context, config: SolveConfig, paths: Paths, limit: Limit) -> Potential:
@@ -150,9 +150,9 @@ def sensitivity_stage(
     for plan in placed:
         check_plan(step, times, copies, plan, fast_operands_only=context.machine.fast_operands_only)
     require_writable(paths.sensitivity(limit))
-    found = measure_sensitivity(step, times, copies, placed, options_of(context, config), draws)
-    save(paths.sensitivity(limit), "sensitivity", found, came_from)
-    return found
+    sensitivity = measure_sensitivity(step, times, copies, placed, options_of(context, config), draws)
+    save(paths.sensitivity(limit), "sensitivity", sensitivity, came_from)
+    return sensitivity
 
 
 def options_of(context: Context, config: SolveConfig) -> SolveOptions:
@@ -164,50 +164,50 @@ def options_of(context: Context, config: SolveConfig) -> SolveOptions:
 
 
 def tell_outcome(plan: Plan, config: SolveConfig) -> None:
-    """Say how good the plan is, and what to change where it is not as good as asked."""
-    what, gap = f"{plan.optimizer}, limit {plan.limit}", f"{100 * plan.gap:.3g} % (asked: {100 * config.gap:.3g} %)"
+    """Log how good the plan is, and which option to change where it misses the requested gap."""
+    name, gap = f"{plan.optimizer}, limit {plan.limit}", f"{100 * plan.gap:.3g} % (asked: {100 * config.gap:.3g} %)"
     legal = "the plan is legal, and at most that much slower than the best"
     if plan.solver_gap is not None:
         legal += f" (at most {100 * plan.solver_gap:.3g} %, the solver claims, which nothing here can check)"
     if plan.status is Status.TIME_LIMIT:
         log.warning(
             "%s: the time limit of %g s ended the search at a gap of %s; %s; for a better one raise solve.time_limit_s",
-            what,
+            name,
             config.time_limit_s,
             gap,
             legal,
         )
     elif plan.status is Status.ABOVE_GAP:
-        log.warning("%s: a gap of %s is left; %s; more fast memory or a wider solve.gap ends this", what, gap, legal)
+        log.warning("%s: a gap of %s is left; %s; more fast memory or a wider solve.gap ends this", name, gap, legal)
     elif plan.status is Status.NOT_OPTIMIZED:
-        log.info("%s: %.6g us predicted; nothing was optimized", what, plan.objective_us)
+        log.info("%s: %.6g us predicted; nothing was optimized", name, plan.objective_us)
         if plan.paged is not None:
-            log.info("%s: the placement of pages by Linux is %s", what, plan.paged.placed_by)
+            log.info("%s: the placement of pages by Linux is %s", name, plan.paged.placed_by)
             if not plan.paged.is_steady:
-                log.warning("%s: steps of %d simulated ones still differ by more than 1 %%", what, plan.paged.steps)
+                log.warning("%s: steps of %d simulated ones still differ by more than 1 %%", name, plan.paged.steps)
     else:
-        log.info("%s: %.6g us predicted, proven within %s of the best", what, plan.objective_us, gap)
+        log.info("%s: %.6g us predicted, proven within %s of the best", name, plan.objective_us, gap)
 
 
-def compile_stage(context: Context, given: PlacementInputs, *, plan: Path, program: Path) -> None:
-    """Give every stay an address and write the steps; plan and program are checked, whoever made the plan."""
+def compile_stage(context: Context, inputs: PlacementInputs, *, plan: Path, program: Path) -> None:
+    """Give every stay an address and write the steps; check plan and program, whatever the origin of the plan."""
     came_from = provenance(context.machine, context.seed, plan_file=str(plan))
     placed = load(plan, "plan", Plan)
-    step = given.step(placed.counts)
-    check_plan(step, given.times, given.copies, placed, fast_operands_only=context.machine.fast_operands_only)
-    made = program_of(step, placed)
-    save(program, "program", made, came_from)
+    step = inputs.step(placed.counts)
+    check_plan(step, inputs.times, inputs.copies, placed, fast_operands_only=context.machine.fast_operands_only)
+    compiled = program_of(step, placed)
+    save(program, "program", compiled, came_from)
     log.info(
         "%d stays in pools of %.6g MB fast (limit %s) and %.6g MB slow memory; %d steps",
-        *(len(placed.stays), made.fast_bytes / 1e6, placed.limit, made.slow_bytes / 1e6, len(made.steps)),
+        *(len(placed.stays), compiled.fast_bytes / 1e6, placed.limit, compiled.slow_bytes / 1e6, len(compiled.steps)),
     )
 
 
 def program_of(step: Graph, plan: Plan, layout: Layout | None = None) -> Program:
-    """A checked plan with the steps that run it, which are checked too; `layout` is the plan's, if it is at hand.
+    """Compile a checked plan into a program and check that too; `layout` is the plan's, computed if None.
 
     Raises:
-        IllegalPlanError: as `check_program`; a fault of ours.
+        IllegalPlanError: as `check_program`; a bug of autotm.
     """
     from autotm.layout.compile import compile_program
     from autotm.layout.packing import layout_of
@@ -218,12 +218,12 @@ def program_of(step: Graph, plan: Plan, layout: Layout | None = None) -> Program
 
 
 def check_stage(context: Context, paths: Paths, optimizer: str, limit: Limit) -> None:
-    """Raise unless plan and program are legal on the machine.
+    """Check that plan and program are legal on the machine.
 
     Raises:
-        IllegalPlanError: names the rule that is broken, and where.
+        IllegalPlanError: they are not; the text names the broken rule, and where.
     """
-    given, placed = PlacementInputs(paths), load(paths.plan(optimizer, limit), "plan", Plan)
-    step = given.step(placed.counts)
-    check_plan(step, given.times, given.copies, placed, fast_operands_only=context.machine.fast_operands_only)
+    inputs, placed = PlacementInputs(paths), load(paths.plan(optimizer, limit), "plan", Plan)
+    step = inputs.step(placed.counts)
+    check_plan(step, inputs.times, inputs.copies, placed, fast_operands_only=context.machine.fast_operands_only)
     check_program(step, placed, load(paths.program(optimizer, limit), "program", Program))

@@ -76,14 +76,14 @@ def sweep_of_study(
     came_from = provenance(context.machine, context.seed, options={**config.model_dump(), "sweep_s": sweep_s})
     step, times, copies = PlacementInputs(paths).read(context.counts)
     points, refused, plans = [], [], []
-    for found in place_each(
+    for outcome in place_each(
         step, times, copies, optimizer, limits, replace(options_of(context, config), sweep_s=sweep_s)
     ):
-        if isinstance(found, Refusal):
-            log.warning("limit %s: %s", found.limit, found.why)
-            refused.append(found)
+        if isinstance(outcome, Refusal):
+            log.warning("limit %s: %s", outcome.limit, outcome.why)
+            refused.append(outcome)
             continue
-        placed, layout = found
+        placed, layout = outcome
         tell_outcome(placed, config)
         limit = placed.limit
         plan, program = paths.plan(optimizer, limit), program_of(step, placed, layout)
@@ -95,12 +95,12 @@ def sweep_of_study(
     if runs and points:
         with closing(runs_of_study(study, context, network)) as stage:
             records = stage.run_all([plan for plan, _ in points])
-    made = [SweepPoint(*point, record) for point, record in zip(points, records, strict=True)]
-    return SweepResult(sweep_table(step, times, optimizer, made, refused, came_from), tuple(plans))
+    measured = [SweepPoint(*point, record) for point, record in zip(points, records, strict=True)]
+    return SweepResult(sweep_table(step, times, optimizer, measured, refused, came_from), tuple(plans))
 
 
 def _prepare(study: Study, context: Context, network: str, *, runs: bool) -> None:
-    """Measure copies and kernels where that was not done, or for another network of that name."""
+    """Measure copies and kernels unless their files exist and are of this network."""
     source, paths = study.network(network), study.paths(network)
     if study.config.scale.endswith(MODELLED):
         if runs:

@@ -39,38 +39,38 @@ class Use(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a machine has or lacks.
+    """A resource that a machine has or lacks.
 
     Attributes:
-        what: the thing.
-        found: the kind or amount that the machine has.
-        use: whether autotm uses it; `usable` where a machine file must name it; `missing` where it cannot work without.
+        item: name of the resource.
+        value: its kind or amount on the machine.
+        use: whether autotm uses it; `usable` where a machine file must name it; `missing` where autotm requires it.
         why: the reason, or the remedy; may be empty.
     """
 
-    what: str
-    found: str
+    item: str
+    value: str
     use: Use
     why: str = ""
 
 
 Probe = Callable[[NumaTier | DaxTier], str | None]
-"""Tries a memory out; says why it cannot be had, or None where it can."""
+"""Tries to open a memory; returns the reason why it cannot be used, or None where it can."""
 
 
 @dataclass(frozen=True)
 class SlowMemory:
-    """A memory that is, or might be, slower than that next to the cores; `what` and `found` as in `Finding`.
+    """A memory that is, or might be, slower than that next to the cores; `item` and `value` as in `Finding`.
 
     Attributes:
-        tier: how a machine file names it; None where it cannot be used as it is.
+        tier: its entry in a machine file; None where it cannot be used as it is.
         why_not: the reason and the remedy; empty where it can be used.
-        caution: what using it does to others.
+        caution: the effect of its use on others.
         other_fast_nodes: further memory nodes with cores that may be `fast_nodes` instead, farther away.
     """
 
-    what: str
-    found: str
+    item: str
+    value: str
     tier: NumaTier | DaxTier | None
     why_not: str = ""
     caution: str = ""
@@ -78,7 +78,7 @@ class SlowMemory:
 
     @property
     def line(self) -> str:
-        """Its line in a machine file, with alternatives; empty where it cannot be used."""
+        """The memory's line in a machine file, with alternatives; empty where it cannot be used."""
         if self.tier is None:
             return ""
         fields = ", ".join(f"{key}: {value}" for key, value in _contents(self.tier).items())
@@ -114,7 +114,7 @@ def fast_nodes(root: Path = Path("/")) -> tuple[int, ...]:
     return tuple(node for node in nodes if node in with_memory) or nodes[:1]
 
 
-def found_slow(root: Path = Path("/"), probe: Probe = probe_here) -> list[SlowMemory]:
+def slow_memories(root: Path = Path("/"), probe: Probe = probe_here) -> list[SlowMemory]:
     """Return all memories of this machine that are, or might be, slower than one next to its cores."""
     search = _Search(SystemMemory(root), fast_nodes(root), probe)
     return [*search.nodes(), *search.file_systems(), *search.devices(root / "dev")]
@@ -122,7 +122,7 @@ def found_slow(root: Path = Path("/"), probe: Probe = probe_here) -> list[SlowMe
 
 @dataclass(frozen=True)
 class _Search:
-    """The search for slow memories; `fast_nodes` are those next to cores that kernels may run on."""
+    """The search for slow memories; `fast_nodes` are next to cores that kernels may run on."""
 
     system: SystemMemory
     fast_nodes: tuple[int, ...]
@@ -135,7 +135,7 @@ class _Search:
         return (reasons[0] or "") if reasons and all(reasons) else ""
 
     def nodes(self) -> Iterator[SlowMemory]:
-        """Every memory node for which there is another node with cores; the nearest of these is fast memory."""
+        """Yield every memory node for which another node has cores; the nearest of these is fast memory."""
         system = self.system
         for node in system.nodes:
             others = [fast for fast in self.fast_nodes if fast != node.number]
@@ -154,20 +154,20 @@ class _Search:
             yield SlowMemory(name, ", ".join(facts), shown, why_not, other_fast_nodes=tuple(farther))
 
     def file_systems(self) -> Iterator[SlowMemory]:
-        """Every mounted file system on persistent memory, then such memory that nothing is mounted from."""
+        """Yield every mounted file system on persistent memory, then persistent memory that is not mounted."""
         system = self.system
         mounts = {mount.folder: mount for mount in system.mounts}
         on_memory = {mount.device: mount for mount in mounts.values() if Path(mount.device).name in system.memory_disks}
         for mount in {mount.folder: mount for mount in (*on_memory.values(), *mounts.values())}.values():
             if mount.device not in on_memory and not mount.is_dax:
                 continue
-            found = f"{mount.file_system} on {mount.device} ({mount.options})"
+            value = f"{mount.file_system} on {mount.device} ({mount.options})"
             without_dax = (
                 "mounted without dax: files would be in the page cache, which is ordinary memory: sudo umount "
                 f"{mount.folder}, then mount with -o dax=always"
             )
             device, why_not = Path(mount.device).name, "" if mount.is_dax else without_dax
-            yield self._dax(f"folder {mount.folder}", found, mount.folder, device, why_not)
+            yield self._dax(f"folder {mount.folder}", value, mount.folder, device, why_not)
         for name, size_bytes in system.memory_disks.items():
             if f"/dev/{name}" not in on_memory and not system.holds_mounts(name):
                 why_not = (
@@ -178,18 +178,18 @@ class _Search:
                 yield SlowMemory(f"persistent memory {name}", f"{size_bytes / 1e9:.4g} GB", None, why_not)
 
     def devices(self, folder: Path) -> Iterator[SlowMemory]:
-        """Every DAX device, whose file is in `folder`."""
+        """Yield every DAX device; their files are in `folder`."""
         for name in self.system.dax_devices:
             file, why_not = folder / name, ""
             if not file.exists():
                 why_not = f"/dev/{name} is not there: a container must be given it (docker run --device /dev/{name})"
             elif not os.access(file, os.R_OK | os.W_OK):
                 why_not = f"this process may not write to /dev/{name}: sudo chown $USER /dev/{name}"
-            found = f"{self.system.dax_device_bytes(name) / 1e9:.4g} GB"
-            one = self._dax(f"DAX device {name}", found, f"/dev/{name}", name, why_not)
+            value = f"{self.system.dax_device_bytes(name) / 1e9:.4g} GB"
+            one = self._dax(f"DAX device {name}", value, f"/dev/{name}", name, why_not)
             yield replace(one, caution="runs overwrite its contents")
 
-    def _dax(self, what: str, found: str, path: str, device: str, why_not: str) -> SlowMemory:
+    def _dax(self, item: str, value: str, path: str, device: str, why_not: str) -> SlowMemory:
         own = self.system.device_node(device)
         near = tuple(sorted(self.fast_nodes, key=lambda fast: fast != own))
         tier, why_not = DaxTier(kind="dax", path=path, fast_nodes=near[:1]), self.barred or why_not
@@ -198,29 +198,29 @@ class _Search:
             unbound = tier.model_copy(update={"fast_nodes": None})
             why_not = self.probe(unbound) or ""
             if not why_not:
-                tier, found = unbound, f"{found}, beside memory that cannot be bound: {refused}"
+                tier, value = unbound, f"{value}, beside memory that cannot be bound: {refused}"
         others = near[1:] if tier.fast_nodes else ()
-        return SlowMemory(what, found, None if why_not else tier, why_not, other_fast_nodes=others)
+        return SlowMemory(item, value, None if why_not else tier, why_not, other_fast_nodes=others)
 
 
 def gpu_findings(root: Path) -> Iterator[Finding]:
     """Yield a finding for each GPU and one for those who share it, or why there is none; `root` holds /proc."""
     try:
-        found = gpu_facts()
+        gpus = gpu_facts()
     except AutotmError as error:
         seen = sorted(path.name for path in (root / "proc/driver/nvidia/gpus").glob("*"))
         yield Finding("GPU", ", ".join(seen) or "none", Use.UNUSED, str(error))
         return
-    for index, facts in enumerate(found):
-        what = "GPU" if len(found) == 1 else f"GPU {index}"
-        yield _gpu(what, facts)
+    for index, facts in enumerate(gpus):
+        item = "GPU" if len(gpus) == 1 else f"GPU {index}"
+        yield _gpu(item, facts)
         if facts.processes:
             pids, why = ", ".join(map(str, facts.processes)), "end them (nvidia-smi)"
-            yield Finding(f"{what}'s processes", pids, Use.CARE, f"runs are refused beside others: {why}")
+            yield Finding(f"{item}'s processes", pids, Use.CARE, f"runs are refused beside others: {why}")
 
 
-def _gpu(what: str, facts: GpuFacts) -> Finding:
-    said = (
+def _gpu(item: str, facts: GpuFacts) -> Finding:
+    value = (
         f"{facts.name}, {facts.architecture}, {facts.total_bytes / 1e9:.4g} GB, {facts.free_bytes / 1e9:.4g} GB free, "
         f"driver {facts.driver} (CUDA {facts.cuda[0]}.{facts.cuda[1]})"
     )
@@ -228,14 +228,14 @@ def _gpu(what: str, facts: GpuFacts) -> Finding:
         require_gpu(facts, 0, alone=False)
         index, overhead_bytes = measured_context(facts)
     except GpuRefusedError as error:
-        return Finding(what, said, Use.UNUSED, str(error))
+        return Finding(item, value, Use.UNUSED, str(error))
     except AutotmError as error:
-        return Finding(what, said, Use.UNUSED, f"it cannot be opened: {error}")
-    said += f"; a context takes {overhead_bytes / 1e9:.3g} GB (measured)"
+        return Finding(item, value, Use.UNUSED, f"it cannot be opened: {error}")
+    value += f"; a context takes {overhead_bytes / 1e9:.3g} GB (measured)"
     why = f"fast memory, in a machine file: slow_tier: {{kind: cuda, device_index: {index}}}"
     if facts.free_bytes - overhead_bytes < PAPER_BYTES:
         why += f"; less than the {PAPER_BYTES / 1e9:.3g} GB that the paper's plans were made for"
-    return Finding(what, said, Use.USABLE, why)
+    return Finding(item, value, Use.USABLE, why)
 
 
 _PATIENCE_S = 20.0
@@ -253,7 +253,7 @@ def findings(results: Path, root: Path = Path("/"), probe: Probe = probe_here) -
     memories = SystemMemory(root)
     return [
         *_cores(root),
-        *_memory(memories, fast_nodes(root), found_slow(root, probe)),
+        *_memory(memories, fast_nodes(root), slow_memories(root, probe)),
         *_policies(memories),
         *_settings(memories),
         *_compilers(),
@@ -267,8 +267,8 @@ def _cores(root: Path) -> Iterator[Finding]:
     topology = Topology.of(usable_cpus(), root / "sys/devices/system")
     cores, threads = len(topology.cores), len(topology.threads)
     sockets = len({thread.socket for thread in topology.threads})
-    found = f"{cores} physical, {threads} hardware threads, {sockets} socket{'s' if sockets > 1 else ''}"
-    yield Finding("cores", found, Use.USED, "a kernel thread each, unless the machine file says otherwise")
+    value = f"{cores} physical, {threads} hardware threads, {sockets} socket{'s' if sockets > 1 else ''}"
+    yield Finding("cores", value, Use.USED, "a kernel thread each, unless the machine file says otherwise")
     quota = SystemMemory(root).cpu_quota
     if quota is not None and quota < threads:
         why = f"a container allows less than the {threads} threads it shows"
@@ -282,20 +282,20 @@ def _cores(root: Path) -> Iterator[Finding]:
 
 def _memory(memories: SystemMemory, fast_nodes: Sequence[int], slow: Sequence[SlowMemory]) -> Iterator[Finding]:
     for node in memories.nodes:
-        found = f"{node.total_bytes / 1e9:.4g} GB, {node.free_bytes / 1e9:.4g} GB free, beside cores"
+        value = f"{node.total_bytes / 1e9:.4g} GB, {node.free_bytes / 1e9:.4g} GB free, beside cores"
         name = f"memory node {node.number}"
         if node.number in fast_nodes:
             use = Use.USED if node.number == fast_nodes[0] else Use.USABLE
-            yield Finding(name, found, use, f"fast memory, in a machine file: fast_nodes: [{node.number}]")
+            yield Finding(name, value, use, f"fast memory, in a machine file: fast_nodes: [{node.number}]")
         elif node.cpus:
             why = f"not as fast memory: this process may not use its cores {node.cpus} (cpuset, taskset)"
-            yield Finding(name, found, Use.UNUSED, why)
+            yield Finding(name, value, Use.UNUSED, why)
     for one in slow:
         if one.tier is None:
-            yield Finding(one.what, one.found, Use.UNUSED, f"not as slow memory: {one.why_not}")
+            yield Finding(one.item, one.value, Use.UNUSED, f"not as slow memory: {one.why_not}")
         else:
             care = f"; {one.caution}" if one.caution else ""
-            yield Finding(one.what, one.found, Use.USABLE, f"as slow memory, in a machine file: {one.line}{care}")
+            yield Finding(one.item, one.value, Use.USABLE, f"as slow memory, in a machine file: {one.line}{care}")
     if not slow:
         why = "one memory node, no DAX folder, no DAX device: slow memory is emulated"
         yield Finding("second memory", "none", Use.UNUSED, f"{why} (slow_tier: {{kind: emulated, ...}})")
@@ -362,17 +362,17 @@ def _disk(results: Path) -> Finding:
     there = next((path for path in (results, *results.absolute().parents) if path.exists()), Path("/"))
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return Finding(f"folder {results}", f"{shutil.disk_usage(there).free / 1e9:.4g} GB free", Use.USED)
-    found = f"{there} cannot be written" if there.is_dir() else f"{there} is no folder"
-    return Finding(f"folder {results}", found, Use.MISSING, "files go there: name another with --results")
+    value = f"{there} cannot be written" if there.is_dir() else f"{there} is no folder"
+    return Finding(f"folder {results}", value, Use.MISSING, "files go there: name another with --results")
 
 
 _DEVICE = "optane-dcpmm"
 """The device that a first machine file emulates: that of the paper."""
 
 
-def findings_text(found: Sequence[Finding]) -> str:
+def findings_text(findings: Sequence[Finding]) -> str:
     """Return a line for each finding."""
-    return columns([("", "found", "", ""), *((one.what, one.found, str(one.use), one.why) for one in found)], left=4)
+    return columns([("", "found", "", ""), *((one.item, one.value, str(one.use), one.why) for one in findings)], left=4)
 
 
 def write_machine_file(path: Path, slow: Sequence[SlowMemory]) -> None:
@@ -386,7 +386,7 @@ def write_machine_file(path: Path, slow: Sequence[SlowMemory]) -> None:
     if path.exists():
         raise BadInputError(f"{path}: there is such a machine; give another name, or remove the file")
     emulated: dict[str, object] = {"kind": "emulated", "device": _DEVICE, "share": "balanced"}
-    usable = ((f"{one.what} as slow memory", _contents(one.tier)) for one in slow if one.tier and not one.caution)
+    usable = ((f"{one.item} as slow memory", _contents(one.tier)) for one in slow if one.tier and not one.caution)
     memory, tier = next(usable, ("persistent memory emulated beside its DRAM", emulated))
     contents = {"description": f"{cpu_model()}, with {memory}.", "threads": "auto", "slow_tier": tier}
     MachineFile.model_validate(contents)

@@ -374,8 +374,8 @@ class Comparison:
         kind: `plan` or `record`.
         files: which.
         fields: by name, the value in each.
-        differing: what differs most: tensors by where they live (kernels in fast memory), or kernels by their measured
-            microseconds; by name, the value in each. Most first.
+        differing: largest differences first: tensors by their kernels in fast memory, or kernels by their measured
+            microseconds; by name, the value in each file.
     """
 
     kind: str
@@ -384,12 +384,12 @@ class Comparison:
     differing: Mapping[str, tuple[Value, Value]]
 
     def text(self, most: int = 10) -> str:
-        """For a terminal; of what differs, the `most` first."""
+        """Return a text for a terminal, with the `most` largest differences."""
         lines = [f"A: {self.files[0]}", f"B: {self.files[1]}", _side_by_side(self.fields)]
-        what = {"plan": "kernels that tensors are in fast memory for", "record": "measured us of kernels"}[self.kind]
+        unit = {"plan": "kernels that tensors are in fast memory for", "record": "measured us of kernels"}[self.kind]
         if not self.differing:
-            return "\n".join([*lines, f"No difference in the {what}."])
-        lines.append(f"\nLargest differences of {len(self.differing)} in the {what}")
+            return "\n".join([*lines, f"No difference in the {unit}."])
+        lines.append(f"\nLargest differences of {len(self.differing)} in the {unit}")
         return "\n".join([*lines, _side_by_side(dict(islice(self.differing.items(), most)))])
 
 

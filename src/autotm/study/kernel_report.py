@@ -215,7 +215,7 @@ def report_text(report: KernelReport, where: str, worst: int = 10) -> str:
     parts = [
         f"{report.network} ({report.scale}) on {where}: {step}. MEASURED, all operands in fast memory.",
         _rates(report.rates),
-        *(_group_table(what, members, report) for what, members in groups.items()),
+        *(_group_table(heading, members, report) for heading, members in groups.items()),
         _worst_table(report, worst),
         _as_written(report),
     ]
@@ -237,8 +237,8 @@ def _rates(rates: MachineRates | None) -> str:
     )
 
 
-def _group_table(what: str, groups: Sequence[Group], report: KernelReport) -> str:
-    lines = [(what, "calls", "time", "share", "of multiply-adds", "of copies", "of best")]
+def _group_table(heading: str, groups: Sequence[Group], report: KernelReport) -> str:
+    lines = [(heading, "calls", "time", "share", "of multiply-adds", "of copies", "of best")]
     for group in groups:
         shares = map(_percent, (group.of_multiply_adds, group.of_copies, group.of_best))
         lines.append((group.name, str(group.calls), _time(group.time_us, report), f"{group.share:.1%}", *shares))
@@ -279,8 +279,8 @@ def _as_written(report: KernelReport) -> str:
     how = f"had no schedule that works and were compiled nearly {ScheduleKind.AS_WRITTEN}"
     lines = [f"WARNING: {len(unscheduled)} kernels {how}; they take {share:.1%} of the time:"]
     for kernel in unscheduled:
-        what = shorten(f"{kernel.op} {kernel.shapes}")
-        lines.append(f"  {kernel.name}: {what}, {_time(kernel.time_us, report)}, {kernel.share:.1%}")
+        operation = shorten(f"{kernel.op} {kernel.shapes}")
+        lines.append(f"  {kernel.name}: {operation}, {_time(kernel.time_us, report)}, {kernel.share:.1%}")
     return "\n".join(lines)
 
 

@@ -112,32 +112,32 @@ class Comparison:
         return "no difference in any draw" if equal else "their difference is not beyond noise"
 
 
-def compare(found: Sensitivity) -> tuple[Comparison, ...]:
+def compare(sensitivity: Sensitivity) -> tuple[Comparison, ...]:
     """Compare every pair of optimizers."""
     pairs = []
-    for names in itertools.combinations(found.optimizers, 2):
+    for names in itertools.combinations(sensitivity.optimizers, 2):
         shares = []
         for field in ("present_us", "resolved_us"):
-            first, second = (np.array([getattr(row, field) for row in found.of(name)]) for name in names)
+            first, second = (np.array([getattr(row, field) for row in sensitivity.of(name)]) for name in names)
             shares += [float(np.mean(first < second)), float(np.mean(second < first))]
         pairs.append(Comparison(*names, *shares))
     return tuple(pairs)
 
 
-def describe(found: Sensitivity) -> str:
+def describe(sensitivity: Sensitivity) -> str:
     """Return a line for each optimizer, then one for each pair."""
-    count = len(found.draws) // len(found.optimizers)
+    count = len(sensitivity.draws) // len(sensitivity.optimizers)
     lines = [
-        f"limit {found.limit}: predicted under {count} draws of the kernel times (5 %, 50 %, 95 % of them)",
+        f"limit {sensitivity.limit}: predicted under {count} draws of the kernel times (5 %, 50 %, 95 % of them)",
         f"{'optimizer':<16}{'recorded':>9}   {'slow-down':^20}   {'regret of the present plan':^26}",
     ]
-    for row in found.recorded:
-        drawn, spans = found.of(row.optimizer), []
+    for row in sensitivity.recorded:
+        drawn, spans = sensitivity.of(row.optimizer), []
         for field, digits in (("slowdown", ".3f"), ("regret", ".2%")):
             quantiles = np.quantile([getattr(item, field) for item in drawn], _QUANTILES)
             spans.append("  ".join(f"{value:{digits}}" for value in quantiles))
         lines.append(f"{row.optimizer:<16}{row.slowdown:>9.3f}   {spans[0]:^20}   {spans[1]:^26}")
-    for pair in compare(found):
+    for pair in compare(sensitivity):
         shares = f"{pair.first} faster in {pair.first_wins:.0%} of the draws, {pair.second} in {pair.second_wins:.0%}"
         anew = f"solved anew {pair.first_wins_resolved:.0%} and {pair.second_wins_resolved:.0%}"
         lines.append(f"{pair.verdict}: {shares} ({anew})")

@@ -1,4 +1,4 @@
-"""Pages that Linux places: policies asked for on the node that all machines have, filled nodes, searched room."""
+"""Pages that Linux places: policies asked for on the node that all machines have, filled nodes, searched capacity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from autotm.memory.linux import policy_tiers
 from autotm.memory.linux.page_policy import POLICIES, PagePolicy, apply_policy, balancing
-from autotm.memory.linux.policy_tiers import Filler, Room
+from autotm.memory.linux.policy_tiers import CapacitySearch, Filler
 from autotm.memory.linux.system_calls import NOWHERE, give_back, lock, pages_by_node
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import SWITCHES
@@ -210,42 +210,42 @@ class Kernel:
     ) -> None:
         self.limit_bytes, self.wanted_bytes, self.filled_bytes = limit_bytes, wanted_bytes, filled_bytes
         self.kept, self.most_taken_bytes = kept, most_taken_bytes
-        self.room_bytes, self.random = limit_bytes, random.Random(seed)
+        self.capacity_bytes, self.random = limit_bytes, random.Random(seed)
         self.fast_bytes = self.kept_bytes = 0
 
     def touched(self) -> int:
         self.kept_bytes = self.random.randint(*self.kept)
-        self.fast_bytes = min(self.wanted_bytes, max(0, self.room_bytes - self.kept_bytes))
+        self.fast_bytes = min(self.wanted_bytes, max(0, self.capacity_bytes - self.kept_bytes))
         left = self.limit_bytes - self.fast_bytes
         return left if left < 0 else min(left, self.wanted_bytes - self.fast_bytes)
 
     def give(self, size_bytes: int) -> int:
         returned_bytes = min(size_bytes, self.filled_bytes)
         self.filled_bytes -= returned_bytes
-        self.room_bytes += returned_bytes
+        self.capacity_bytes += returned_bytes
         return returned_bytes
 
     def take(self, size_bytes: int) -> int:
-        taken = min(size_bytes, max(0, self.room_bytes - self.kept_bytes), self.most_taken_bytes)
+        taken = min(size_bytes, max(0, self.capacity_bytes - self.kept_bytes), self.most_taken_bytes)
         self.most_taken_bytes -= taken
         self.filled_bytes += taken
-        self.room_bytes -= taken
+        self.capacity_bytes -= taken
         return taken
 
-    def searched(self, tolerated_bytes: int) -> Room:
-        room = Room(self.touched, self.give, self.take)
-        room.search(tolerated_bytes)
-        assert room.left_bytes >= -tolerated_bytes or self.most_taken_bytes == 0
-        return room
+    def searched(self, tolerated_bytes: int) -> CapacitySearch:
+        capacity = CapacitySearch(self.touched, self.give, self.take)
+        capacity.search(tolerated_bytes)
+        assert capacity.left_bytes >= -tolerated_bytes or self.most_taken_bytes == 0
+        return capacity
 
 
 @pytest.mark.parametrize("kept_mib", [-40, -3, 0, 1, 5, 12, 40, 300])
 def test_what_a_kernel_keeps_back_is_made_up_for(kept_mib: int) -> None:
     kernel = Kernel(4 * MIB, 8 * MIB, 2000 * MIB, (kept_mib * MIB, kept_mib * MIB))
-    room = kernel.searched(MIB)
+    capacity = kernel.searched(MIB)
     assert 3 * MIB <= kernel.fast_bytes <= 4 * MIB
-    assert 0 <= room.left_bytes <= MIB
-    assert room.placements < 24
+    assert 0 <= capacity.left_bytes <= MIB
+    assert capacity.placements < 24
 
 
 def test_memory_that_is_not_there_is_not_searched_for_ever() -> None:
@@ -262,7 +262,7 @@ def test_any_kernel_ends_within_the_limit(
     limit: int, wanted: int, filled: int, kept: int, more: int, seed: int
 ) -> None:
     kernel = Kernel(limit * MIB, wanted * MIB, filled * MIB, (kept * MIB, (kept + more) * MIB), seed=seed)
-    room = kernel.searched(max(limit * MIB // 100, MIB))
-    assert room.left_bytes >= 0
+    capacity = kernel.searched(max(limit * MIB // 100, MIB))
+    assert capacity.left_bytes >= 0
     assert kernel.fast_bytes <= kernel.limit_bytes
-    assert room.placements < 80
+    assert capacity.placements < 80

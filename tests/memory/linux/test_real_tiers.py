@@ -235,7 +235,7 @@ def test_nodes_are_checked_before_anything_is_bound(tmp_path: Path) -> None:
 
 def test_the_last_pages_of_a_node_stay_free(tmp_path: Path) -> None:
     node = made_up(tmp_path, THREE_NODES).nodes[1]
-    assert 0 < node.room_bytes < node.free_bytes - (32 << 20)
+    assert 0 < node.bindable_bytes < node.free_bytes - (32 << 20)
 
 
 SETTINGS = (

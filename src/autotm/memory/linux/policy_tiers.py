@@ -18,11 +18,11 @@ from autotm.model.errors import AutotmError
 from autotm.model.machine import Machine, NumaTier
 from autotm.model.system import SystemMemory
 
-# Memory that takes up a node, but for a given size: what a kernel then has to place pages in.
+# Memory that fills a node but for a given size, in which the kernel then has to place pages.
 #
 # Linux has no limit of a process's memory by node. Instead the rest of the node is taken by pages that nothing uses.
-# How much it really gives is not computed from its watermarks and reserves, which differ between kernels, but found
-# out: the filler prefers the node, and is full when its pages begin to go elsewhere.
+# How much the node gives is not computed from its watermarks and reserves, which differ between kernels, but tried:
+# the filler prefers the node, and is full when its pages begin to go elsewhere.
 
 _MPOL_PREFERRED = 1
 _LEAST_BYTES, _MOST_BYTES = 4 << 20, 256 << 20
@@ -49,7 +49,7 @@ class Filler:
         self.size_bytes = 0
 
     def fill(self) -> None:
-        """Take what the node gives without taking anything from others.
+        """Take all memory that the node gives without taking any from other nodes.
 
         Raises:
             AutotmError: pages may not be locked or bound, a container's limit is in the way, or they do not stay.
@@ -60,7 +60,7 @@ class Filler:
         self.check()
 
     def take(self, size_bytes: int) -> int:
-        """Take up to so many bytes more; returns how many it got."""
+        """Take up to so many bytes more; return how many it got."""
         before, left = self.size_bytes, size_bytes
         while left > 0:
             piece = min(left, _LEAST_BYTES)
@@ -70,10 +70,10 @@ class Filler:
         return self.size_bytes - before
 
     def stir(self) -> None:
-        """Give back more than a processor's lists of free pages hold, and take as much.
+        """Give back more than a processor's lists of free pages hold, and take as much again.
 
-        What a process frees goes to these lists first. There it does not count as free, so that a kernel that looks
-        whether the node has room finds none, and takes pages of another node; afterwards the lists are nearly empty.
+        Pages that a process frees go to these lists first. There they do not count as free, so that the kernel takes
+        pages of another node, although this one has some; afterwards the lists are nearly empty.
         """
         before = self.size_bytes
         self.leave(2 * self._system.listed_bytes(self._node) + _LEAST_BYTES)
@@ -124,7 +124,7 @@ class Filler:
         return size
 
     def _grow(self, size_bytes: int) -> float:
-        """Take a piece, and keep what of it is on the node; returns the share that is not."""
+        """Take a piece, and keep its pages that are on the node; return the share of the others."""
         mapping = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         mapping.madvise(mmap.MADV_HUGEPAGE if size_bytes > _LEAST_BYTES else mmap.MADV_NOHUGEPAGE)
         piece: npt.NDArray[np.uint8] = np.frombuffer(mapping, np.uint8)
@@ -147,22 +147,22 @@ class Filler:
         return node_of_pages(piece.ctypes.data, piece.size)
 
 
-# How much room to leave to pages that Linux places, so that they keep a limit and, as far as possible, reach it.
+# How many bytes to leave free for pages that Linux places, so that they keep a limit and, if possible, reach it.
 #
-# What is freed does not all reach pages: the kernel keeps some on lists of its processors, up to tens of megabytes, and
-# not the same each time. So the room is searched.
+# Not all freed bytes reach pages: the kernel keeps some on lists of its processors, up to tens of megabytes, and not as
+# many each time. So the capacity is searched.
 
 _GRAINS = 8
-"""The search ends where too little and too much room differ by this part of what is tolerated."""
+"""The search ends where too low and too high a capacity differ by this part of the tolerated bytes."""
 
 
-class Room:
-    """The room that fast memory leaves to pages that Linux places, and the search for it.
+class CapacitySearch:
+    """A search for the free fast memory with which the pages that Linux places reach a limit and keep it.
 
     Args:
         touched: places all pages anew; returns the bytes of fast memory that the limit still leaves to them, negative
-            where they are beyond it.
-        give: leaves so many bytes more to pages; returns how many that were.
+            where they exceed it.
+        give: frees so many bytes more for pages; returns how many it freed.
         take: frees all pages and takes so many bytes from them; returns how many it got.
     """
 
@@ -171,14 +171,14 @@ class Room:
         self.given_bytes = 0
         self.left_bytes = touched()
         self.placements = 1
-        """How often all pages were placed."""
+        """Number of times that all pages were placed."""
 
     def search(self, tolerated_bytes: int) -> None:
-        """Change the room until pages keep the limit, and are at most `tolerated_bytes` below it.
+        """Change the capacity until pages keep the limit, and are at most `tolerated_bytes` below it.
 
-        It ends whatever the kernel does: doubled steps end where there is nothing more to give or take, halves where
-        they are small, and after them room is only taken. `left_bytes` is negative afterwards only where nothing could
-        be taken, and above what is tolerated where the kernel keeps it, or others have it.
+        The search always ends: doubled steps end where there is nothing more to give or take, halved steps where they
+        are small, and after these capacity is only taken. `left_bytes` is negative afterwards only where nothing could
+        be taken, and above `tolerated_bytes` only where the kernel or other processes keep the memory.
         """
         little, much = self._bracket(tolerated_bytes)
         while little is not None and much is not None and much - little > tolerated_bytes // _GRAINS:
@@ -195,7 +195,7 @@ class Room:
                 break
 
     def _bracket(self, tolerated_bytes: int) -> tuple[int | None, int | None]:
-        """In doubled steps, go from too little room to too much or back; returns both, as far as it came."""
+        """Bracket the capacity in doubled steps; return one too low and one too high, None where it found none."""
         little = much = None
         step = 0
         while not self._fits(tolerated_bytes):
@@ -212,7 +212,7 @@ class Room:
         return 0 <= self.left_bytes <= tolerated_bytes
 
     def _change(self, change_bytes: int) -> bool:
-        """Give or take so much and place all pages anew; whether there was anything to give or take."""
+        """Give or take so many bytes and place all pages anew; return whether any were given or taken."""
         changed = self._give(change_bytes) if change_bytes > 0 else -self._take(-change_bytes)
         self.given_bytes += changed
         self.left_bytes = self._touched()
@@ -266,34 +266,34 @@ class PolicyTiers(Tiers):
 
         Args:
             touch: touches all pages that the program will.
-            others: open beside these; what they have stays where it is while Linux moves pages.
+            others: tiers open at the same time; their pages stay where they are while Linux moves others.
 
         Returns:
-            How often all was touched: pages are placed again with more or less filled, until they keep the limit and,
-            as far as the kernel gives it to them, reach it.
+            Number of times that all pages were touched: they are placed again with more or less memory filled until
+            they keep the limit and, as far as the kernel lets them, reach it.
 
         Raises:
             AutotmError: there is not enough memory on the nodes, or the system does not let this process limit it.
         """
         self._limit_fast_memory(others)
         tolerated = max(_tolerated(self._limit_bytes), self._paged.page_bytes)
-        room = Room(lambda: self._touched(touch), self._give, self._take_back)
-        room.search(tolerated)
-        if room.left_bytes < -_tolerated(self._limit_bytes):
+        capacity = CapacitySearch(lambda: self._touched(touch), self._give, self._take_back)
+        capacity.search(tolerated)
+        if capacity.left_bytes < -_tolerated(self._limit_bytes):
             raise AutotmError(
-                f"pages took {-room.left_bytes / 1e9:.6f} GB of fast memory beyond the limit, and nothing takes it "
+                f"pages took {-capacity.left_bytes / 1e9:.6f} GB of fast memory beyond the limit, and nothing takes it "
                 "back from them: other processes take and free memory of the fast nodes; end them, and run again. For "
                 "a limit of a few huge pages say huge_pages: none in the machine file"
             )
-        if room.left_bytes > tolerated:
+        if capacity.left_bytes > tolerated:
             log.warning(
                 "pages have %.6f GB of fast memory less than the limit allows: the kernel keeps it, or others have it",
-                room.left_bytes / 1e9,
+                capacity.left_bytes / 1e9,
             )
-        return room.placements
+        return capacity.placements
 
     def _touched(self, touch: Callable[[], None]) -> int:
-        """Place all pages anew; returns the bytes of fast memory that the limit still leaves to slow ones."""
+        """Place all pages anew; return the bytes of fast memory that the limit still leaves to slow pages."""
         self._paged.forget()
         for filler in self._fillers:
             filler.stir()
@@ -310,7 +310,7 @@ class PolicyTiers(Tiers):
         return left if left < 0 else min(left, max(0, wanting) * mmap.PAGESIZE)
 
     def _limit_fast_memory(self, others: Sequence[Tiers]) -> None:
-        self._require_room()
+        self._require_free_bytes()
         if self.linux_moves_pages:
             for pool in (pool for tiers in (self, *others) for pool in tiers.bound_pools):
                 pool.keep()
@@ -357,21 +357,21 @@ class PolicyTiers(Tiers):
         return max(0, int(self.is_fast().sum()) * mmap.PAGESIZE - self._limit_bytes)
 
     def _give(self, size_bytes: int) -> int:
-        """Leave so much more of fast memory to the pool; returns how much that was, as there may be no more."""
-        given = 0
+        """Free so many bytes more of fast memory for the pool; return how many, as there may be fewer."""
+        freed = 0
         for filler in self._fillers:
             before = filler.size_bytes
-            filler.leave(size_bytes - given)
-            given += before - filler.size_bytes
-        return given
+            filler.leave(size_bytes - freed)
+            freed += before - filler.size_bytes
+        return freed
 
     def _take_back(self, size_bytes: int) -> int:
-        """Free all pages, and fill so much more of fast memory before they are placed anew; returns how much it got."""
+        """Free all pages, and fill so many bytes more of fast memory before they are placed anew; return how many."""
         self._paged.forget()
         return self.fill_up(size_bytes)
 
     def fill_up(self, size_bytes: int) -> int:
-        """Fill up to so much more of fast memory with what is free there; returns how much."""
+        """Fill up to so many bytes more of free fast memory; return how many."""
         taken = 0
         for filler in self._fillers:
             taken += filler.take(size_bytes - taken)
@@ -400,14 +400,14 @@ class PolicyTiers(Tiers):
         self._stack.close()
         super().close()
 
-    def _require_room(self) -> None:
+    def _require_free_bytes(self) -> None:
         fast = min(self._limit_bytes, self._paged.size_bytes)
         slow = self._paged.size_bytes - fast + _LEFT_BYTES
         for nodes, wanted in ((self._fast_nodes, fast), (self._slow_nodes, slow)):
-            if (room := sum(node.room_bytes for node in self._system.nodes_named(nodes))) < wanted:
+            if (free := sum(node.bindable_bytes for node in self._system.nodes_named(nodes))) < wanted:
                 raise AutotmError(
                     f"pages need {wanted / 1e9:.3f} GB on memory node {', '.join(map(str, nodes))}, which has room for "
-                    f"{room / 1e9:.3f} GB; take a smaller scale or batch, or another limit"
+                    f"{free / 1e9:.3f} GB; take a smaller scale or batch, or another limit"
                 )
 
 

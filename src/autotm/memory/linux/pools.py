@@ -72,7 +72,7 @@ class NodePool(Pool):
     def _mapped(self, size_bytes: int) -> mmap.mmap:
         granularity = self._system.huge_page_bytes if self._are_reserved else mmap.PAGESIZE
         whole_bytes = -(-size_bytes // granularity) * granularity
-        self._require_room(whole_bytes)
+        self._require_free_bytes(whole_bytes)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_MAP_HUGETLB if self._are_reserved else 0)
         try:
             return mmap.mmap(-1, whole_bytes, flags=flags)
@@ -83,10 +83,10 @@ class NodePool(Pool):
         bind(self._whole.ctypes.data, self._whole.size, self.nodes)
         for start in range(0, self._whole.size, _AT_ONCE_BYTES):
             part = self._whole[start : start + _AT_ONCE_BYTES]
-            self._require_room(part.size)
+            self._require_free_bytes(part.size)
             part[:: mmap.PAGESIZE] = 0
 
-    def _require_room(self, size_bytes: int) -> None:
+    def _require_free_bytes(self, size_bytes: int) -> None:
         nodes = self._system.nodes_named(self.nodes)
         where = f"node{'s' if len(self.nodes) > 1 else ''} {', '.join(map(str, self.nodes))}"
         if self._are_reserved:
@@ -99,12 +99,12 @@ class NodePool(Pool):
                     "or take huge_pages: transparent"
                 )
             return
-        room = sum(node.room_bytes for node in nodes)
+        free_bytes = sum(node.bindable_bytes for node in nodes)
         limit = self._system.memory_limit
-        if limit is not None and limit.left_bytes < room:
-            room, where = limit.left_bytes, "this container's limit"
-        if size_bytes > room:
-            raise self._too_large(size_bytes, f"{where} has room for {room / 1e9:.3f} GB")
+        if limit is not None and limit.left_bytes < free_bytes:
+            free_bytes, where = limit.left_bytes, "this container's limit"
+        if size_bytes > free_bytes:
+            raise self._too_large(size_bytes, f"{where} has room for {free_bytes / 1e9:.3f} GB")
 
     def pages_by_node(self) -> dict[str, int]:
         """How many pages are on which memory node now, by its number."""
@@ -304,9 +304,9 @@ class DaxPool(Pool):
                 "without slow memory"
             )
         free = os.statvfs(self._path)
-        room_bytes = free.f_bavail * free.f_frsize
-        if size_bytes > room_bytes:
-            raise self._too_large(size_bytes, f"{room_bytes / 1e9:.3f} GB are free in {self._path}")
+        free_bytes = free.f_bavail * free.f_frsize
+        if size_bytes > free_bytes:
+            raise self._too_large(size_bytes, f"{free_bytes / 1e9:.3f} GB are free in {self._path}")
         if not has_dax:
             self._require_available(size_bytes)
         try:

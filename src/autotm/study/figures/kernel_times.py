@@ -156,9 +156,9 @@ _ADDITIVE_OF_RECORDED = "additive, recorded Optane"
 
 
 def timing_table(study_file: Path, recorded: Path | None = None) -> pd.DataFrame:
-    """One row for each way and configuration; `single_us` is what the way is compared with.
+    """Return a row for each method and configuration; `single_us` is the time that the method is compared with.
 
-    Of recorded kernels (`source`) only sums are judged, by what was recorded.
+    For recorded kernels (`source`) only sums are compared, with recorded times.
 
     Raises:
         DamagedFileError: the study cannot be read.
@@ -192,38 +192,38 @@ def timing_table(study_file: Path, recorded: Path | None = None) -> pd.DataFrame
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a way: what it took, how far it is from one configuration at a time, and whether that is noise.
+    """Return a row for each method: its cost, its differences from `single`, and whether these are noise.
 
     Differences are relative to `single`, in %: median and 90th percentile of their size over configurations, and that
     of the sum of all times. `spread_percent` is the median, over configurations, of the interquartile range of the runs
-    of one configuration over their median. A way is `inside_noise` where its median difference is at most the spread of
-    `single`: a second look at the same configuration differs by as much. `fastest_inside_noise` marks the quickest.
+    of one configuration over their median. A method is `inside_noise` where its median difference is at most the spread
+    of `single`: a repeated measurement differs by as much. `fastest_inside_noise` marks the quickest of these.
     """
     single = table[(table["source"] == MEASURED) & (table["way"] == str(TimingMethod.SINGLE))]
     noise, single_s = 100 * _spreads(single).median(), single["way_seconds"].iloc[0]
     rows = []
-    for (source, way), of_way in table.groupby(["source", "way"], sort=False):
-        size = of_way["difference_percent"].abs()
-        seconds = of_way["way_seconds"].iloc[0]
+    for (source, method), of_method in table.groupby(["source", "way"], sort=False):
+        size = of_method["difference_percent"].abs()
+        seconds = of_method["way_seconds"].iloc[0]
         rows.append(
             {
                 "source": source,
-                "way": way,
-                "configurations": len(of_way),
-                "runs": of_way["way_runs"].iloc[0],
+                "way": method,
+                "configurations": len(of_method),
+                "runs": of_method["way_runs"].iloc[0],
                 "seconds": seconds,
                 "speedup": single_s / seconds,
                 "median_difference_percent": size.median(),
                 "p90_difference_percent": size.quantile(0.9),
-                "sum_difference_percent": 100 * (of_way["time_us"].sum() / of_way["single_us"].sum() - 1),
-                "spread_percent": 100 * _spreads(of_way).median(),
+                "sum_difference_percent": 100 * (of_method["time_us"].sum() / of_method["single_us"].sum() - 1),
+                "spread_percent": 100 * _spreads(of_method).median(),
                 "inside_noise": bool(source == MEASURED and size.median() <= noise),
             }
         )
-    ways = pd.DataFrame(rows)
-    candidates = ways[ways["inside_noise"] & (ways["way"] != str(TimingMethod.AGAIN))]
+    methods = pd.DataFrame(rows)
+    candidates = methods[methods["inside_noise"] & (methods["way"] != str(TimingMethod.AGAIN))]
     quickest = candidates["seconds"].idxmin() if len(candidates) else None
-    return ways.assign(fastest_inside_noise=[index == quickest for index in ways.index])
+    return methods.assign(fastest_inside_noise=[index == quickest for index in methods.index])
 
 
 def _spreads(times: pd.DataFrame) -> pd.Series:
@@ -231,8 +231,8 @@ def _spreads(times: pd.DataFrame) -> pd.Series:
     return ((times["upper_quartile_us"] - times["lower_quartile_us"]) / times["time_us"]).astype(float)
 
 
-_WAYS = tuple(str(way) for way in TimingMethod)
-_COMPARED = tuple(way for way in _WAYS if way != TimingMethod.SINGLE)
+_METHODS = tuple(map(str, TimingMethod))
+_COMPARED = tuple(method for method in _METHODS if method != TimingMethod.SINGLE)
 _SHOWN_QUANTILE = 0.99
 """Differences beyond it stand at the edge: one kernel that was disturbed would flatten the rest."""
 
@@ -248,23 +248,23 @@ def make_timing_figure(
     """
     write_table(timing_table(study_file, recorded), csv)
     draw_to_files(draw_timing_study, read_table(csv), csv, style)
-    ways = summary(read_table(csv))
-    write_table(ways, summary_csv)
-    return ways
+    methods = summary(read_table(csv))
+    write_table(methods, summary_csv)
+    return methods
 
 
 def draw_timing_study(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A panel each for the difference, the spread and the cost of the ways, and one for sums of recorded kernels."""
+    """Draw the difference, the spread and the cost of the methods, a panel each, and sums of recorded kernels."""
     measured, recorded = (table[table["source"] == source] for source in (MEASURED, RECORDED))
     figure, axes_of = panels(3 if recorded.empty else 4, style)
-    colors = dict(zip(_WAYS, sns.color_palette(style.palette, len(_WAYS)), strict=True))
+    colors = dict(zip(_METHODS, sns.color_palette(style.palette, len(_METHODS)), strict=True))
     compared = _draw_differences(
         axes_of[0], measured[measured["way"].isin(_COMPARED)], "one configuration at a time, us"
     )
-    for way in _COMPARED:
-        of_way = compared[compared["way"] == way]
-        look = {"s": 7, "color": colors[way], "label": way, "alpha": 0.7, "linewidth": 0}
-        axes_of[0].scatter(of_way["single_us"], of_way["difference_percent"], **look)
+    for method in _COMPARED:
+        of_method = compared[compared["way"] == method]
+        look = {"s": 7, "color": colors[method], "label": method, "alpha": 0.7, "linewidth": 0}
+        axes_of[0].scatter(of_method["single_us"], of_method["difference_percent"], **look)
     figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_COMPARED))
     _draw_spreads(axes_of[1], measured, colors)
     _draw_costs(axes_of[2], measured, colors)
@@ -279,11 +279,11 @@ def draw_timing_study(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     return figure, _caption(table)
 
 
-def _draw_differences(axes: Axes, table: pd.DataFrame, what: str) -> pd.DataFrame:
+def _draw_differences(axes: Axes, table: pd.DataFrame, reference: str) -> pd.DataFrame:
     """Prepare axes for the differences of a table; return it with differences beyond the axes at their edge."""
     edge = max(1.0, float(table["difference_percent"].abs().quantile(_SHOWN_QUANTILE)))
     axes.set_xscale("log")
-    axes.set_xlabel(f"kernel time, {what}")
+    axes.set_xlabel(f"kernel time, {reference}")
     axes.set_ylabel("difference, %")
     axes.set_ylim(-1.05 * edge, 1.05 * edge)
     axes.axhline(0.0, color=GRAY, linewidth=0.6)
@@ -291,23 +291,23 @@ def _draw_differences(axes: Axes, table: pd.DataFrame, what: str) -> pd.DataFram
 
 
 def _draw_spreads(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, float, float]]) -> None:
-    """A box for each way: quartiles over configurations of the interquartile range of its runs over their median."""
-    spreads = {str(way): 100 * of.dropna() for way, of in _spreads(measured).groupby(measured["way"])}
-    ways = [way for way in _WAYS if len(spreads.get(way, ()))]
+    """Draw a box for each method: over configurations, quartiles of its runs' interquartile range over their median."""
+    spreads = {str(method): 100 * of.dropna() for method, of in _spreads(measured).groupby(measured["way"])}
+    methods = [method for method in _METHODS if len(spreads.get(method, ()))]
     look = {"showfliers": False, "patch_artist": True, "medianprops": {"color": GRAY}}
-    drawn = axes.boxplot([spreads[way] for way in ways], tick_labels=ways, **look)
-    for box, way in zip(drawn["boxes"], ways, strict=True):
-        box.set_facecolor(colors[way])
+    drawn = axes.boxplot([spreads[method] for method in methods], tick_labels=methods, **look)
+    for box, method in zip(drawn["boxes"], methods, strict=True):
+        box.set_facecolor(colors[method])
     axes.grid(visible=False, axis="x")
     axes.set_ylabel("interquartile range, %")
     axes.tick_params(axis="x", labelrotation=20)
 
 
 def _draw_costs(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, float, float]]) -> None:
-    seconds = measured.drop_duplicates("way").set_index("way")["way_seconds"]
-    ways = [way for way in _WAYS if way in seconds.index and way != TimingMethod.AGAIN]
-    bars = axes.bar(ways, [float(seconds[way]) for way in ways], color=[colors[way] for way in ways], linewidth=0)
-    speedups = [f"{float(seconds[TimingMethod.SINGLE]) / float(seconds[way]):.3g}x" for way in ways]
+    seconds = measured.drop_duplicates("way").set_index("way")["way_seconds"].astype(float)
+    methods = [method for method in _METHODS if method in seconds.index and method != TimingMethod.AGAIN]
+    bars = axes.bar(methods, list(seconds[methods]), color=[colors[method] for method in methods], linewidth=0)
+    speedups = [f"{seconds[TimingMethod.SINGLE] / seconds[method]:.3g}x" for method in methods]
     axes.bar_label(bars, speedups, fontsize="small")
     axes.margins(y=0.1)  # room for the label of the tallest bar
     axes.set_ylabel("wall time, s")
@@ -316,19 +316,19 @@ def _draw_costs(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[floa
 
 
 def _caption(table: pd.DataFrame) -> str:
-    first, ways = table.iloc[0], summary(table).set_index("way")
+    first, methods = table.iloc[0], summary(table).set_index("way")
     known = ", so that configurations add up but for noise" if first["tier_reality"] == "emulated" else ""
     differences = "; ".join(
-        f"{way} {row['median_difference_percent']:.2g} % (90th percentile {row['p90_difference_percent']:.2g} %)"
-        for way, row in ways.iterrows()
-        if way != TimingMethod.SINGLE
+        f"{method} {row['median_difference_percent']:.2g} % (90th percentile {row['p90_difference_percent']:.2g} %)"
+        for method, row in methods.iterrows()
+        if method != TimingMethod.SINGLE
     )
     recorded = (
         f" Sums of recorded kernels (Optane; those of at least {MIN_US} us all fast) are compared with recorded times."
         if RECORDED in set(table["source"])
         else ""
     )
-    quickest = ways.index[ways["fastest_inside_noise"]]
+    quickest = methods.index[methods["fastest_inside_noise"]]
     verdict = f" The quickest inside the noise: {quickest[0]}." if len(quickest) else ""
     return (
         f"Kernels of {first['network']} (batch {first['batch']}), scale {first['scale']}, each timed in every "
