@@ -264,7 +264,7 @@ def _check_objective(graph: CountedGraph, chosen: ChosenGraph, profile: Profile,
 
 
 def _waits_us(graph: ChosenGraph, profile: Profile, links: Links, moves: Sequence[Move]) -> float:
-    """How much longer than their kernels the copies that overlap them take, summed; both directions at once.
+    """Sum the microseconds by which copies outlast the kernels that they overlap; both directions run at once.
 
     `graph` is the step with the implementations that run.
     """
@@ -284,12 +284,12 @@ def _waits_us(graph: ChosenGraph, profile: Profile, links: Links, moves: Sequenc
 
 
 def kernel_times_us(graph: CountedGraph, profile: Profile, plan: Plan, links: Links | None = None) -> Iterator[float]:
-    """Predicted time of each call of a plan: with slow operands, slow pages, or what it misses in a cache.
+    """Yield the predicted time of each call of a plan, with its slow operands, slow pages or cache misses.
 
     `graph` is the step with all implementations. Without `links`, a cache's own accesses to fast memory cost nothing.
 
     Raises:
-        FaultError: the plan names implementations that kernels have not.
+        FaultError: the plan names implementations that kernels do not have.
         AutotmError: the profile lacks a configuration.
     """
     chosen = computed(graph, plan)

@@ -189,9 +189,9 @@ class Runs(AbstractContextManager["Runs"]):
         return bool(program.paged_traffic) and isinstance(self.machine.slow_tier, NumaTier)
 
     def _shared_all_fast(self, program: Program, plan: Plan) -> Executor | None:
-        """The step that all programs with such plans share; None where there is none.
+        """Return the all-fast step that programs with equal counts share; None where they share none.
 
-        Where Linux places a program's pages, it gets memory before all others, and nothing is shared.
+        Where Linux places a program's pages, that program gets memory before all others, and nothing is shared.
         """
         if not self.options.side_by_side or self._is_placed_by_linux(program):
             self.close()
@@ -202,9 +202,9 @@ class Runs(AbstractContextManager["Runs"]):
         return self._all_fast[plan.counts]
 
     def _open_all_fast(self, counts: Counts, arguments: Arguments | None = None) -> Executor:
-        """On the arguments of planned steps, if given, unless a plan places these: then, or without, on its own.
+        """Open the all-fast step on `arguments` of planned steps, or on its own where None or where plans place these.
 
-        Without, it is run once, so that its memory is warm.
+        Without `arguments`, the step is run once, so that its memory is warm.
         """
         is_alone = arguments is None
         machine, graph = self.machine, self.graph.computed_by(())
@@ -261,7 +261,7 @@ class PlannedStep(ABC):
         return Contender(self.executor.step, self._warm_up, lambda: self._compare(last))
 
     def record(self, times: StepTimes, machine: Machine, links: Links, profile: Profile) -> Record:
-        """The record of the program, whose steps were timed, once its kernels are, too.
+        """Time the kernels of the program, whose steps were timed, and return its record.
 
         Raises:
             AutotmError: memory is not where it was opened, or a step failed.
@@ -310,8 +310,8 @@ class _HostStep(PlannedStep):
     """A program in two tiers of the host.
 
     Attributes:
-        others: memories that are open besides its own.
-        initial_pages: where Linux had its pages when timing began, where it places them.
+        others: other memories open at the same time.
+        initial_pages: places of its pages when timing began; None where Linux does not place them.
         passes: what its instrumented steps took.
     """
 

@@ -241,7 +241,7 @@ def is_feature_map(tensor: Tensor, forward: int) -> bool:
 
 
 def departure(tensor: Tensor, forward: int) -> int:
-    """The kernel that a feature map leaves beside."""
+    """Return the kernel that overlaps the copy of a feature map to the host."""
     last = max(user for user in tensor.users if user <= forward)
     return last + 1 if tensor.producer == last else last
 

@@ -21,7 +21,7 @@ from autotm.solve.problem import Problem
 
 
 def _for_life(graph: Graph, tier: Tier) -> list[Stay]:
-    """All that can be placed in one tier, as a plan orders it."""
+    """Return stays of all movable tensors in one tier for life, in the order of plans."""
     stays = (Stay(one.name, tier, one.live.start, one.live.stop) for one in graph.movable)
     return sorted(stays, key=lambda stay: stay.order)
 
@@ -35,7 +35,7 @@ class SingleTier(Optimizer):
     tier: ClassVar[Tier] = Tier.SLOW
 
     def choices(self, problem: Problem) -> Choices:
-        """One tier for life.
+        """Return choices that keep each tensor in one tier for life.
 
         Raises:
             BadInputError: kernels need fast operands.
@@ -154,12 +154,12 @@ class LinuxPreferred(SingleTier):
         return replace(placement, paged=replace(pool, offsets=offsets, size_bytes=size_bytes))
 
     def weights(self, problem: Problem) -> tuple[int, int] | None:
-        """Consecutive pages that are dealt to fast and to slow memory in turn; None to fill fast memory first."""
+        """Return the numbers of pages that go to fast and to slow memory in turn; None to fill fast memory first."""
         del problem
         return None
 
     def pool(self, problem: Problem, pages: PageMap) -> PagedPool:
-        """A pool, without addresses, of whose pages fast memory holds the problem's limit.
+        """Return a pool, without addresses, with as many fast pages as the problem's limit allows.
 
         A page stays where it is when it is first touched.
         """
@@ -172,7 +172,7 @@ class LinuxInterleave(LinuxPreferred):
     name: ClassVar[str] = "linux-interleave"
 
     def weights(self, problem: Problem) -> tuple[int, int]:
-        """Every second page is fast, until fast memory is full."""
+        """Return equal weights: every second page is fast, until fast memory is full."""
         del problem
         return 1, 1
 
@@ -187,7 +187,7 @@ class LinuxWeightedInterleave(LinuxPreferred):
     name: ClassVar[str] = "linux-weighted-interleave"
 
     def weights(self, problem: Problem) -> tuple[int, int]:
-        """As many pages in turn as the weights say, until fast memory is full.
+        """Return the weights that Linux computes from the bandwidths of both memories.
 
         Raises:
             BadInputError: the machine's own rates were not measured.
@@ -210,7 +210,7 @@ class LinuxBalancing(LinuxPreferred):
     name: ClassVar[str] = "linux-balancing"
 
     def pool(self, problem: Problem, pages: PageMap) -> PagedPool:
-        """Where pages are, on average over the steps, once the time of a step is steady."""
+        """Simulate steps until their times are steady; return the pool with the pages' average places."""
         costs = StepCosts.of(problem, problem.graph.computed_by(()))
         return balanced(pages, problem.limit_bytes // pages.page_bytes, costs, problem.options.seed)
 
@@ -246,7 +246,7 @@ class ManagedMemory(Rival):
     name: ClassVar[str] = MANAGED_MEMORY
 
     def place(self, problem: Problem, choices: Choices) -> Placement:
-        """Every tensor for life."""
+        """Return stays of all tensors for life."""
         del choices
         graph = fastest(problem)
         offsets, stays = first_fit(graph)[0], _for_life(graph, Tier.FAST)
@@ -263,7 +263,7 @@ class LruPaging(Rival):
     name: ClassVar[str] = LRU_PAGING
 
     def place(self, problem: Problem, choices: Choices) -> Placement:
-        """A stay in fast memory for each time on the device; one in slow memory from the only write to it on."""
+        """Return a fast stay for each time on the device, and a slow stay from the only write to slow memory on."""
         del choices
         graph = fastest(problem)
         since = {tensor.name: tensor.live.start for tensor in graph.movable if tensor.held}
@@ -283,7 +283,7 @@ class LruPaging(Rival):
 
 
 class SwapAll(Rival):
-    """Swapping of everything (vDNN), as moves beside one kernel each, for which the next kernel waits.
+    """Swapping of everything (vDNN), as moves that each overlap one kernel, and for which the next kernel waits.
 
     It is what `solve.gpu_rivals.swapping` does, but a feature map that would have to be back before it is gone stays,
     where vDNN would copy it for nothing.
@@ -292,7 +292,7 @@ class SwapAll(Rival):
     name: ClassVar[str] = SWAP_ALL
 
     def place(self, problem: Problem, choices: Choices) -> Placement:
-        """A trip to slow memory for every feature map."""
+        """Return stays and moves that take every feature map to slow memory and back."""
         del choices
         graph = fastest(problem)
         gone: dict[str, int] = {}
@@ -323,7 +323,7 @@ class Recompute(Rival):
     name: ClassVar[str] = RECOMPUTE
 
     def place(self, problem: Problem, choices: Choices) -> Placement:
-        """A stay for every tensor, and for every one that is computed again."""
+        """Return stays of all tensors, those computed again included."""
         del choices
         graph, profile = fastest(problem), problem.profile
         end_s = time.perf_counter() + problem.options.time_limit_s

@@ -110,10 +110,10 @@ def _kernel_us(problem: Problem, graph: ChosenGraph, index: int, kernel: int, sl
 
 
 def _waits_us(problem: Problem, graph: ChosenGraph, moves: Sequence[Move]) -> float:
-    """Compute by how many microseconds copies beside a single kernel outlast it, summed over all kernels.
+    """Compute by how many microseconds copies outlast the kernel that they overlap, summed over all kernels.
 
-    A kernel waits for the copies beside the kernel before it, those to slow memory and those to fast memory, which run
-    at the same time.
+    A kernel waits for the copies that overlap the kernel before it; those to slow and those to fast memory run at the
+    same time.
     """
     copies_us: dict[tuple[int, Tier], float] = defaultdict(float)
     for move in moves:

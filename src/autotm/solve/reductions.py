@@ -39,7 +39,7 @@ class Reduced:
     is_partial: bool = False
 
     def undecided_entries(self, number: int) -> Table:
-        """The entries of a table that agree with the decided flows."""
+        """Return the entries of a table that agree with the decided flows."""
         operands = self.choices.operands[number]
         known = {
             operand: not self.decided[index].fast[gadget]
@@ -126,7 +126,7 @@ def _fits(size_bytes: int, free_bytes: Ints, start: int, end: int) -> bool:
 
 
 def _by_itself(choices: Choices, index: int) -> Residency | None:
-    """(P4) The cheapest residency where memory is free; None where it shares more than memory."""
+    """(P4) Return the cheapest residency if memory is free; None where the flow shares more than memory."""
     flow = choices.flows[index]
     if not choices.ties[index] and not any(flow.out + flow.back):
         free, gaps = [0.0] * len(flow), len(flow) - 1
@@ -137,7 +137,7 @@ def _by_itself(choices: Choices, index: int) -> Residency | None:
 
 
 def spans(flow: TensorChoices) -> list[tuple[int, int]]:
-    """Kernel spans in which the flow can be fast, ascending and disjoint."""
+    """Return kernel spans in which the flow can be fast, ascending and disjoint."""
     if all(flow.may) and all(flow.may_between):
         return [(flow.starts[0], flow.stops[-1])]
     possible = [(flow.starts[k], flow.stops[k]) for k in range(len(flow)) if flow.may[k]]

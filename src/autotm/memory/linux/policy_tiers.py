@@ -340,7 +340,7 @@ class PolicyTiers(Tiers):
 
     @contextmanager
     def only_pages_of_the_pool(self) -> Iterator[None]:
-        """While the pool is touched for the first time, take other memory from slow nodes: the limit is the pool's."""
+        """Take other memory from slow nodes during the pool's first touch: the limit is of the pool alone."""
         prefer(self._slow_nodes[0])
         try:
             yield

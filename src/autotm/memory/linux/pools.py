@@ -107,7 +107,7 @@ class NodePool(Pool):
             raise self._too_large(size_bytes, f"{where} has room for {free_bytes / 1e9:.3f} GB")
 
     def pages_by_node(self) -> dict[str, int]:
-        """How many pages are on which memory node now, by its number."""
+        """Count pages by the number of their memory node."""
         return pages_by_node(self._whole.ctypes.data, self._whole.size)
 
     def keep(self) -> None:
@@ -157,7 +157,7 @@ def check_nodes(system: SystemMemory, key: str, nodes: Sequence[int]) -> list[Me
 
 
 def refusal(system: SystemMemory, node: MemoryNode) -> str | None:
-    """Why pages cannot be bound to a node that exists so that they stay there; None where they can."""
+    """Return why pages cannot be bound to an existing node and stay there; None where they can."""
     allowed = system.allowed_nodes
     if allowed is not None and node.number not in allowed:
         return (
@@ -168,7 +168,7 @@ def refusal(system: SystemMemory, node: MemoryNode) -> str | None:
 
 
 def demotion(system: SystemMemory) -> str | None:
-    """Why pages in fast memory do not stay there; None where they do."""
+    """Return why pages in fast memory do not stay there; None where they do."""
     if system.demotes and len(system.nodes) > 1:
         return (
             "Linux moves little used pages to slower nodes, even bound ones; switch that off for the study: "
