@@ -66,16 +66,16 @@ CXL = {
 
 
 def by_name(entries: list[Any]) -> dict[str, Any]:
-    return {one.item: one for one in entries}
+    return {one.what: one for one in entries}
 
 
 def test_a_second_memory_is_told_with_what_stands_in_its_way(tmp_path: Path) -> None:
     root = written(tmp_path, CXL)
     (root / "sys/bus/dax/devices/dax0.0").mkdir(parents=True)
     report = by_name(findings(tmp_path, root))
-    assert report["memory node 0"].value == "1.024 GB, 0.6144 GB free, beside cores"
+    assert report["memory node 0"].found == "1.024 GB, 0.6144 GB free, beside cores"
     assert report["memory node 1"].use is Use.UNUSED
-    assert "distance 28 from node 0" in report["memory node 1"].value
+    assert "distance 28 from node 0" in report["memory node 1"].found
     assert "demotion_enabled" in report["memory node 1"].why
     assert "memory node 2" not in report, "a node without memory is no memory"
     assert report["folder /mnt/pmem"].use is Use.UNUSED, "the fast pool would not stay where it is"
@@ -84,8 +84,8 @@ def test_a_second_memory_is_told_with_what_stands_in_its_way(tmp_path: Path) -> 
     assert "GPU" in report
     cared = {name for name, one in report.items() if one.use is Use.CARE}
     assert cared >= {"NUMA balancing", "page demotion", "clock governor", "CPU quota", "memory limit"}
-    assert report["transparent huge pages"].value == "madvise"
-    assert report["reserved huge pages"].value == "12"
+    assert report["transparent huge pages"].found == "madvise"
+    assert report["reserved huge pages"].found == "12"
 
 
 WHOLE = (16_000 << 10, 9_000 << 10)
@@ -139,7 +139,7 @@ def test_a_tool_that_hangs_or_is_not_there_says_nothing(monkeypatch: pytest.Monk
     file = tmp_path / "file"
     file.touch()
     folder = by_name(findings(file / "results"))[f"folder {file / 'results'}"]
-    assert (folder.value, folder.use) == (f"{file} is no folder", Use.MISSING)
+    assert (folder.found, folder.use) == (f"{file} is no folder", Use.MISSING)
 
 
 LAPTOP = node(0, 16_000_000, "0-63", "10")
@@ -185,7 +185,7 @@ def test_a_guest_of_three_nodes_can_use_two_of_them_and_a_folder(tmp_path: Path)
     candidates = by_name(slow_memories(root, usable))
     assert list(candidates) == ["memory node 1", "memory node 2", "folder /mnt/pmem"]
     assert candidates["memory node 1"].line == "slow_tier: {kind: numa, fast_nodes: [0], slow_nodes: [1]}"
-    assert "distance 28 from node 0, HMAT 20480 MB/s read 300 ns read" in candidates["memory node 1"].value
+    assert "distance 28 from node 0, HMAT 20480 MB/s read 300 ns read" in candidates["memory node 1"].found
     assert candidates["folder /mnt/pmem"].line == "slow_tier: {kind: dax, path: /mnt/pmem, fast_nodes: [0]}"
     report = by_name(findings(tmp_path, root, usable))
     assert report["memory node 2"].use is Use.USABLE
@@ -215,10 +215,10 @@ def test_each_node_with_cores_can_be_fast(tmp_path: Path, monkeypatch: pytest.Mo
         "memory node 1": "{kind: numa, fast_nodes: [0], slow_nodes: [1]}",
         "memory node 2": "{kind: numa, fast_nodes: [1], slow_nodes: [2]}, or fast_nodes: [0]",
     }, "of two nodes with cores, the nearer one first"
-    uses = [(one.item, one.use) for one in findings(tmp_path, root, usable) if "fast memory" in one.why]
+    uses = [(one.what, one.use) for one in findings(tmp_path, root, usable) if "fast memory" in one.why]
     assert uses == [("memory node 0", Use.USED), ("memory node 1", Use.USABLE)]
     monkeypatch.setattr("autotm.study.doctor.usable_cpus", lambda: (0,))
-    barred = [one.why for one in findings(tmp_path, root, usable) if one.item == "memory node 1"]
+    barred = [one.why for one in findings(tmp_path, root, usable) if one.what == "memory node 1"]
     assert "may not use its cores 1 (cpuset, taskset)" in barred[0]
 
 
@@ -241,7 +241,7 @@ def test_a_container_without_permission_is_told_so_and_offered_persistent_memory
     candidates = by_name(slow_memories(root, lambda tier: EPERM if tier.fast_nodes else None))
     folder = candidates["folder /mnt/pmem"]
     assert folder.line == "slow_tier: {kind: dax, path: /mnt/pmem}"
-    assert folder.value.endswith(f"beside memory that cannot be bound: {EPERM}")
+    assert folder.found.endswith(f"beside memory that cannot be bound: {EPERM}")
     assert candidates["memory node 1"].why_not == EPERM
 
 
@@ -251,7 +251,7 @@ def test_persistent_memory_that_is_not_set_up_is_told_how(tmp_path: Path) -> Non
     assert "mounted without dax" in candidates["folder /data one"].why_not
     assert "folder /" not in candidates
     assert "not mounted: make a file system if it holds no data" in candidates["persistent memory pmem1"].why_not
-    assert candidates["persistent memory pmem1"].value == "1 GB"
+    assert candidates["persistent memory pmem1"].found == "1 GB"
     assert "persistent memory pmem0" not in candidates, "a part of it is mounted"
     assert candidates["DAX device dax0.0"].line == "slow_tier: {kind: dax, path: /dev/dax0.0, fast_nodes: [0]}"
     assert candidates["DAX device dax0.0"].caution == "runs overwrite its contents"
@@ -315,7 +315,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> GpuFindings:
 def test_a_gpu_is_usable_by_a_line_of_a_machine_file(gpus: GpuFindings) -> None:
     (finding,) = gpus(Recorded())
     assert finding.use is Use.USABLE
-    assert "sm_90, 85.52 GB, 84.92 GB free, driver 580.65.06 (CUDA 13.0); a context takes 0.5 GB" in finding.value
+    assert "sm_90, 85.52 GB, 84.92 GB free, driver 580.65.06 (CUDA 13.0); a context takes 0.5 GB" in finding.found
     assert finding.why == "fast memory, in a machine file: slow_tier: {kind: cuda, device_index: 3}"
     memory = SimpleNamespace(total=8_000_000_000, reserved=0, used=0, free=8_000_000_000)
     (small,) = gpus(Recorded(memory=memory, capability=(8, 6)))
@@ -340,12 +340,12 @@ def test_one_that_cannot_be_used(nvml: Recorded, context_bytes: int | None, said
 def test_others_on_it(gpus: GpuFindings) -> None:
     processes = (SimpleNamespace(pid=7, usedGpuMemory=1),)
     first, _, second, shared = gpus(Recorded(names=("one", "other"), processes=processes))
-    assert (first.item, second.item) == ("GPU 0", "GPU 1")
-    assert (shared.item, shared.value, shared.use) == ("GPU 1's processes", "7", Use.CARE)
+    assert (first.what, second.what) == ("GPU 0", "GPU 1")
+    assert (shared.what, shared.found, shared.use) == ("GPU 1's processes", "7", Use.CARE)
 
 
 def test_one_whose_driver_is_missing_is_named(gpus: GpuFindings, tmp_path: Path) -> None:
     missing = Recorded(init=NVMLError_LibraryNotFound(""))
-    assert gpus(missing)[0].value == "none"
+    assert gpus(missing)[0].found == "none"
     (tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
-    assert gpus(missing)[0].value == "0000:01:00.0"
+    assert gpus(missing)[0].found == "0000:01:00.0"

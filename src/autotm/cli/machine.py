@@ -52,7 +52,7 @@ def doctor(name: str | None, folder: Path, results: Path) -> Answer:
         write_machine_file(folder / f"{name}.yaml", slow_memories())
         log.info("%s: use it with --machine %s, or machine: %s in the study", folder / f"{name}.yaml", name, name)
     missing = [one for one in found if one.use is Use.MISSING]
-    fault = BadInputError("; ".join(f"{one.item}: {one.value}: {one.why}" for one in missing)) if missing else None
+    fault = BadInputError("; ".join(f"{one.what}: {one.found}: {one.why}" for one in missing)) if missing else None
     return Answer(found, findings_text(found), fault)
 
 

@@ -42,14 +42,14 @@ class Finding:
     """A resource that a machine has or lacks.
 
     Attributes:
-        item: name of the resource.
-        value: its kind or amount on the machine.
+        what: name of the resource.
+        found: its kind or amount on the machine.
         use: whether autotm uses it; `usable` where a machine file must name it; `missing` where autotm requires it.
         why: the reason, or the remedy; may be empty.
     """
 
-    item: str
-    value: str
+    what: str
+    found: str
     use: Use
     why: str = ""
 
@@ -60,7 +60,7 @@ Probe = Callable[[NumaTier | DaxTier], str | None]
 
 @dataclass(frozen=True)
 class SlowMemory:
-    """A memory that is, or might be, slower than that next to the cores; `item` and `value` as in `Finding`.
+    """A memory that is, or might be, slower than that next to the cores; `what` and `found` as in `Finding`.
 
     Attributes:
         tier: its entry in a machine file; None where it cannot be used as it is.
@@ -69,8 +69,8 @@ class SlowMemory:
         other_fast_nodes: further memory nodes with cores that may be `fast_nodes` instead, farther away.
     """
 
-    item: str
-    value: str
+    what: str
+    found: str
     tier: NumaTier | DaxTier | None
     why_not: str = ""
     caution: str = ""
@@ -292,10 +292,10 @@ def _memory(memories: SystemMemory, fast_nodes: Sequence[int], slow: Sequence[Sl
             yield Finding(name, value, Use.UNUSED, why)
     for one in slow:
         if one.tier is None:
-            yield Finding(one.item, one.value, Use.UNUSED, f"not as slow memory: {one.why_not}")
+            yield Finding(one.what, one.found, Use.UNUSED, f"not as slow memory: {one.why_not}")
         else:
             care = f"; {one.caution}" if one.caution else ""
-            yield Finding(one.item, one.value, Use.USABLE, f"as slow memory, in a machine file: {one.line}{care}")
+            yield Finding(one.what, one.found, Use.USABLE, f"as slow memory, in a machine file: {one.line}{care}")
     if not slow:
         why = "one memory node, no DAX folder, no DAX device: slow memory is emulated"
         yield Finding("second memory", "none", Use.UNUSED, f"{why} (slow_tier: {{kind: emulated, ...}})")
@@ -372,7 +372,7 @@ _DEVICE = "optane-dcpmm"
 
 def findings_text(findings: Sequence[Finding]) -> str:
     """Return a line for each finding."""
-    return columns([("", "found", "", ""), *((one.item, one.value, str(one.use), one.why) for one in findings)], left=4)
+    return columns([("", "found", "", ""), *((one.what, one.found, str(one.use), one.why) for one in findings)], left=4)
 
 
 def write_machine_file(path: Path, slow: Sequence[SlowMemory]) -> None:
@@ -386,7 +386,7 @@ def write_machine_file(path: Path, slow: Sequence[SlowMemory]) -> None:
     if path.exists():
         raise BadInputError(f"{path}: there is such a machine; give another name, or remove the file")
     emulated: dict[str, object] = {"kind": "emulated", "device": _DEVICE, "share": "balanced"}
-    usable = ((f"{one.item} as slow memory", _contents(one.tier)) for one in slow if one.tier and not one.caution)
+    usable = ((f"{one.what} as slow memory", _contents(one.tier)) for one in slow if one.tier and not one.caution)
     memory, tier = next(usable, ("persistent memory emulated beside its DRAM", emulated))
     contents = {"description": f"{cpu_model()}, with {memory}.", "threads": "auto", "slow_tier": tier}
     MachineFile.model_validate(contents)
