@@ -95,8 +95,8 @@ def sweep_of_study(
     if runs and points:
         with closing(runs_of_study(study, context, network)) as stage:
             records = stage.run_all([plan for plan, _ in points])
-    measured = [SweepPoint(*point, record) for point, record in zip(points, records, strict=True)]
-    return SweepResult(sweep_table(step, times, optimizer, measured, refused, came_from), tuple(plans))
+    results = [SweepPoint(*point, record) for point, record in zip(points, records, strict=True)]
+    return SweepResult(sweep_table(step, times, optimizer, results, refused, came_from), tuple(plans))
 
 
 def _prepare(study: Study, context: Context, network: str, *, runs: bool) -> None:
