@@ -290,20 +290,20 @@ def _captured(joint: Any, step: Step, inputs: Mapping[str, torch.Tensor]) -> Cap
     arguments = {node: named(node.meta["desc"]) for node in placeholders}
     (output,) = graph.find_nodes(op="output")
     leaves, gradients, updates = [], {}, {}
-    for node, what in zip(output.args[0], output.meta["desc"], strict=True):
-        kind = type(what).__name__
+    for node, descriptor in zip(output.args[0], output.meta["desc"], strict=True):
+        kind = type(descriptor).__name__
         if kind == "PlainAOTOutput":
             value = node.meta["val"] if isinstance(node, fx.Node) else None
             leaves.append(torch.empty(value.shape, dtype=value.dtype) if is_empty(node) else node)
         elif not isinstance(node, fx.Node) or is_empty(node) or kind.endswith("TokenAOTOutput"):
             continue  # A gradient that there is none of, or has no elements; the order of checks.
         elif kind == "InputMutationAOTOutput":
-            role, name = named(what.mutated_input)
+            role, name = named(descriptor.mutated_input)
             if role is Role.INPUT or (role is Role.PARAMETER and dict(weights)[name].requires_grad):
                 raise BadInputError(f"the step overwrites its {role} {name}; give a module that does not")
             updates[name] = node
         elif kind == "GradAOTOutput":
-            gradients[named(what.grad_of)[1]] = node
+            gradients[named(descriptor.grad_of)[1]] = node
         else:
             raise BadInputError(f"PyTorch's graph returns a {kind}, which is not known here")
     # Parameters that are not trained but written are states, a teacher's running averages say.

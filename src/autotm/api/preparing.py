@@ -161,8 +161,8 @@ def prepare(
     timing = validated(ProfileConfig, dict(profile or {}), "profile option")
     links = _links(context, paths.links, timing.patience_s)
     came_from = provenance(context.machine, seed, sizes=dict(sizes or {}))
-    with tempfile.TemporaryDirectory(prefix="autotm-") as made:
-        files = {"graph": Path(made) / "graph.json", "library": Path(made) / "kernels.so"}
+    with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
+        files = {"graph": Path(temporary) / "graph.json", "library": Path(temporary) / "kernels.so"}
         step, timed = compile_and_profile(context, built, SCALE, timing, links, came_from, paths, **files)
         kernels = KernelLibrary.load(files["library"])
     counted = counting(step, context.counts)
@@ -197,12 +197,12 @@ def _built(network: NetworkLike, inputs: Any, sizes: Mapping[str, Any], options:
 def _file(path: str | Path, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
     from autotm.zoo import from_onnx  # noqa: PLC0415 - only where such a file is given
 
-    given = {name: value for name, value in options.items() if name != "kernels" or value is not None}
-    if len(given.pop("targets")):
+    keywords = {name: value for name, value in options.items() if name != "kernels" or value is not None}
+    if len(keywords.pop("targets")):
         raise BadInputError(f"{path}: targets go with a module of PyTorch; a file's are inputs like others")
-    if callable(given["loss"]):
+    if callable(keywords["loss"]):
         raise BadInputError(f"{path}: a file takes the name of a loss, such as loss='cross_entropy', not a function")
-    return from_onnx(path, inputs=inputs, sizes=sizes, **given)
+    return from_onnx(path, inputs=inputs, sizes=sizes, **keywords)
 
 
 def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network:
@@ -216,8 +216,8 @@ def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network
     if isinstance(options["loss"], str):
         raise BadInputError(f"loss: {options['loss']!r}: a module takes a function, such as torch's cross_entropy")
     defaults = {"mode": "train", "kernels": "auto"}
-    given = {name: options[name] or default for name, default in defaults.items()}
-    return from_torch(module, inputs, **{**options, **given})
+    keywords = {name: options[name] or default for name, default in defaults.items()}
+    return from_torch(module, inputs, **{**options, **keywords})
 
 
 def _links(context: Context, file: Path, patience_s: float) -> Links:

@@ -47,13 +47,13 @@ def doctor(name: str | None, folder: Path, results: Path) -> Answer:
         write_machine_file,
     )
 
-    found = findings(results)
+    diagnosis = findings(results)
     if name:
         write_machine_file(folder / f"{name}.yaml", slow_memories())
         log.info("%s: use it with --machine %s, or machine: %s in the study", folder / f"{name}.yaml", name, name)
-    missing = [one for one in found if one.use is Use.MISSING]
+    missing = [one for one in diagnosis if one.use is Use.MISSING]
     fault = BadInputError("; ".join(f"{one.what}: {one.found}: {one.why}" for one in missing)) if missing else None
-    return Answer(found, findings_text(found), fault)
+    return Answer(diagnosis, findings_text(diagnosis), fault)
 
 
 @click.group()
@@ -78,9 +78,9 @@ def export_store(study: Study, file: Path) -> Answer:
 @answering
 def import_store(study: Study, file: Path) -> Answer:
     """Take over the timings in FILE that the store lacks."""
-    found = import_store_stage(store=study.machine_paths.store, file=file)
-    log.info("%s: %d timings added, %d known before, %d skipped", file, found.added, found.kept, found.skipped)
-    return Answer(asdict(found))
+    merged = import_store_stage(store=study.machine_paths.store, file=file)
+    log.info("%s: %d timings added, %d known before, %d skipped", file, merged.added, merged.kept, merged.skipped)
+    return Answer(asdict(merged))
 
 
 # The commands `export` and `import`.
@@ -111,9 +111,9 @@ def export(study: Study, network: str, file: Path) -> Answer:
 @answering
 def import_(file: Path, results: Path, replaces: bool) -> Answer:
     """For looking, checking and comparing: a machine's own pipeline uses what it measured itself."""
-    found = import_results_stage(file=file, results=results, replaces=replaces)
-    log.info("%d files added, %d replaced, %d were the same", *map(len, (found.added, found.replaced, found.kept)))
-    return Answer(asdict(found), "\n".join(imported_plans(found)))
+    merged = import_results_stage(file=file, results=results, replaces=replaces)
+    log.info("%d files added, %d replaced, %d were the same", *map(len, (merged.added, merged.replaced, merged.kept)))
+    return Answer(asdict(merged), "\n".join(imported_plans(merged)))
 
 
 @click.command()
@@ -132,9 +132,9 @@ def bundle(placement: Placement, file: Path | None, python: str | None, gpu: str
     """
     study, optimizer, limit = placement.study, placement.optimizer, placement.limit
     file = file or Path(f"{placement.network}-{optimizer}-{limit.slug}.tar.xz")
-    made = bundle_stage(study, context_of(study), placement.paths, optimizer, limit, gpu=gpu, python=python, file=file)
-    log.info("%s: %.1f MB, for CPython %s on %s", made.file, made.size_bytes / 1e6, made.python, made.machine)
-    return Answer(made, f"tar xf {made.file.name} && python{made.python} {made.folder} check")
+    built = bundle_stage(study, context_of(study), placement.paths, optimizer, limit, gpu=gpu, python=python, file=file)
+    log.info("%s: %.1f MB, for CPython %s on %s", built.file, built.size_bytes / 1e6, built.python, built.machine)
+    return Answer(built, f"tar xf {built.file.name} && python{built.python} {built.folder} check")
 
 
 @click.command()

@@ -64,11 +64,11 @@ def profile(study: Study, network: str, worst: int, csv: Path | None) -> Answer:
 def solve(placement: Placement, write_mps: Path | None) -> Answer:
     """Its answer is the file `plan.json`."""
     study, optimizer, limit = placement.study, placement.optimizer, placement.limit
-    context, given = context_of(study), PlacementInputs(placement.paths)
+    context, inputs = context_of(study), PlacementInputs(placement.paths)
     if write_mps:
-        size = export_program_stage(context, optimizer, limit, study.config.solve, given, program=write_mps)
+        size = export_program_stage(context, optimizer, limit, study.config.solve, inputs, program=write_mps)
         log.info("%s: %d columns, %d rows, %d nonzeros", write_mps, size.columns, size.rows, size.nonzeros)
-    ilp_solve_stage(context, optimizer, limit, study.config.solve, given, plan=placement.plan)
+    ilp_solve_stage(context, optimizer, limit, study.config.solve, inputs, plan=placement.plan)
     return file_answer(placement.plan, "plan")
 
 
@@ -77,8 +77,8 @@ def solve(placement: Placement, write_mps: Path | None) -> Answer:
 @answering
 def compile_(placement: Placement) -> Answer:
     """Its answer is the file `program.json`."""
-    given, program = PlacementInputs(placement.paths), placement.program
-    compile_stage(context_of(placement.study), given, plan=placement.plan, program=program)
+    inputs, program = PlacementInputs(placement.paths), placement.program
+    compile_stage(context_of(placement.study), inputs, plan=placement.plan, program=program)
     return file_answer(program, "program")
 
 

@@ -153,9 +153,9 @@ def sensitivity(study: Study, network: str, limit: Limit, draws: int, names: str
     paths, optimizers = paths_of(study, network), words(names)
     for optimizer in optimizers:
         require_optimizer(optimizer)
-    found = sensitivity_stage(context_of(study), study.config.solve, draws, paths, optimizers, limit)
+    sensitivity_of_plans = sensitivity_stage(context_of(study), study.config.solve, draws, paths, optimizers, limit)
     log.info("every draw is in %s", paths.sensitivity(limit))
-    return Answer(found, describe(found))
+    return Answer(sensitivity_of_plans, describe(sensitivity_of_plans))
 
 
 # Records of the study.

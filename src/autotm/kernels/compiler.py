@@ -136,8 +136,8 @@ def add_object(
     listed = json.dumps({"code": sorted(kernels), "facts": facts})
     name = hashlib.sha256(listed.encode()).hexdigest()[:32]
     if kernels:
-        made = machine_code(dict(kernels.values()), target)
-        write_atomically(folder / f"{name}.o", lambda path: made.write_to_file(str(path), "o"))
+        module = machine_code(dict(kernels.values()), target)
+        write_atomically(folder / f"{name}.o", lambda path: module.write_to_file(str(path), "o"))
     write_atomically(folder / f"{name}.json", lambda path: path.write_text(listed, encoding="utf-8"))
 
 
@@ -338,10 +338,10 @@ class KernelCompiler:
         def make_group(task: int) -> None:
             kernels, facts = {}, {}
             for key in groups[task]:
-                kernel, found = missing[key].scheduled(self.target, self.threads)
-                facts[key] = _FACTS.dump_python(found, mode="json")
-                if missing[key].wants_code(found):
-                    kernels[found.code_key] = (found.symbol, kernel.func)
+                kernel, kernel_facts = missing[key].scheduled(self.target, self.threads)
+                facts[key] = _FACTS.dump_python(kernel_facts, mode="json")
+                if missing[key].wants_code(kernel_facts):
+                    kernels[kernel_facts.code_key] = (kernel_facts.symbol, kernel.func)
             add_object(self.folder, kernels, facts, self.target)
 
         in_processes(len(groups), make_group)

@@ -41,8 +41,8 @@ _BUILT_FOR = "autotm: built for {} threads;"
 
 def threads_of(library: bytes) -> int | None:
     """How many threads a library says that it was built for."""
-    found = re.search(_BUILT_FOR.format(r"(\d+)").encode(), library)
-    return int(found[1]) if found else None
+    match = re.search(_BUILT_FOR.format(r"(\d+)").encode(), library)
+    return int(match[1]) if match else None
 
 
 def link(objects: Sequence[Path], path: Path, threads: int | None = None) -> None:
@@ -87,10 +87,10 @@ _AS_MANY_AS_THREADS = 0
 @functools.cache
 def _loaded() -> ctypes.CDLL:
     """The shared library that compiled kernels call for their threads; the same one that `import tvm` loads."""
-    found = importlib.util.find_spec("tvm")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError("No module named 'tvm'", name="tvm")
-    return ctypes.CDLL(str(Path(found.origin).parent / "lib" / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(Path(spec.origin).parent / "lib" / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
 
 
 # How many threads run a kernel, and on which cores: set before the first call, and checked.
@@ -383,9 +383,9 @@ class FatbinLibrary:
         try:
             with zipfile.ZipFile(path) as archive:
                 image, text = archive.read(_IMAGE), archive.read(_LAUNCHES)
-            found = json.loads(text)
-            launches = _LISTED.validate_python(found["kernels"])
-            architectures = tuple(found["architectures"])
+            listing = json.loads(text)
+            launches = _LISTED.validate_python(listing["kernels"])
+            architectures = tuple(listing["architectures"])
         except FileNotFoundError:
             raise DamagedFileError(f"{path}: no such library of GPU kernels; lower the network again") from None
         except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError) as error:

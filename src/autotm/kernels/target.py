@@ -97,8 +97,8 @@ def cpu_flags(target: tvm.target.Target) -> list[str]:
 
     Of those that LLVM names otherwise, the ones that generated kernels can meet are translated.
     """
-    found = {_LINUX_NAMES.get(name, name) for name in map(str, codegen.llvm_get_cpu_features(target))}
-    return sorted(found & _VECTOR_FLAGS)
+    flags = {_LINUX_NAMES.get(name, name) for name in map(str, codegen.llvm_get_cpu_features(target))}
+    return sorted(flags & _VECTOR_FLAGS)
 
 
 # Static cost rules: how a contraction's result is cut into register tiles. No tuning, no timing.

@@ -144,9 +144,9 @@ class _Uses:
 
 def variables_of(expression: Any) -> set[tirx.Var]:
     """Every variable in an expression."""
-    found: set[tirx.Var] = set()
-    tvm_ffi.structural_walk(expression, (tirx.Var, found.add))
-    return found
+    variables: set[tirx.Var] = set()
+    tvm_ffi.structural_walk(expression, (tirx.Var, variables.add))
+    return variables
 
 
 # Large inner buffers become parameters: a kernel allocates nothing at run time that a plan does not know of.
@@ -183,16 +183,16 @@ def hoist_workspaces(func: tirx.PrimFunc, *, relocate: bool = True) -> tuple[tir
         ]
         func = tvm.transform.Sequential(passes)(tvm.IRModule({"main": func}))["main"]
     hoister = _Hoister()
-    body, found = hoister.rewrite(func.body), hoister.found
-    workspaces = tuple((extents(buffer), str(buffer.dtype)) for buffer in found)
-    return tirx.PrimFunc([*func.params, *found], body, func.ret_type, func.attrs), workspaces
+    body, buffers = hoister.rewrite(func.body), hoister.buffers
+    workspaces = tuple((extents(buffer), str(buffer.dtype)) for buffer in buffers)
+    return tirx.PrimFunc([*func.params, *buffers], body, func.ret_type, func.attrs), workspaces
 
 
 class _Hoister:
-    """Rewrites a body: large buffers are taken out (`found`), small ones put into the `global` scope."""
+    """Rewrites a body: large buffers are taken out (`buffers`), small ones put into the `global` scope."""
 
     def __init__(self) -> None:
-        self.found: list[tirx.Buffer] = []
+        self.buffers: list[tirx.Buffer] = []
         self._parallel: list[tirx.For] = []
         self._new: dict[tirx.Buffer, tuple[tirx.Buffer, list[tirx.Expr]]] = {}
 
@@ -231,7 +231,7 @@ class _Hoister:
         self._new[buffer] = new, [index for index, _ in leading]
         if is_small:
             return new
-        self.found.append(new)
+        self.buffers.append(new)
         return None
 
     def _load(self, load: ir.TensorLoad, mutator: StructuralMutator) -> ir.TensorLoad:
@@ -488,9 +488,9 @@ def rewrite(
 
 def loads_of(expr: tirx.Expr) -> list[TensorLoad]:
     """Every load in an expression."""
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (TensorLoad, found.append))
-    return found
+    loads: list[TensorLoad] = []
+    tvm_ffi.structural_walk(expr, (TensorLoad, loads.append))
+    return loads
 
 
 def is_own(indices: Sequence[tirx.Expr], variables: Sequence[tirx.Var]) -> bool:

@@ -177,8 +177,8 @@ def bound(operation: Operation, operands: Sequence[torch.Tensor], kept: Sequence
             if writing is not None:
                 writing[0](*arguments, **named, **outputs)
                 return
-            found = operator(*arguments, **named)
-            several = found if isinstance(found, tuple | list) else (found,)
+            returned = operator(*arguments, **named)
+            several = returned if isinstance(returned, tuple | list) else (returned,)
             for number, result in zip(numbers, kept, strict=True):
                 result.copy_(several[number])
 

@@ -57,20 +57,20 @@ def cuda_step(
     kernels: dict[str, CudaKernel] = {}
 
     def make(requests: Sequence[Request]) -> list[KernelFacts]:
-        made = [cuda_kernel(one.func, device, one.implementation, products) for one in requests]
-        for kernel in made:
+        generated = [cuda_kernel(one.func, device, one.implementation, products) for one in requests]
+        for kernel in generated:
             kernels.setdefault(kernel.symbol, kernel)
-        return [KernelFacts(**{one.name: getattr(kernel, one.name) for one in fields(KernelFacts)}) for kernel in made]
+        return [KernelFacts(**{f.name: getattr(kernel, f.name) for f in fields(KernelFacts)}) for kernel in generated]
 
     step = make_step(network, scale, tvm.target.Target("llvm"), make, "default")
     graph = step.graph
     if implementations == "all":
         # Every other way: which one is fastest, and what that costs, only a profile can tell.
-        ways = {}
+        alternatives = {}
         for item in step.kernels:
-            made = make([Request(step.functions[item.symbol], name) for name in item.others])
-            ways[item.symbol] = tuple(map(Alternative, item.others, made))
-        graph = with_alternatives(graph, ways)
+            facts = make([Request(step.functions[item.symbol], name) for name in item.others])
+            alternatives[item.symbol] = tuple(map(Alternative, item.others, facts))
+        graph = with_alternatives(graph, alternatives)
     return CudaStep(graph, kernels)
 
 
@@ -93,8 +93,8 @@ def lower_for_gpu(
         AutotmError: an operator has no gradient or no kernel, or there is no nvcc.
     """
     step = cuda_step(network, scale, device, implementations, products)
-    made = fatbin(step.kernels.values(), folder=objects)
-    FatbinLibrary.save(library_path, made.image, ARCHITECTURES, step.launches)
+    binary = fatbin(step.kernels.values(), folder=objects)
+    FatbinLibrary.save(library_path, binary.image, ARCHITECTURES, step.launches)
     kinds = {symbol: kernel.kind for symbol, kernel in step.kernels.items()}
     save(graph_path, "graph", step.graph, {**provenance, SCHEDULES_KEY: dict(sorted(kinds.items()))})
     return step.graph
@@ -108,10 +108,10 @@ def co_runners_for_gpu(
     Raises:
         AutotmError: there is no nvcc.
     """
-    made = {
+    kernels = {
         op_class: cuda_kernel(function.with_attr("global_symbol", str(op_class)), device, products=products)
         for op_class, function in co_runner_functions().items()
     }
-    image = fatbin(made.values()).image
-    launches = {kernel.symbol: kernel.launches for kernel in made.values()}
-    return FatbinLibrary.save(library_path, image, ARCHITECTURES, launches), made
+    image = fatbin(kernels.values()).image
+    launches = {kernel.symbol: kernel.launches for kernel in kernels.values()}
+    return FatbinLibrary.save(library_path, image, ARCHITECTURES, launches), kernels

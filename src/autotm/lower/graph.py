@@ -13,39 +13,39 @@ from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor
 from autotm.zoo import Network
 
 
-def build_graph(network: Network, scale: str, step: Step, placed: Placed, made: Mapping[str, KernelFacts]) -> Graph:
+def build_graph(network: Network, scale: str, step: Step, placed: Placed, facts: Mapping[str, KernelFacts]) -> Graph:
     """Build the graph of one step: workspaces as tensors, results and aliases marked."""
     pairs = list(zip(placed.results, step.results, strict=True))
     # Relax variable -> tensor name: results by what they are, the rest by their kernel.
     results_by_tensor = {operand.tensor: result.name for operand, result in pairs}
-    kernel_names = [f"{index:04d}_{made[call.function].op}" for index, call in enumerate(placed.calls)]
+    kernel_names = [f"{index:04d}_{facts[call.function].op}" for index, call in enumerate(placed.calls)]
     names: dict[str, str] = {}
     for call, name in zip(placed.calls, kernel_names, strict=True):
         for slot, output in enumerate(call.outputs):
             own = f"{name}.{slot}" if len(call.outputs) > 1 else name
             names[output.tensor] = results_by_tensor.get(output.tensor, own)
     kernels = [
-        _kernel(name, call, names, made[call.function]) for name, call in zip(kernel_names, placed.calls, strict=True)
+        _kernel(name, call, names, facts[call.function]) for name, call in zip(kernel_names, placed.calls, strict=True)
     ]
     results = {result.name: (result, operand) for operand, result in pairs}
     return Graph(network.name, scale, network.batch, tuple(kernels), _tensors(step, kernels, results))
 
 
-def _kernel(name: str, call: Call, names: Mapping[str, str], made: KernelFacts) -> Kernel:
+def _kernel(name: str, call: Call, names: Mapping[str, str], facts: KernelFacts) -> Kernel:
 
     def renamed(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
         return tuple(Operand(names.get(item.tensor, item.tensor), item.shape, item.dtype) for item in operands)
 
     return Kernel(
         name=name,
-        function=made.symbol,
-        identity=made.identity,
-        op=made.op,
-        op_class=made.op_class,
-        flops=made.flops,
+        function=facts.symbol,
+        identity=facts.identity,
+        op=facts.op,
+        op_class=facts.op_class,
+        flops=facts.flops,
         inputs=renamed(call.inputs),
         outputs=renamed(call.outputs),
-        workspaces=workspaces(name, made),
+        workspaces=workspaces(name, facts),
     )
 
 

@@ -136,8 +136,8 @@ def _index(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockB
     x, indices = call.args[0], list(call.args[1])
     scatter = Scatter.of_places(shape_of(x), [shape_of(index) for index in indices])
     flat = [_with_axes(builder, index) for index in indices]
-    found = call_scatter_sum(builder, dy, flat, shape_of(x), scatter)
-    return [found, relax.Tuple([*map(no_grad, indices)])]
+    gradient = call_scatter_sum(builder, dy, flat, shape_of(x), scatter)
+    return [gradient, relax.Tuple([*map(no_grad, indices)])]
 
 
 def _with_axes(builder: relax.BlockBuilder, index: relax.Expr) -> relax.Expr:
@@ -249,8 +249,8 @@ def _cumsum_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: re
     (x,) = call.args
     if not is_float(x):
         return [no_grad(x)]
-    made = _summed(builder, call, dy, dtype_of(x), exclusive=bool(call.attrs.exclusive), reverse=True)
-    return [relax.op.reshape(builder.emit(made), shape_of(x))]
+    sums = _summed(builder, call, dy, dtype_of(x), exclusive=bool(call.attrs.exclusive), reverse=True)
+    return [relax.op.reshape(builder.emit(sums), shape_of(x))]
 
 
 def _summed(
@@ -272,12 +272,12 @@ def _summed(
 
 @legalizes("relax.topk")
 def _topk(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    kind, made = str(call.attrs.ret_type), []
+    kind, results = str(call.attrs.ret_type), []
     if kind in {"both", "values"}:
-        made.append(builder.call_te(along_axis.ranked, call.args[0], *_ranks(builder, call)))
+        results.append(builder.call_te(along_axis.ranked, call.args[0], *_ranks(builder, call)))
     if kind in {"both", "indices"}:
-        made.append(builder.call_te(along_axis.ranked_places, *_ranks(builder, call), str(call.attrs.dtype)))
-    return relax.Tuple([builder.emit(item) for item in made]) if len(made) > 1 else made[0]
+        results.append(builder.call_te(along_axis.ranked_places, *_ranks(builder, call), str(call.attrs.dtype)))
+    return relax.Tuple([builder.emit(item) for item in results]) if len(results) > 1 else results[0]
 
 
 @differentiates("relax.topk")

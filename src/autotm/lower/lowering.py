@@ -34,12 +34,12 @@ class Alternative:
     """Another way to compute a kernel, by the name it has among the kernel's implementations."""
 
     implementation: str
-    made: KernelFacts
+    facts: KernelFacts
 
     def of(self, kernel: Kernel) -> Implementation:
         """Return the alternative of one call."""
-        owned = workspaces(f"{kernel.name}.{self.implementation}", self.made)
-        return Implementation(self.implementation, self.made.symbol, self.made.identity, owned)
+        owned = workspaces(f"{kernel.name}.{self.implementation}", self.facts)
+        return Implementation(self.implementation, self.facts.symbol, self.facts.identity, owned)
 
 
 def find_alternatives(
@@ -56,17 +56,17 @@ def find_alternatives(
         for symbol, item in own.items()
         for name in item.others
     }
-    found: dict[str, tuple[Alternative, ...]] = dict.fromkeys(own, ())
-    for ((symbol, name), request), made in zip(asked.items(), make(list(asked.values())), strict=True):
-        if request.wants_code(made):
-            found[symbol] = (*found[symbol], Alternative(name, made))
-    return found
+    alternatives: dict[str, tuple[Alternative, ...]] = dict.fromkeys(own, ())
+    for ((symbol, name), request), facts in zip(asked.items(), make(list(asked.values())), strict=True):
+        if request.wants_code(facts):
+            alternatives[symbol] = (*alternatives[symbol], Alternative(name, facts))
+    return alternatives
 
 
-def with_alternatives(graph: Graph, found: Mapping[str, tuple[Alternative, ...]]) -> Graph:
+def with_alternatives(graph: Graph, alternatives: Mapping[str, tuple[Alternative, ...]]) -> Graph:
     """Add alternatives to the kernels of a graph."""
     kernels = (
-        replace(kernel, alternatives=tuple(other.of(kernel) for other in found.get(kernel.function, ())))
+        replace(kernel, alternatives=tuple(other.of(kernel) for other in alternatives.get(kernel.function, ())))
         for kernel in graph.kernels
     )
     return replace(graph, kernels=tuple(kernels))
@@ -98,11 +98,11 @@ def lower_network(
     """
     with objects_in(objects) as folder:
         compiler = KernelCompiler(folder, target, threads)
-        made = make_step(network, scale, target, compiler.make, implementations)
-        compiler.link(made.kernels, library_path)
-    kinds = {item.symbol: item.kind for item in sorted(made.kernels, key=lambda item: item.symbol)}
-    save(graph_path, "graph", made.graph, {**provenance, SCHEDULES_KEY: kinds})
-    return made.graph
+        step = make_step(network, scale, target, compiler.make, implementations)
+        compiler.link(step.kernels, library_path)
+    kinds = {item.symbol: item.kind for item in sorted(step.kernels, key=lambda item: item.symbol)}
+    save(graph_path, "graph", step.graph, {**provenance, SCHEDULES_KEY: kinds})
+    return step.graph
 
 
 def scheduled_step(network: Network, scale: str, target: tvm.target.Target, threads: int) -> Graph:
@@ -161,15 +161,15 @@ def make_step(
     first = {shape: name for name, shape in reversed(shapes.items())}
     requests = {shape: Request(functions[name], family=re.sub(r"\d+", "", name)) for shape, name in first.items()}
     by_shape = dict(zip(requests, make(list(requests.values())), strict=True))
-    made = {name: by_shape[shape] for name, shape in shapes.items()}
-    graph = build_graph(network, scale, step, placed, made)
-    by_symbol = {made[name].symbol: func for name, func in sorted(functions.items())}
-    own = {item.symbol: item for item in made.values()}
+    facts = {name: by_shape[shape] for name, shape in shapes.items()}
+    graph = build_graph(network, scale, step, placed, facts)
+    by_symbol = {facts[name].symbol: func for name, func in sorted(functions.items())}
+    own = {item.symbol: item for item in facts.values()}
     if implementations == "default":
         return MadeStep(graph, by_symbol, own.values())
-    found = find_alternatives(graph, by_symbol, own.values(), make)
-    others = [other.made for several in found.values() for other in several]
-    return MadeStep(with_alternatives(graph, found), by_symbol, [*own.values(), *others])
+    alternatives = find_alternatives(graph, by_symbol, own.values(), make)
+    others = [other.facts for several in alternatives.values() for other in several]
+    return MadeStep(with_alternatives(graph, alternatives), by_symbol, [*own.values(), *others])
 
 
 # One convolution alone, as a step of a single kernel: what the kernel plot times in every placement.

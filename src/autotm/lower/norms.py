@@ -253,8 +253,8 @@ def _layer_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder
     x, gamma, _ = operands
     if is_whole := rows != shape_of(x):
         x, dy, gamma = _flat(builder, rows, x, dy, gamma)
-    found = builder.emit(_emit(builder, normalization.layer_norm_gradient, x, gamma, dy, float(call.attrs.epsilon)))
-    slopes = [builder.emit(relax.TupleGetItem(found, index)) for index in range(3)]
+    gradients = builder.emit(_emit(builder, normalization.layer_norm_gradient, x, gamma, dy, float(call.attrs.epsilon)))
+    slopes = [builder.emit(relax.TupleGetItem(gradients, index)) for index in range(3)]
     if is_whole:
         slopes = [relax.op.reshape(slope, shape_of(item)) for slope, item in zip(slopes, operands, strict=True)]
     return slopes

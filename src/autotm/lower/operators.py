@@ -36,7 +36,7 @@ def fold_transposes(module: tvm.IRModule) -> tvm.IRModule:
         folding.take(binding)
     if not folding.is_changed:
         return module
-    body = relax.SeqExpr([relax.DataflowBlock(folding.made)], main.body.body)
+    body = relax.SeqExpr([relax.DataflowBlock(folding.bindings)], main.body.body)
     function = relax.Function(main.params, body, main.ret_ty, attrs=main.attrs)
     folded = tvm.IRModule({**dict(module.functions), module.get_global_var("main"): function})
     return relax.transform.DeadCodeElimination(["main"])(relax.transform.Normalize()(folded))
@@ -52,10 +52,10 @@ class _Operand:
 
     def letters(self, letters: str) -> str:
         """Return the letters of the source's axes, from those of the operand's."""
-        found = [""] * len(letters)
+        source_letters = [""] * len(letters)
         for axis, letter in zip(self.order, letters, strict=True):
-            found[axis] = letter
-        return "".join(found)
+            source_letters[axis] = letter
+        return "".join(source_letters)
 
     @property
     def is_turned(self) -> bool:
@@ -65,7 +65,7 @@ class _Operand:
 @dataclass
 class _Folding:
     uses: Counter
-    made: list[relax.VarBinding] = field(default_factory=list)
+    bindings: list[relax.VarBinding] = field(default_factory=list)
     values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
     is_changed: bool = False
     builder: relax.BlockBuilder = field(default_factory=relax.BlockBuilder)
@@ -82,7 +82,7 @@ class _Folding:
             folded = value.args[0]
         self.is_changed |= folded is not None
         self.values[binding.var] = value
-        self.made.append(binding if folded is None else relax.VarBinding(binding.var, folded))
+        self.bindings.append(binding if folded is None else relax.VarBinding(binding.var, folded))
 
     def _permuted_product(self, call: relax.Call) -> relax.Expr | None:
         product = self.values.get(call.args[0])
@@ -107,18 +107,18 @@ class _Folding:
         every = (letters, letters.left_gradient, letters.right_gradient)
         if not (left.is_turned or right.is_turned or is_permuted) or not all(each.is_product for each in every):
             return None
-        made = relax.op.einsum((left.source, right.source), str(letters))
-        return self._scaled(made, left.factor * right.factor)
+        product = relax.op.einsum((left.source, right.source), str(letters))
+        return self._scaled(product, left.factor * right.factor)
 
     def _dense(self, call: relax.Call, right: _Operand) -> relax.Expr:
         """Multiply rows of more than one axis by one transposed matrix."""
         x, shape = call.args[0], shape_of(call.args[0])
         rows = self._emit(relax.op.reshape(x, (math.prod(shape[:-1]), shape[-1])))
-        made = self._emit(relax.op.einsum((rows, right.source), "ij,kj->ik"))
-        return self._scaled(relax.op.reshape(made, shape_of(call)), right.factor)
+        product = self._emit(relax.op.einsum((rows, right.source), "ij,kj->ik"))
+        return self._scaled(relax.op.reshape(product, shape_of(call)), right.factor)
 
-    def _scaled(self, made: relax.Expr, factor: float) -> relax.Expr:
-        return made if factor == 1.0 else relax.op.multiply(self._emit(made), relax.const(factor, "float32"))
+    def _scaled(self, product: relax.Expr, factor: float) -> relax.Expr:
+        return product if factor == 1.0 else relax.op.multiply(self._emit(product), relax.const(factor, "float32"))
 
     def _operand(self, operand: relax.Expr) -> _Operand:
         """Look through permutations and factors for what an operand is made of."""
@@ -143,7 +143,7 @@ class _Folding:
     def _emit(self, value: relax.Expr) -> relax.Var:
         value = self.builder.normalize(value)
         var = relax.DataflowVar("folded", value.ty)
-        self.made.append(relax.VarBinding(var, value))
+        self.bindings.append(relax.VarBinding(var, value))
         self.values[var] = value
         return var
 

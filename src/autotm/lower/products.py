@@ -78,11 +78,11 @@ def _batched_gradient(
     factor, value = None, builder.lookup_binding(dy)
     if is_call(value, "relax.multiply") and number(value.args[1]) is not None:
         dy, factor = value.args
-    found = [
+    slopes = [
         builder.emit(_product(builder, dy, b, letters.left_gradient)),
         builder.emit(_product(builder, a, dy, letters.right_gradient)),
     ]
-    return found if factor is None else [builder.emit(relax.op.multiply(slope, factor)) for slope in found]
+    return slopes if factor is None else [builder.emit(relax.op.multiply(slope, factor)) for slope in slopes]
 
 
 def _product(builder: relax.BlockBuilder, a: relax.Expr, b: relax.Expr, letters: Subscripts) -> relax.Expr:
@@ -184,15 +184,15 @@ class _Phases:
         (rows, columns), (top, left, bottom, right), (down, across) = shape_of(x)[1:3], self.padding, self.dilation
         taps = shape_of(w)
         outputs = (rows + top + bottom - (taps[0] - 1) * down, columns + left + right - (taps[1] - 1) * across)
-        made = builder.emit(self._inner.forward(builder, self._images(builder, x, taps, outputs), w))
-        return builder.call_te(contractions.from_phases, made, self.dilation, (0, 0), outputs)
+        phases = builder.emit(self._inner.forward(builder, self._images(builder, x, taps, outputs), w))
+        return builder.call_te(contractions.from_phases, phases, self.dilation, (0, 0), outputs)
 
     def data_gradient(self, builder: relax.BlockBuilder, dy: relax.Expr, w: relax.Expr, shape: Ints) -> relax.Expr:
         phases, (height, width) = self._results(builder, dy), shape_of(w)[:2]
         batch, rows, columns, _ = shape_of(phases)
         images = (batch, rows + height - 1, columns + width - 1, shape[3])
-        made = builder.emit(self._inner.data_gradient(builder, phases, w, images))
-        return builder.call_te(contractions.from_phases, made, self.dilation, self.padding[:2], shape[1:3])
+        gradients = builder.emit(self._inner.data_gradient(builder, phases, w, images))
+        return builder.call_te(contractions.from_phases, gradients, self.dilation, self.padding[:2], shape[1:3])
 
     def weight_gradient(self, builder: relax.BlockBuilder, x: relax.Expr, dy: relax.Expr, shape: Ints) -> relax.Expr:
         images = self._images(builder, x, shape, shape_of(dy)[1:3])
@@ -230,8 +230,8 @@ class _Spread:
 
     def weight_gradient(self, builder: relax.BlockBuilder, x: relax.Expr, dy: relax.Expr, shape: Ints) -> relax.Expr:
         wide = [(extent - 1) * apart + 1 for extent, apart in zip(shape[:2], self.dilation, strict=True)]
-        found = builder.emit(self.inner.weight_gradient(builder, x, dy, (*wide, *shape[2:])))
-        return builder.call_te(contractions.taps, found, self.dilation)
+        gradient = builder.emit(self.inner.weight_gradient(builder, x, dy, (*wide, *shape[2:])))
+        return builder.call_te(contractions.taps, gradient, self.dilation)
 
     def _weights(self, builder: relax.BlockBuilder, w: relax.Expr) -> relax.Var:
         return builder.emit(builder.call_te(contractions.spread_taps, w, self.dilation))
@@ -281,8 +281,8 @@ class _Convolution:
 @legalizes("relax.nn.conv1d", "relax.nn.conv2d")
 def _legalize_conv(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     conv = _Convolution.of(call)
-    made = conv.geometry.forward(builder, *conv.operands(builder, call))
-    return restored(builder, made, _DATA, conv.result)
+    result = conv.geometry.forward(builder, *conv.operands(builder, call))
+    return restored(builder, result, _DATA, conv.result)
 
 
 @differentiates("relax.nn.conv1d", "relax.nn.conv2d")
@@ -302,8 +302,8 @@ def _legalize_transposed(builder: relax.BlockBuilder, call: relax.Call) -> relax
     conv = _Convolution.of(call)
     extents = dict(zip(conv.result, shape_of(call), strict=True))
     shape = tuple(extents.get(letter, 1) for letter in _DATA)
-    made = conv.geometry.data_gradient(builder, *conv.operands(builder, call), shape)
-    return restored(builder, made, _DATA, conv.result)
+    result = conv.geometry.data_gradient(builder, *conv.operands(builder, call), shape)
+    return restored(builder, result, _DATA, conv.result)
 
 
 @differentiates("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose")
@@ -356,10 +356,10 @@ class _Volumes:
 @legalizes("relax.nn.conv3d")
 def _legalize_volumes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     conv = _Volumes.of(builder, call)
-    made = builder.emit(conv.geometry.forward(builder, *conv.operands(call)))
-    images, *rest = shape_of(made)
-    made = builder.emit(relax.op.reshape(made, (images // conv.count, conv.count, *rest)))
-    return arranged(builder, made, "NDHWC", conv.result)
+    result = builder.emit(conv.geometry.forward(builder, *conv.operands(call)))
+    images, *rest = shape_of(result)
+    result = builder.emit(relax.op.reshape(result, (images // conv.count, conv.count, *rest)))
+    return arranged(builder, result, "NDHWC", conv.result)
 
 
 @differentiates("relax.nn.conv3d")

@@ -114,17 +114,17 @@ def _with_copies(
     functions: Functions,
     copies: Sequence[int],
 ) -> Placed:
-    more, made, placed = [], dict(functions), []
+    more, all_functions, placed = [], dict(functions), []
     for operand, result, count in zip(returned, results, copies, strict=True):
         target = operand
         for number in range(count):
             source, target = target, replace(operand, tensor=f"{result.name}#copy{number}")
             name = f"copy_{operand.dtype}_{'x'.join(map(str, operand.shape))}"
             buffer = te.placeholder(operand.shape, operand.dtype, name="source")
-            made.setdefault(name, te.create_prim_func([buffer, topi.identity(buffer)]))
+            all_functions.setdefault(name, te.create_prim_func([buffer, topi.identity(buffer)]))
             more.append(Call(name, (source,), (target,)))
         placed.append(target)
-    return Placed([*calls, *more], made, placed)
+    return Placed([*calls, *more], all_functions, placed)
 
 
 def _may_replace(functions: Functions, call: Call, operand: Operand, result: Result) -> bool:

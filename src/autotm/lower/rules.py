@@ -105,9 +105,9 @@ def dtype_of(expression: relax.Expr) -> str:
 
 def fitted(gradient: relax.Expr, operand: relax.Expr, builder: relax.BlockBuilder) -> relax.Expr:
     """Sum a gradient over the axes along which its operand was broadcast."""
-    made = builder.emit(gradient)
+    emitted = builder.emit(gradient)
     shape = shape_of(operand)
-    return made if shape_of(made) == shape else relax.op.collapse_sum_to(made, shape)
+    return emitted if shape_of(emitted) == shape else relax.op.collapse_sum_to(emitted, shape)
 
 
 def bound_value(expression: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
@@ -145,13 +145,13 @@ def arranged(builder: relax.BlockBuilder, x: relax.Expr, layout: str, wanted: st
     return builder.emit(relax.op.reshape(x, [extents.get(letter, 1) for letter in wanted]))
 
 
-def restored(builder: relax.BlockBuilder, made: relax.Expr, layout: str, wanted: str) -> relax.Expr:
+def restored(builder: relax.BlockBuilder, result: relax.Expr, layout: str, wanted: str) -> relax.Expr:
     """Bring a kernel's result, with axes named by `layout`, to an order that may lack some axes of one entry."""
     if layout == wanted:
-        return made
-    made = builder.emit(made)
+        return result
+    result = builder.emit(result)
     kept = "".join(letter for letter in layout if letter in wanted)
     if kept != layout:
-        extents = zip(layout, shape_of(made), strict=True)
-        made = builder.emit(relax.op.reshape(made, [extent for letter, extent in extents if letter in wanted]))
-    return arranged(builder, made, kept, wanted)
+        extents = zip(layout, shape_of(result), strict=True)
+        result = builder.emit(relax.op.reshape(result, [extent for letter, extent in extents if letter in wanted]))
+    return arranged(builder, result, kept, wanted)

@@ -197,8 +197,8 @@ def _no_gradient(network: Network, operator: str) -> AutotmError:
 def first_use(network: Network, fault: str) -> str:
     """Say where in its source a network first uses the operator that a fault names, if that is known."""
     lines = network.origin.lines if network.origin else {}
-    found = _OPERATOR.search(fault)
-    return f" (first used in {lines[found[0]]})" if found and found[0] in lines else ""
+    match = _OPERATOR.search(fault)
+    return f" (first used in {lines[match[0]]})" if match and match[0] in lines else ""
 
 
 def _function(params: list[relax.Var], bindings: list[relax.Binding], results: list[relax.Expr]) -> relax.Function:

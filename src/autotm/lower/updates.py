@@ -203,7 +203,7 @@ def clipped(
     Each gradient is read right after one of the bindings computes it, while caches have it. Return the bindings with
     the new ones among them, and the factor, a float32 without axes.
     """
-    made = {binding.var: index for index, binding in enumerate(bindings)}
+    binding_index = {binding.var: index for index, binding in enumerate(bindings)}
     values = {binding.var: binding.value for binding in bindings}
 
     def source(gradient: relax.Expr) -> relax.Expr:
@@ -212,7 +212,7 @@ def clipped(
         return gradient
 
     def position(group: Sequence[relax.Expr]) -> int:
-        return max(made.get(gradient, -1) for gradient in group)
+        return max(binding_index.get(gradient, -1) for gradient in group)
 
     vectors = sorted((g for g in map(source, gradients) if is_vector(g)), key=lambda g: position([g]))
     groups = [[gradient] for gradient in map(source, gradients) if not is_vector(gradient)]

@@ -51,11 +51,11 @@ class _Windows:
             NotImplementedError: a mean over elements that are not neighbours, or over parts that overlap.
         """
         attrs, layout = call.attrs, str(call.attrs.layout)
-        own, made = (dict(zip(layout, shape_of(item), strict=True)) for item in (call.args[0], call))
+        own, result = (dict(zip(layout, shape_of(item), strict=True)) for item in (call.args[0], call))
         if "adaptive" in call.op.name:
-            if any(own[axis] % made[axis] for axis in "HW"):
+            if any(own[axis] % result[axis] for axis in "HW"):
                 raise NotImplementedError(f"{call.op.name} of parts that overlap; let their number divide the extents")
-            part = tuple(own[axis] // made[axis] for axis in "HW")
+            part = tuple(own[axis] // result[axis] for axis in "HW")
             return cls(layout, str(attrs.out_layout), (part, part, (0, 0, 0, 0)))
         names = ("pool_size", "strides", "dilation", "padding")
         pool, strides, dilation, padding = (ints(getattr(attrs, name)) for name in names)
@@ -68,7 +68,7 @@ class _Windows:
         spans = [(taps - 1) * apart + 1 for taps, apart in zip(pool, dilation, strict=True)]
         # With ceil_mode, the last windows reach beyond the padding.
         ends = [
-            max((made.get(axis, 1) - 1) * step + span - own.get(axis, 1) - before, after)
+            max((result.get(axis, 1) - 1) * step + span - own.get(axis, 1) - before, after)
             for axis, step, span, before, after in zip("HW", strides, spans, padding[:2], padding[2:], strict=True)
         ]
         rest = ()
@@ -86,10 +86,10 @@ def _legalize_pool(kernel: Callable[..., te.Tensor]) -> Legalize:
         windows = _Windows.of(call)
         if windows.is_identity:
             return call.args[0]
-        made = builder.call_te(
+        pooled = builder.call_te(
             kernel, arranged(builder, call.args[0], windows.layout, _KERNEL_LAYOUT), *windows.geometry
         )
-        return restored(builder, made, _KERNEL_LAYOUT, windows.out_layout)
+        return restored(builder, pooled, _KERNEL_LAYOUT, windows.out_layout)
 
     return rule
 
@@ -104,8 +104,8 @@ def _max_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.
     windows = _Windows.of(call)
     x = arranged(builder, call.args[0], windows.layout, _KERNEL_LAYOUT)
     y, dy = (arranged(builder, item, windows.out_layout, _KERNEL_LAYOUT) for item in (y, dy))
-    made = builder.call_te(windowed.max_pool2d_gradient, x, y, dy, *windows.geometry)
-    return [restored(builder, made, _KERNEL_LAYOUT, windows.layout)]
+    gradient = builder.call_te(windowed.max_pool2d_gradient, x, y, dy, *windows.geometry)
+    return [restored(builder, gradient, _KERNEL_LAYOUT, windows.layout)]
 
 
 @differentiates(*_MEANS)
@@ -116,8 +116,8 @@ def _mean_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: rela
     extents = dict(zip(windows.layout, shape_of(call.args[0]), strict=True))
     shape = tuple(extents.get(axis, 1) for axis in _KERNEL_LAYOUT)
     dy = arranged(builder, dy, windows.out_layout, _KERNEL_LAYOUT)
-    made = builder.call_te(windowed.avg_pool2d_gradient, dy, shape, *windows.geometry)
-    return [restored(builder, made, _KERNEL_LAYOUT, windows.layout)]
+    gradient = builder.call_te(windowed.avg_pool2d_gradient, dy, shape, *windows.geometry)
+    return [restored(builder, gradient, _KERNEL_LAYOUT, windows.layout)]
 
 
 # Images resized by interpolation.
@@ -125,20 +125,20 @@ def _mean_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: rela
 
 @legalizes("relax.image.resize2d")
 def _legalize_resize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    if (found := _lines(call)) is None:
+    if (resizing := _lines(call)) is None:
         return builtin(builder, call)
-    first, lines = found
+    first, lines = resizing
     return builder.call_te(lambda x: windowed.resize(x, first, lines), call.args[0], primfunc_name_hint="resize")
 
 
 @differentiates("relax.image.resize2d")
 def _resize_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    if (found := _lines(call)) is None:
+    if (resizing := _lines(call)) is None:
         attrs = call.attrs
         raise NotImplementedError(
             f"resize2d has no gradient by {attrs.method} in {attrs.coordinate_transformation_mode}, {attrs.layout}"
         )
-    first, (rows, columns) = found
+    first, (rows, columns) = resizing
     by_rows = builder.emit(_along(builder, dy, first, rows))
     return [_along(builder, by_rows, first + 1, columns), no_grad(call.args[1])]
 

@@ -30,9 +30,9 @@ class LinedBuilder(relax.BlockBuilder):
     @classmethod
     def empty(cls) -> LinedBuilder:
         """Return a builder that has seen nothing."""
-        found = cls()
-        found.lines, found.place = {}, None
-        return found
+        builder = cls()
+        builder.lines, builder.place = {}, None
+        return builder
 
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
         """Bind an expression to a variable."""
@@ -134,5 +134,5 @@ def difference(ours: Array, exact: Array, rounded: Sequence[Array], source: str)
     if not wrong.any():
         return ""
     place, count = tuple(np.argwhere(wrong)[0]), int(wrong.sum())
-    found, wanted = ours[place].item(), exact[place].item()
-    return f"{found:.6g} where {source} has {wanted:.6g}, and {count} of {wrong.size} numbers so"
+    actual, expected = ours[place].item(), exact[place].item()
+    return f"{actual:.6g} where {source} has {expected:.6g}, and {count} of {wrong.size} numbers so"

@@ -101,9 +101,9 @@ class Layouts:
                     output = self._whole(results)
                 output = self.builder.emit_output(output)
             self.builder.emit_func_output(output, [*arguments, *self._lifted.values()])
-        found = self.builder.finalize()
+        rewritten = self.builder.finalize()
         kept = {name: function for name, function in module.functions.items() if name.name_hint != "main"}
-        return relax.transform.DeadCodeElimination(["main"])(tvm.IRModule({**kept, **found.functions}))
+        return relax.transform.DeadCodeElimination(["main"])(tvm.IRModule({**kept, **rewritten.functions}))
 
     def at(self, expression: relax.Expr) -> Value:
         """Return what is known of an argument."""
@@ -134,9 +134,9 @@ class Layouts:
 
     def apply(self, expression: relax.Expr, order: Order, *orders: Order) -> relax.Var:
         """Bind a call of an operator that may be differentiated, with the orders of its result and operands."""
-        found = self.emit(expression)
-        self.applied[self._bound] = Applied(found, order, orders)
-        return found
+        result = self.emit(expression)
+        self.applied[self._bound] = Applied(result, order, orders)
+        return result
 
     def as_written(self, call: relax.Call) -> Value:
         """Bind an operator's call on its arguments as they are written."""
@@ -160,9 +160,9 @@ class Layouts:
         source = self._reshaped.get(tensor, tensor)
         if tuple(extents) == tuple(int(extent) for extent in source.ty.shape):
             return source
-        found = self.emit(relax.op.reshape(source, list(extents)))
-        self._reshaped[found] = source
-        return found
+        reshaped = self.emit(relax.op.reshape(source, list(extents)))
+        self._reshaped[reshaped] = source
+        return reshaped
 
     def _turn(self, tensor: relax.Expr, axes: Order) -> relax.Expr:
         """Permute axes; where that moves nothing but axes of extent one, reshape, which costs nothing."""
@@ -255,11 +255,11 @@ def reshaped_order(old: Order, new: Order, order: Order) -> tuple[Order, Order]:
     wanted = [axis for number in sequence for axis in groups[number][0]]
     kept = [axis for axis in order if axis in of_axis]
     source = order if kept == wanted else tuple(wanted + units)
-    found = [axis for number in sequence for axis in groups[number][1]]
+    result = [axis for number in sequence for axis in groups[number][1]]
     for axis in range(len(new)):
-        if axis not in found:
-            found.insert(found.index(axis - 1) + 1 if axis else 0, axis)
-    return tuple(found), source
+        if axis not in result:
+            result.insert(result.index(axis - 1) + 1 if axis else 0, axis)
+    return tuple(result), source
 
 
 def _groups(old: Order, new: Order) -> list[tuple[list[int], list[int]]]:
@@ -361,14 +361,14 @@ def _reduction(layouts: Layouts, call: relax.Call) -> Value:
     extents = [int(extent) for extent in value.tensor.ty.shape]
     if call.op.name == "relax.sum" and rank > 1 and lying == list(range(rank - 1)):
         # As gradients of biases are: these have a kernel of their own.
-        found = layouts.emit(relax.op.collapse_sum_to(value.tensor, extents[-1:]))
-        found = layouts.in_shape(found, [1] * (rank - 1) + extents[-1:]) if attrs.keepdims else found
+        reduced = layouts.emit(relax.op.collapse_sum_to(value.tensor, extents[-1:]))
+        reduced = layouts.in_shape(reduced, [1] * (rank - 1) + extents[-1:]) if attrs.keepdims else reduced
     else:
-        found = layouts.emit(_operator(call)(value.tensor, lying, keepdims=bool(attrs.keepdims)))
+        reduced = layouts.emit(_operator(call)(value.tensor, lying, keepdims=bool(attrs.keepdims)))
     if attrs.keepdims:
-        return Laid(found, value.order)
+        return Laid(reduced, value.order)
     kept = [axis for axis in range(rank) if axis not in axes]
-    return Laid(found, tuple(kept.index(axis) for axis in value.order if axis not in axes))
+    return Laid(reduced, tuple(kept.index(axis) for axis in value.order if axis not in axes))
 
 
 def _softmax(layouts: Layouts, call: relax.Call) -> Value:
@@ -381,18 +381,18 @@ def _layer_norm(layouts: Layouts, call: relax.Call) -> Value:
     value, order = _with_last(layouts, call.args[0], axes)
     rest = [layouts.tensor(layouts.at(argument)) for argument in call.args[1:]]
     last = list(range(len(order) - len(axes), len(order)))
-    found = _operator(call)(value, *rest, axes=last, epsilon=call.attrs.epsilon)
+    normalized = _operator(call)(value, *rest, axes=last, epsilon=call.attrs.epsilon)
     written = tuple(range(len(axes)))
-    return Laid(layouts.apply(found, order, order, written, written), order)
+    return Laid(layouts.apply(normalized, order, order, written, written), order)
 
 
 def _batch_norm(layouts: Layouts, call: relax.Call) -> Value:
     value, order = _with_last(layouts, call.args[0], [int(call.attrs.axis)])
     rest = [layouts.tensor(layouts.at(argument)) for argument in call.args[1:]]
     attrs = _attributes(call, "epsilon", "center", "scale", "momentum", "training")
-    found = relax.op.nn.batch_norm(value, *rest, axis=len(order) - 1, **attrs)
-    found = layouts.apply(found, order, order, (0,), (0,))
-    y, *moments = (layouts.emit(relax.TupleGetItem(found, index)) for index in range(3))
+    normalized = relax.op.nn.batch_norm(value, *rest, axis=len(order) - 1, **attrs)
+    normalized = layouts.apply(normalized, order, order, (0,), (0,))
+    y, *moments = (layouts.emit(relax.TupleGetItem(normalized, index)) for index in range(3))
     return (Laid(y, order), *map(plain, moments))
 
 
@@ -422,8 +422,8 @@ def _convolution(layouts: Layouts, call: relax.Call) -> Value:
         layouts.tensor(layouts.at(argument), order) for argument, order in zip(call.args, orders, strict=True)
     )
     attrs = _attributes(call, "strides", "padding", "dilation", "groups")
-    found = _operator(call)(data, weight, data_layout=last[0], kernel_layout=last[1], **attrs)
-    return Laid(layouts.apply(found, orders[0], *orders), orders[0])
+    convolution = _operator(call)(data, weight, data_layout=last[0], kernel_layout=last[1], **attrs)
+    return Laid(layouts.apply(convolution, orders[0], *orders), orders[0])
 
 
 _POOL = ("pool_size", "strides", "padding", "dilation", "ceil_mode", "count_include_pad")
@@ -444,8 +444,8 @@ def _of_image(layouts: Layouts, call: relax.Call) -> Value:
     if "roi" in attrs:
         attrs["roi"] = tuple(map(float, call.attrs.roi))
     data = layouts.tensor(layouts.at(call.args[0]), _NHWC)
-    found = _operator(call)(data, *call.args[1:], layout="NHWC", **attrs)
-    return Laid(layouts.apply(found, _NHWC, _NHWC), _NHWC)
+    applied = _operator(call)(data, *call.args[1:], layout="NHWC", **attrs)
+    return Laid(layouts.apply(applied, _NHWC, _NHWC), _NHWC)
 
 
 def _concat(layouts: Layouts, call: relax.Call) -> Value:
@@ -459,9 +459,9 @@ def _concat(layouts: Layouts, call: relax.Call) -> Value:
 def _split(layouts: Layouts, call: relax.Call) -> Value:
     value = layouts.at(call.args[0])
     axis = value.order.index(int(call.attrs.axis) % len(value.order))
-    found = layouts.emit(relax.op.split(value.tensor, call.attrs.indices_or_sections, axis))
+    parts = layouts.emit(relax.op.split(value.tensor, call.attrs.indices_or_sections, axis))
     return tuple(
-        Laid(layouts.emit(relax.TupleGetItem(found, index)), value.order) for index in range(len(found.ty.fields))
+        Laid(layouts.emit(relax.TupleGetItem(parts, index)), value.order) for index in range(len(parts.ty.fields))
     )
 
 
@@ -473,15 +473,15 @@ def _slice(layouts: Layouts, call: relax.Call) -> Value:
     is_forward = all(step > 0 for steps in bounds[2:] for step in steps)
     if _shape(call) == value.shape and is_forward:
         return value
-    found = relax.op.strided_slice(value.tensor, lying, *bounds)
-    return Laid(layouts.apply(found, value.order, value.order), value.order)
+    sliced = relax.op.strided_slice(value.tensor, lying, *bounds)
+    return Laid(layouts.apply(sliced, value.order, value.order), value.order)
 
 
 def _pad(layouts: Layouts, call: relax.Call) -> Value:
     value, widths = layouts.at(call.args[0]), [int(width) for width in call.attrs.pad_width]
     lying = [width for axis in value.order for width in widths[2 * axis : 2 * axis + 2]]
-    found = relax.op.nn.pad(value.tensor, lying, call.attrs.pad_mode, call.attrs.pad_value)
-    return Laid(layouts.emit(found), value.order)
+    padded = relax.op.nn.pad(value.tensor, lying, call.attrs.pad_mode, call.attrs.pad_value)
+    return Laid(layouts.emit(padded), value.order)
 
 
 def _broadcast_to(layouts: Layouts, call: relax.Call) -> Value:
@@ -490,8 +490,8 @@ def _broadcast_to(layouts: Layouts, call: relax.Call) -> Value:
         value = layouts.reshape(value, (1,) * (len(shape) - len(value.order)) + value.shape)
     if value.shape == shape:
         return value
-    found = relax.op.broadcast_to(value.tensor, [shape[axis] for axis in value.order])
-    return Laid(layouts.emit(found), value.order)
+    expanded = relax.op.broadcast_to(value.tensor, [shape[axis] for axis in value.order])
+    return Laid(layouts.emit(expanded), value.order)
 
 
 def _matmul(layouts: Layouts, call: relax.Call) -> Value:
@@ -508,8 +508,8 @@ def _matmul(layouts: Layouts, call: relax.Call) -> Value:
     sides = (("".join(names[axis] for axis in value.order)) for names, value in
              ((f"{batch}xy", left), (f"{batch}yz", right), (f"{batch}xz", Laid(left.tensor, order))))  # fmt: skip
     first, second, result = sides
-    found = relax.op.einsum((left.tensor, right.tensor), f"{first},{second}->{result}")
-    return Laid(layouts.emit(found), order)
+    product = relax.op.einsum((left.tensor, right.tensor), f"{first},{second}->{result}")
+    return Laid(layouts.emit(product), order)
 
 
 def _gradient(layouts: Layouts, call: relax.Call) -> Value:
@@ -521,10 +521,10 @@ def _gradient(layouts: Layouts, call: relax.Call) -> Value:
     slope = layouts.reshape(layouts.at(call.args[2]), Laid(first, applied.order).shape)
     count = len(call.ty.fields)
     operands = layouts.builder.lookup_binding(applied.result).args[:count]
-    found = gradient_of(layouts.builder, applied.result, layouts.tensor(slope, applied.order), operands)
+    gradients = gradient_of(layouts.builder, applied.result, layouts.tensor(slope, applied.order), operands)
     return tuple(
         layouts.reshape(Laid(gradient, order), shape_and_dtype(wanted)[0])
-        for gradient, order, wanted in zip(found, applied.orders, call.ty.fields, strict=False)
+        for gradient, order, wanted in zip(gradients, applied.orders, call.ty.fields, strict=False)
     )
 
 

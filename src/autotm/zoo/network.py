@@ -44,17 +44,17 @@ class Reference(Protocol):
     @property
     def eager(self) -> Callable[[], dict[str, Array]] | None: ...  # noqa: D102 - above
 
-    def step(self, values: Mapping[str, Array], way: ReferenceMode) -> dict[str, Array]:
+    def step(self, values: Mapping[str, Array], mode: ReferenceMode) -> dict[str, Array]:
         """Compute the results by their names here, from arguments by name.
 
         Raises:
-            NotComputedError: the source cannot, in any way.
+            NotComputedError: the source cannot, in any mode.
         """
 
     def in_detail(self) -> tuple[Any, Sequence[Any]]:
         """Import the step with the value of every operator as an output; gives the operators too."""
 
-    def first_difference(self, values: Mapping[str, Array], found: Mapping[Any, Array]) -> str | None:
+    def first_difference(self, values: Mapping[str, Array], actual: Mapping[Any, Array]) -> str | None:
         """Say which operator is the first that differs from the source's on the same operands, if any does."""
 
 
@@ -111,10 +111,10 @@ class Origin:
         for name in named:
             if name not in names:
                 raise unknown_name("input", name, names)
-        given = {**dict(zip(names, positional, strict=False)), **named}
+        by_name = {**dict(zip(names, positional, strict=False)), **named}
         return {
             name: value.transpose(self.turned[name]) if name in self.turned else value
-            for name, value in given.items()
+            for name, value in by_name.items()
             if name in known
         }
 
@@ -132,48 +132,48 @@ class Origin:
             values: states of the step, by name.
             parameters: of the step.
         """
-        found: dict[str, Any] = {STEP: int(values[STEP])} if STEP in values else {}
+        states: dict[str, Any] = {STEP: int(values[STEP])} if STEP in values else {}
         for name, value in values.items():
             parameter, _, state = name.rpartition(".")
             if parameter in parameters and name not in parameters:
-                found.setdefault(parameter, {})[state] = self.back(parameter, value)
-        return found
+                states.setdefault(parameter, {})[state] = self.back(parameter, value)
+        return states
 
-    def from_rule_state(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Array]:
+    def from_rule_state(self, saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Array]:
         """Return states of the step, by name, from what `rule_state` gave.
 
         Args:
-            given: from another run of the same step.
+            saved: from another run of the same step.
             own: this step's.
 
         Raises:
-            BadInputError: what is given and what this step keeps differ in names or shapes.
+            BadInputError: what is saved and what this step keeps differ in names or shapes.
         """
-        _require_same_names(given, own, "")
-        found: dict[str, Array] = {}
+        _require_same_names(saved, own, "")
+        states: dict[str, Array] = {}
         for name, mine in own.items():
             if name == STEP:
-                found[STEP] = np.asarray(given[STEP], np.int64)
+                states[STEP] = np.asarray(saved[STEP], np.int64)
                 continue
-            if not isinstance(given[name], Mapping):
-                kind, names = type(given[name]).__name__, ", ".join(sorted(mine))
+            if not isinstance(saved[name], Mapping):
+                kind, names = type(saved[name]).__name__, ", ".join(sorted(mine))
                 raise BadInputError(f"optimizer state: '{name}' is a {kind}, not a mapping of {names}")
-            _require_same_names(given[name], mine, f" of '{name}'")
-            for state, value in given[name].items():
+            _require_same_names(saved[name], mine, f" of '{name}'")
+            for state, value in saved[name].items():
                 if value.shape != mine[state].shape:
                     raise BadInputError(
                         f"optimizer state: '{state}' of '{name}' is {list(value.shape)}, not {list(mine[state].shape)}"
                     )
-                found[f"{name}.{state}"] = value.transpose(self.turned[name]) if name in self.turned else value
-        return found
+                states[f"{name}.{state}"] = value.transpose(self.turned[name]) if name in self.turned else value
+        return states
 
     def back(self, name: str, value: Array) -> Array:
         """Return an argument's value as it lies in the source."""
         return np.ascontiguousarray(value.transpose(np.argsort(self.turned[name]))) if name in self.turned else value
 
 
-def _require_same_names(given: Mapping[str, Any], own: Mapping[str, Any], of: str) -> None:
-    if wrong := sorted(given.keys() ^ own.keys()):
+def _require_same_names(saved: Mapping[str, Any], own: Mapping[str, Any], of: str) -> None:
+    if wrong := sorted(saved.keys() ^ own.keys()):
         why = "is missing: it is of another training" if wrong[0] in own else "is nothing that this step keeps"
         raise BadInputError(f"optimizer state: '{wrong[0]}'{of} {why}")
 
@@ -247,15 +247,15 @@ class Network:
                 raise unknown_name(f"parameter with a rule of its own in network {self.name}", name, self.parameters)
 
     def _check_arguments(self) -> None:
-        given = [var.name for var in self.module["main"].params]
+        arguments = [var.name for var in self.module["main"].params]
         described = [*self.inputs, *self.parameters, *self.states]
-        if sorted(given) != sorted(described):
-            odd = sorted(set(given) ^ set(described)) or sorted({n for n in described if described.count(n) > 1})
+        if sorted(arguments) != sorted(described):
+            odd = sorted(set(arguments) ^ set(described)) or sorted({n for n in described if described.count(n) > 1})
             raise BadInputError(
                 f"network {self.name}: every argument of main must be an input, a parameter or a state, once; "
                 f"see to {odd}"
             )
-        taken = {*self.results, *(f"{name}.new" for name in (*self.parameters, *self.states))} & set(given)
+        taken = {*self.results, *(f"{name}.new" for name in (*self.parameters, *self.states))} & set(arguments)
         if taken:
             raise BadInputError(f"network {self.name}: {sorted(taken)} are names of results; rename these arguments")
 
@@ -324,8 +324,8 @@ def gradient_of(
     `result` is bound to the operator's call; `slope` is the gradient by it, or by its first part where it has several.
     """
     types = relax.TupleType([operand.ty for operand in operands])
-    found = builder.emit(relax.op.call_pure_packed(_MARK, result, slope, ty_args=types))
-    return [builder.emit(relax.TupleGetItem(found, place)) for place in range(len(operands))]
+    gradients = builder.emit(relax.op.call_pure_packed(_MARK, result, slope, ty_args=types))
+    return [builder.emit(relax.TupleGetItem(gradients, place)) for place in range(len(operands))]
 
 
 def gradient_by(builder: relax.BlockBuilder, x: relax.Var, y: relax.Var, slope: relax.Var) -> relax.Var:

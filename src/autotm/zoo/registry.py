@@ -34,7 +34,7 @@ def _own_function(source: NetworkSource, file: str) -> Callable[..., Any]:
         raise
     except Exception as error:
         where = _where(error, file) if source.root is None else ""
-        raise BadInputError(f"{place}: {where}{doing} raised {_what(error)}") from error
+        raise BadInputError(f"{place}: {where}{doing} raised {_summary(error)}") from error
     function: Callable[..., Any] | None = getattr(module, name, None)
     if callable(function):
         return function
@@ -93,7 +93,7 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
     except AutotmError:
         raise
     except Exception as error:
-        raise BadInputError(f"{called}: {_where(error, file)}raised {_what(error)}") from error
+        raise BadInputError(f"{called}: {_where(error, file)}raised {_summary(error)}") from error
     if not isinstance(network, Network):
         raise BadInputError(
             f"{called} returned a {type(network).__name__}, not a network; end it with a loss, such "
@@ -120,7 +120,7 @@ def _check_sizes(function: Callable[..., Any], sizes: Mapping[str, Any], source:
             raise BadInputError(f"{source}: size {parameter.name} is missing")
 
 
-def _what(error: Exception) -> str:
+def _summary(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 

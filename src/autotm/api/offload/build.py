@@ -58,9 +58,9 @@ def _common_device(module: Any, inputs: tuple[Any, ...], targets: tuple[Any, ...
     _require_trainable(module)
     named = {f"parameter '{name}'": value for name, value in module.named_parameters()}
     named |= {f"buffer '{name}'": value for name, value in module.named_buffers()}
-    given = {f"input {number}": value for number, value in enumerate(inputs)}
-    given |= {f"target {number}": value for number, value in enumerate(targets)}
-    for name, value in given.items():
+    batch = {f"input {number}": value for number, value in enumerate(inputs)}
+    batch |= {f"target {number}": value for number, value in enumerate(targets)}
+    for name, value in batch.items():
         if not isinstance(value, torch.Tensor):
             raise BadInputError(f"offload: {name} is a {type(value).__name__}; give tensors")
         if value.requires_grad:
@@ -68,13 +68,13 @@ def _common_device(module: Any, inputs: tuple[Any, ...], targets: tuple[Any, ...
                 f"offload: {name} requires a gradient; only those of parameters are computed: detach it"
             )
     devices: dict[torch.device, str] = {}
-    for name, value in (named | given).items():
+    for name, value in (named | batch).items():
         if type(value) not in {torch.Tensor, nn.Parameter}:
             raise BadInputError(f"offload: {name} is a {type(value).__name__}; only plain tensors are supported")
         devices.setdefault(value.device, name)
     if len(devices) > 1:
-        found = ", ".join(f"{name} on {device}" for device, name in devices.items())
-        raise BadInputError(f"offload: everything must be on one device; {found}")
+        described = ", ".join(f"{name} on {device}" for device, name in devices.items())
+        raise BadInputError(f"offload: everything must be on one device; {described}")
     return next(iter(devices))
 
 

@@ -65,8 +65,8 @@ def offload(
     require_torch()
     from autotm.api.offload.build import build  # noqa: PLC0415 - imports PyTorch
 
-    given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    return build(module, given, loss, tuple(targets), (share, size_bytes), optimizer, kernel_s, config)
+    inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    return build(module, inputs, loss, tuple(targets), (share, size_bytes), optimizer, kernel_s, config)
 
 
 def require_torch() -> None:

@@ -53,25 +53,25 @@ def schedule(plan: Plan, layout: Layout, places: dict[str, int], kernels: int) -
         places: the storage of each tensor that moves or is freed; workspaces and arguments have none.
         kernels: of the plan's graph.
     """
-    found: list[list[Action]] = [[] for _ in range(kernels + 1)]
+    before: list[list[Action]] = [[] for _ in range(kernels + 1)]
     slow: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for stay, offset in zip(layout.stays, layout.offsets, strict=True):
         if stay.tensor not in places:
             continue
         if stay.tier is Tier.FAST:
-            found[stay.end].append(Action(Kind.FREE, place=places[stay.tensor]))
+            before[stay.end].append(Action(Kind.FREE, place=places[stay.tensor]))
         else:
             slow[stay.tensor].append((stay.start, stay.end, offset))
-            found[stay.end].append(Action(Kind.EMPTY, place=places[stay.tensor], offset=offset))
+            before[stay.end].append(Action(Kind.EMPTY, place=places[stay.tensor], offset=offset))
     for number, move in enumerate(plan.moves):
         (offset,) = [offset for start, end, offset in slow[move.tensor] if start <= move.start < end]
         copy, is_out = (number, places[move.tensor], offset), move.destination is Tier.SLOW
         if move.since is None:
-            found[move.before].append(Action(Kind.WRITE if is_out else Kind.READ, *copy))
+            before[move.before].append(Action(Kind.WRITE if is_out else Kind.READ, *copy))
         else:
-            found[move.since].append(Action(Kind.START_OUT if is_out else Kind.START_IN, *copy))
-            found[move.before].append(Action(Kind.WAIT, number))
-    return [sorted(actions, key=lambda action: action.kind) for actions in found]
+            before[move.since].append(Action(Kind.START_OUT if is_out else Kind.START_IN, *copy))
+            before[move.before].append(Action(Kind.WAIT, number))
+    return [sorted(actions, key=lambda action: action.kind) for actions in before]
 
 
 _POISON_BYTE = 0xFF
@@ -110,34 +110,34 @@ class Executor:
         """
         for view in self.step.argument_views:
             values[view] = call_of(view)(values)
-        made: dict[int, torch.Tensor] = {}
+        device_bytes: dict[int, torch.Tensor] = {}
         flying: dict[int, object] = {}
         try:
             for actions, operator, call in zip(self.before, self.step.operators, self._calls, strict=False):
-                self._prepare(actions, made, flying)
-                made.update(keep(self.step, values, operator, call(values)))
-            self._prepare(self.before[len(self.step.operators)], made, flying)
+                self._prepare(actions, device_bytes, flying)
+                device_bytes.update(keep(self.step, values, operator, call(values)))
+            self._prepare(self.before[len(self.step.operators)], device_bytes, flying)
         except BaseException:
             self.copies.drain()  # Memory of a copy that is under way must not go.
             raise
 
-    def _prepare(self, actions: list[Action], made: dict[int, torch.Tensor], flying: dict[int, object]) -> None:
-        """Do what comes before an operator; `made` has the bytes of storages, `flying` the copies under way."""
+    def _prepare(self, actions: list[Action], device_bytes: dict[int, torch.Tensor], flying: dict[int, object]) -> None:
+        """Do what comes before an operator; `device_bytes` has the bytes of storages, `flying` the copies under way."""
         for kind, copy, place, offset in actions:
             host = slice(offset, offset + self.sizes[place])  # Of actions without a place it is not used.
             match kind:
                 case Kind.EMPTY if self.poison:
                     self.pool[host].fill_(_POISON_BYTE)
                 case Kind.WRITE | Kind.START_OUT:
-                    flying[copy] = self.copies.start(Tier.SLOW, self.pool[host], made[place])
+                    flying[copy] = self.copies.start(Tier.SLOW, self.pool[host], device_bytes[place])
                 case Kind.FREE:
                     if self.poison:
-                        made[place].fill_(_POISON_BYTE)
-                    made[place].untyped_storage().resize_(0)
+                        device_bytes[place].fill_(_POISON_BYTE)
+                    device_bytes[place].untyped_storage().resize_(0)
                 case Kind.READ | Kind.START_IN:
-                    made[place].untyped_storage().resize_(self.sizes[place])
+                    device_bytes[place].untyped_storage().resize_(self.sizes[place])
                     if self.poison:
-                        made[place].fill_(_POISON_BYTE)
-                    flying[copy] = self.copies.start(Tier.FAST, made[place], self.pool[host])
+                        device_bytes[place].fill_(_POISON_BYTE)
+                    flying[copy] = self.copies.start(Tier.FAST, device_bytes[place], self.pool[host])
             if kind in {Kind.WAIT, Kind.WRITE, Kind.READ}:
                 self.copies.wait(flying.pop(copy))

@@ -40,13 +40,13 @@ def capture(
         BadInputError: it depends on the values of tensors, or PyTorch cannot trace it.
     """
 
-    def call(applied: Callable[..., Any], given: Sequence[torch.Tensor]) -> torch.Tensor:
-        output = applied(*given[: len(inputs)])
-        return _checked(output if loss is None else loss(output, *given[len(inputs) :]))
+    def call(applied: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        output = applied(*tensors[: len(inputs)])
+        return _checked(output if loss is None else loss(output, *tensors[len(inputs) :]))
 
     batch = named_batch((*inputs, *targets))
     try:
-        found = captured_by_pytorch(
+        captured = captured_by_pytorch(
             module, call, batch, trains=True, table=_EAGER_DROPOUT if device.type == "cpu" else {}
         )
     except BadInputError as error:
@@ -65,20 +65,20 @@ def capture(
         raise BadInputError(
             f"offload: {_where(error)}: PyTorch cannot capture the step: {type(error).__name__}: {error}"
         ) from error
-    taken = {storage_of(node.meta["val"]) for node in found.arguments}
-    own = partial(_with_own_memory, found.graph, taken)
+    taken = {storage_of(node.meta["val"]) for node in captured.arguments}
+    own = partial(_with_own_memory, captured.graph, taken)
     return replace(
-        found,
-        outputs=[own(node) for node in found.outputs],
-        gradients={name: own(node) for name, node in found.gradients.items()},
-        values={name: tensor for name, tensor in found.values.items() if name not in batch},
+        captured,
+        outputs=[own(node) for node in captured.outputs],
+        gradients={name: own(node) for name, node in captured.gradients.items()},
+        values={name: tensor for name, tensor in captured.values.items() if name not in batch},
     )
 
 
 def _checked(loss: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise BadInputError(f"the loss is {what}; it must be one floating-point number")
+        described = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise BadInputError(f"the loss is {described}; it must be one floating-point number")
     if not loss.requires_grad:
         raise BadInputError("the loss does not depend on a parameter that requires a gradient")
     return loss
@@ -105,13 +105,13 @@ def storage_of(value: torch.Tensor) -> int:
 
 def _where(error: BaseException) -> str:
     """The last line of the user's own code on the way to an error."""
-    trace, found = error.__traceback__, "the module"
+    trace, location = error.__traceback__, "the module"
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
         if not is_own(name):
-            found = f"{name}:{trace.tb_lineno}"
+            location = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return found
+    return location
 
 
 @torch.library.custom_op("autotm::bernoulli_like", mutates_args=())

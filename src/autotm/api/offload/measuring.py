@@ -82,8 +82,8 @@ class _Measuring:
         """Call and time an operator; give up what no later one uses."""
         identity = _identity(operator)
         call = partial(call_of(operator.node), self._values)
-        found, peak_bytes = self._with_enough_memory(operator, lambda: self._called(operator, call))
-        self._require_as_traced(operator, found)
+        result, peak_bytes = self._with_enough_memory(operator, lambda: self._called(operator, call))
+        self._require_as_traced(operator, result)
         if identity not in self._known:
             grain = self._device.granularity_bytes
             own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in operator.outputs)
@@ -93,7 +93,7 @@ class _Measuring:
         self.identities.append(identity)
         self.timings.append(timing)
         self.workspaces.append(workspace)
-        self._bytes.update(keep(self._step, self._values, operator, found))
+        self._bytes.update(keep(self._step, self._values, operator, result))
         for place in (*operator.inputs, *operator.outputs):
             storage = self._step.storages[place]
             if storage.argument is None and index >= storage.last:
@@ -120,15 +120,15 @@ class _Measuring:
             on_device.copy_(on_host)
         return self._device.peak(call)
 
-    def _require_as_traced(self, operator: Operator, found: object) -> None:
+    def _require_as_traced(self, operator: Operator, result: object) -> None:
         """Note the sizes of the storages that an operator made; AutotmError if memory is not shared as traced."""
-        tensors = list(tensors_of(found))
+        tensors = list(tensors_of(result))
         traced = list(tensors_of(operator.node.meta.get("val")))
-        of_traced, of_found = ([storage_of(value) for value in values] for values in (traced, tensors))
-        pairs = dict(zip(of_traced, of_found, strict=False))
-        is_alike = len(traced) == len(tensors) and [pairs[one] for one in of_traced] == of_found
+        of_traced, of_result = ([storage_of(value) for value in values] for values in (traced, tensors))
+        pairs = dict(zip(of_traced, of_result, strict=False))
+        is_alike = len(traced) == len(tensors) and [pairs[one] for one in of_traced] == of_result
         inside = {storage_of(self._bytes[place]) for place in operator.inputs}
-        fresh = dict.fromkeys(storage for storage in of_found if storage not in inside)
+        fresh = dict.fromkeys(storage for storage in of_result if storage not in inside)
         if not is_alike or len(fresh) != len(operator.outputs):
             raise AutotmError(
                 f"offload: operator '{operator.node.target}' ({operator.node.name}) shares memory otherwise than "

@@ -91,10 +91,10 @@ def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Pro
         taken = math.ceil(measured.workspaces[index] / grain) * grain
         own = (Operand(f"{name}.workspace", (taken,), "uint8"),) if taken else ()
         workspaces += [workspace(operand, index) for operand in own]
-        what = str(operator.node.target)
+        op = str(operator.node.target)
         inputs, outputs = ([slots[place] for place in places] for places in (operator.inputs, operator.outputs))
         kernels.append(
-            Kernel(name, what, measured.identities[index], what, _class_of(what), 0, tuple(inputs), tuple(outputs), own)
+            Kernel(name, op, measured.identities[index], op, _class_of(op), 0, tuple(inputs), tuple(outputs), own)
         )
     last, results = len(kernels), [slots[place] for place in step.results]
     kernels.append(Kernel(RESULTS, RESULTS, RESULTS, RESULTS, OpClass.DATA_MOVEMENT, 0, tuple(results), ()))
@@ -155,5 +155,5 @@ def _tensor(storage: Storage, slot: Operand, readers: tuple[int, ...], kernels: 
 
 
 def _class_of(operator: str) -> OpClass:
-    found = (op_class for op_class, parts in _CLASSES if any(part in operator for part in parts))
-    return next(found, OpClass.ELEMENTWISE)
+    classes = (op_class for op_class, parts in _CLASSES if any(part in operator for part in parts))
+    return next(classes, OpClass.ELEMENTWISE)

@@ -188,11 +188,11 @@ class OffloadedStep:
         wanted = {name: node.meta["val"] for node, (role, name) in arguments if role is Role.INPUT}
         if len(batch) != len(wanted):
             raise BadInputError(f"offload: the step takes {len(wanted)} tensors, inputs and targets, got {len(batch)}")
-        for place, (name, given) in enumerate(named_batch(batch).items()):
-            of, need = (_told(each) for each in (given, wanted[name]))
-            if of != need or given.device != self._device.torch:
+        for place, (name, tensor) in enumerate(named_batch(batch).items()):
+            of, need = (_told(each) for each in (tensor, wanted[name]))
+            if of != need or tensor.device != self._device.torch:
                 raise BadInputError(
-                    f"offload: tensor {place} of the batch is {of} on {given.device}; the step was made for {need} on "
+                    f"offload: tensor {place} of the batch is {of} on {tensor.device}; the step was made for {need} on "
                     f"{self._device.torch}: shapes are fixed, so pad the batch or leave out the last one"
                 )
 

@@ -52,7 +52,7 @@ class IndexChecks:
     def __init__(self, opset: int, inputs: Mapping[str, str]) -> None:
         """Begin with none; `inputs` are names in the step, by those in the file, of the inputs of whole numbers."""
         self._opset, self._inputs = opset, inputs
-        self._names = {name: frozenset({given}) for name, given in inputs.items()}
+        self._names = {name: frozenset({renamed}) for name, renamed in inputs.items()}
         self._nodes: dict[str, tuple[NodeProto, Mapping[str, Array]]] = {}
         self._uses: list[_Use] = []
 
@@ -86,7 +86,7 @@ class IndexChecks:
         Raises:
             BadInputError: one is out of range; names it, its input, the range, and the node.
         """
-        evaluated = {name: np.asarray(values[given]) for name, given in self._inputs.items() if given in values}
+        evaluated = {name: np.asarray(values[renamed]) for name, renamed in self._inputs.items() if renamed in values}
         for use in self._uses:
             names = self._names[use.indices]
             if names <= values.keys():
@@ -110,14 +110,14 @@ def _uses(node: NodeProto, shape_of: ShapeOf) -> Iterator[_Use]:
         yield _Use(node.input[1], node, shape_of(node.input[0])[first : first + shape_of(node.input[1])[-1]])
 
 
-def _check(use: _Use, indices: Array, what: str) -> None:
+def _check(use: _Use, indices: Array, source: str) -> None:
     extents = np.asarray(use.extents)
     outside = (indices < -extents) | (indices >= extents)
     if outside.any():
         place = tuple(np.argwhere(outside)[0])
         extent = use.extents[place[-1] if len(use.extents) > 1 else 0]
         raise BadInputError(
-            f"{what}: index {indices[place]} is out of range: {label(use.node)} takes {-extent} to {extent - 1}"
+            f"{source}: index {indices[place]} is out of range: {label(use.node)} takes {-extent} to {extent - 1}"
         )
 
 
@@ -370,8 +370,8 @@ class GraphImporter:
 
 
 def _attribute(node: NodeProto, name: str) -> Any:
-    found: list[AttributeProto] = [item for item in node.attribute if item.name == name]
-    return helper.get_attribute_value(found[0]) if found else None
+    attributes: list[AttributeProto] = [item for item in node.attribute if item.name == name]
+    return helper.get_attribute_value(attributes[0]) if attributes else None
 
 
 def _check_result(name: str, variable: relax.Var) -> None:

@@ -132,13 +132,13 @@ def from_onnx(
     path = Path(path)
     file = ModelFile.read(path)
     fed = inputs_of(path, file.graph, inputs, sizes or {})
-    names = {given: f"input_{given}" if given in _TAKEN or given.startswith("output.") else given for given in fed}
+    names = {old: f"input_{old}" if old in _TAKEN or old.startswith("output.") else old for old in fed}
     step = _Step(file, fed, names, loss, trains, tuple(fixed), kernels)
     as_read, _ = step.imported()
     turned = channels_last(as_read)
     batches = [item.shape[0] for item in fed.values() if item.shape]
-    kept = {given: value for given, value in file.initializers.items() if given not in turned.parameters}
-    data = [given for given in turned.inputs if not given.startswith(CONSTANT) and given not in names.values()]
+    kept = {key: value for key, value in file.initializers.items() if key not in turned.parameters}
+    data = [key for key in turned.inputs if not key.startswith(CONSTANT) and key not in names.values()]
     origin = Origin(
         (*names.values(), *data), turned.turned, tuple(turned.parameters), kept=kept, lines=turned.lines,
         check=as_read.check, reference=step.reference(as_read),
@@ -165,14 +165,14 @@ class _Step:
     def imported(self, *, in_detail: bool = False) -> tuple[Imported, list[str]]:
         """Return the file in Relax and the names of all nodes' results, which are the outputs if `in_detail`."""
         file, fed, names = self.file, self.fed, self.names
-        empty = {given: np.zeros(item.shape, item.dtype) for given, item in fed.items() if 0 in item.shape}
-        taken = {given: item for given, item in fed.items() if given not in empty}
+        empty = {name: np.zeros(item.shape, item.dtype) for name, item in fed.items() if 0 in item.shape}
+        taken = {name: item for name, item in fed.items() if name not in empty}
         variables = {
-            given: relax.Var(names[given], relax.TensorType(item.shape, item.dtype)) for given, item in taken.items()
+            name: relax.Var(names[name], relax.TensorType(item.shape, item.dtype)) for name, item in taken.items()
         }
         weights = self._weights()
         importer = GraphImporter(file, variables, weights, empty, trains=self.trains, kernels=self.kernels)
-        builder, inputs = importer.builder, {names[given]: item.fill for given, item in taken.items()}
+        builder, inputs = importer.builder, {names[name]: item.fill for name, item in taken.items()}
         with builder.function("main"):
             with builder.dataflow():
                 outputs, arguments = importer.write(file.graph), list(variables.values())
@@ -189,7 +189,7 @@ class _Step:
                 output = builder.emit_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
             builder.emit_func_output(output, [*arguments, *importer.parameters.values()])
         importer.checks({name: fill for name, fill in inputs.items() if isinstance(fill, np.ndarray)})
-        parameters = {given: file.initializers[given] for given in importer.parameters}
+        parameters = {name: file.initializers[name] for name in importer.parameters}
         step = Imported(builder.finalize(), inputs, parameters, {}, lines=builder.lines, check=importer.checks)
         return step, list(importer.results)
 
@@ -208,7 +208,7 @@ class _Step:
             step, results = replace(self, loss=None).imported(in_detail=True)
             return channels_last(step), results
 
-        read = {given: name for given, name in self.names.items() if name in as_read.inputs}
+        read = {source: name for source, name in self.names.items() if name in as_read.inputs}
         return OnnxReference(self.file, read, list(as_read.parameters), outputs, detailed)
 
     def _weights(self) -> set[str]:

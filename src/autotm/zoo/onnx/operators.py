@@ -42,8 +42,8 @@ class Node:
             return [int(item) for item in self.known[index].ravel()]
         if len(self.operands) > index and self.operands[index] is not None:
             raise BadInputError(f"its {attribute} depend on the step's inputs; kernels are compiled for fixed ones")
-        found = self.attributes.get(attribute)
-        return None if found is None else [int(item) for item in found]
+        numbers = self.attributes.get(attribute)
+        return None if numbers is None else [int(item) for item in numbers]
 
     def number(self, index: int, attribute: str, otherwise: float | None = None) -> float | None:
         """Return one number, as `whole_numbers`."""
@@ -84,8 +84,8 @@ def _cumulative_sum(node: Node) -> relax.Expr:
     (axis,) = node.whole_numbers(1, "axis")
     x, is_turned = node.operands[0], bool(node.attributes.get("reverse"))
     x = node.emit(op.flip(x, axis)) if is_turned else x
-    found = node.emit(op.cumsum(x, axis, exclusive=bool(node.attributes.get("exclusive"))))
-    return op.flip(found, axis) if is_turned else found
+    sums = node.emit(op.cumsum(x, axis, exclusive=bool(node.attributes.get("exclusive"))))
+    return op.flip(sums, axis) if is_turned else sums
 
 
 def _gather(node: Node) -> relax.Expr:

@@ -50,7 +50,7 @@ class OnnxReference:
         runtime, own = _runtime(), f"ONNX's reference {onnx.__version__}"
         return f"onnxruntime {runtime.__version__} and {own}" if runtime else own
 
-    def step(self, values: Arrays, way: ReferenceMode) -> dict[str, Array]:
+    def step(self, values: Arrays, mode: ReferenceMode) -> dict[str, Array]:
         """Compute a step's outputs from its arguments by name, as they lie in the file.
 
         Only float32 is computed by onnxruntime.
@@ -58,21 +58,21 @@ class OnnxReference:
         Raises:
             NotComputedError: none of the file's tools computes it.
         """
-        model = self._model(precise=way == "float64")
+        model = self._model(precise=mode == "float64")
         named = {**self.names, **{name: name for name in self.parameters}}
-        fed = {name: values[given] for name, given in named.items() if given in values}
-        if way == "float64":
+        fed = {name: values[argument] for name, argument in named.items() if argument in values}
+        if mode == "float64":
             fed = {name: _widened(value) for name, value in fed.items()}
         try:
-            outputs = self._computed(model, fed, way)
+            outputs = self._computed(model, fed, mode)
         except Exception as error:
             why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise NotComputedError(f"{self.name} cannot compute it: {why}") from error
         several = self.outputs(outputs, values)
         return dict(zip(output_names(len(several)), several, strict=True))
 
-    def _computed(self, model: ModelProto, fed: Arrays, way: ReferenceMode) -> list[Array]:
-        runtime = _runtime() if way == "float32" else None
+    def _computed(self, model: ModelProto, fed: Arrays, mode: ReferenceMode) -> list[Array]:
+        runtime = _runtime() if mode == "float32" else None
         if runtime is not None:
             options = runtime.SessionOptions()
             options.log_severity_level = _ERRORS
@@ -103,10 +103,10 @@ class OnnxReference:
             _widen(graph)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.file.opset)])
 
-    def first_difference(self, values: Arrays, found: Mapping[str, Array]) -> str | None:
+    def first_difference(self, values: Arrays, actual: Mapping[str, Array]) -> str | None:
         """Say which node is the first whose result here differs from ONNX's reference on the same operands."""
         known = {**self.file.initializers, **{name: values[name] for name in self.parameters if name in values}}
-        known |= {name: values[given] for name, given in self.names.items() if given in values}
+        known |= {name: values[argument] for name, argument in self.names.items() if argument in values}
         noise = np.random.default_rng(0)
 
         def noisy(value: Array) -> Array:
@@ -121,9 +121,9 @@ class OnnxReference:
             wanted = computed(node, operands, names, opset)
             rounded = computed(node, {name: noisy(value) for name, value in operands.items()}, names, opset)
             for name, exact, other in zip(names, wanted, rounded, strict=True):
-                if name in found and (text := difference(found[name], exact, [other], "ONNX")):
+                if name in actual and (text := difference(actual[name], exact, [other], "ONNX")):
                     return f"{label(node)}: {text}"
-                known[name] = found.get(name, exact)
+                known[name] = actual.get(name, exact)
         return None
 
 

@@ -73,9 +73,9 @@ class JointImporter(ForwardImporter):
         """Return a conversion that also keeps the operator's result for its gradient."""
 
         def converted(node: fx.Node) -> Any:
-            found = convert(node)
-            self.forwards[node] = found[0] if isinstance(found, tuple) else found
-            return found
+            result = convert(node)
+            self.forwards[node] = result[0] if isinstance(result, tuple) else result
+            return result
 
         return converted
 
@@ -161,19 +161,19 @@ class JointImporter(ForwardImporter):
         left, right = (self._unmerged(each) for each in node.args)
         if left is not None and right is not None and list(left.ty.shape)[:-2] == list(right.ty.shape)[:-2]:
             if _is_turned(node):  # (A B)^T is computed as B^T A^T, which saves a copy.
-                found = self._emit(relax.op.matmul(self._turned(right), self._turned(left)))
-                found = self._turned(found)
+                product = self._emit(relax.op.matmul(self._turned(right), self._turned(left)))
+                product = self._turned(product)
             else:
-                found = self._emit(relax.op.matmul(left, right))
-            self.products[node] = found
-            return self._emit(relax.op.reshape(found, tuple(node.meta["val"].shape)))
+                product = self._emit(relax.op.matmul(left, right))
+            self.products[node] = product
+            return self._emit(relax.op.reshape(product, tuple(node.meta["val"].shape)))
         return self._emit(relax.op.matmul(*(self.env[each] for each in node.args)))
 
     def _viewed(self, node: fx.Node) -> relax.Expr:
         """Reshape a tensor; return a product of matrices as it was computed, if it was in that shape."""
-        shape, found = tuple(node.meta["val"].shape), self.products.get(node.args[0])
-        if found is not None and tuple(map(int, found.ty.shape)) == shape:
-            return found
+        shape, product = tuple(node.meta["val"].shape), self.products.get(node.args[0])
+        if product is not None and tuple(map(int, product.ty.shape)) == shape:
+            return product
         return self._emit(relax.op.reshape(self.env[node.args[0]], shape))
 
     def _unmerged(self, node: fx.Node) -> relax.Expr | None:

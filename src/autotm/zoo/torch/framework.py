@@ -41,9 +41,9 @@ def refuse_rare(node: fx.Node) -> None:
     name = node.target.__name__
     if name in _RARE:
         raise BadInputError("it has no kernel here")
-    for names, what, is_case in _CASES:
+    for names, case, is_case in _CASES:
         if name in names and is_case(node):
-            raise BadInputError(f"{what} has no kernel here")
+            raise BadInputError(f"{case} has no kernel here")
 
 
 def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
@@ -175,9 +175,9 @@ class FrameworkKernels:
         importer = self._importer
         if node in importer.known:
             return stored_constant(importer.known[node])
-        found, example = importer.env.get(node), node.meta["val"]
-        if isinstance(found, relax.Expr) and lies_as(found.ty, example):
-            return found
+        value, example = importer.env.get(node), node.meta["val"]
+        if isinstance(value, relax.Expr) and lies_as(value.ty, example):
+            return value
         if node.op == "placeholder":
             raise BadInputError(f"its argument {node.name} has no value here")
         return self.convert(node)
@@ -210,7 +210,7 @@ class FrameworkKernels:
         if _is_checked(node):
             named["check_errors"] = True
         short = node.target._opname  # noqa: SLF001 - the name without its overload
-        op_class = next((found for part, found in _CLASSES if part in short), OpClass.ELEMENTWISE)
+        op_class = next((op_class for part, op_class in _CLASSES if part in short), OpClass.ELEMENTWISE)
         emitted = framework_kernel(
             self._importer.block_builder, exprs, [_stored(several[number]) for number, *_ in kept], f"torch_{short}",
             operation.text(), op_class, *costs, FRAMEWORK_CALL,

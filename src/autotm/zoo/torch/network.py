@@ -30,54 +30,54 @@ _REFUSED = ("maximize", "amsgrad", "differentiable")
 
 
 def training_of(
-    given: Training | UpdateRule | torch.optim.Optimizer, module: torch.nn.Module, imported: Imported
+    training: Training | UpdateRule | torch.optim.Optimizer, module: torch.nn.Module, imported: Imported
 ) -> Training:
     """Return the rules by which the parameters of a step are trained.
 
     Raises:
         BadInputError: an optimizer that has no rule here, or that leaves a parameter of the step out.
     """
-    if isinstance(given, Training):
-        return given
-    if not isinstance(given, torch.optim.Optimizer):
-        return Training(given)
+    if isinstance(training, Training):
+        return training
+    if not isinstance(training, torch.optim.Optimizer):
+        return Training(training)
     names = {
         id(parameter): name
         for name, parameter in module.named_parameters(remove_duplicate=False)
         if name in imported.parameters
     }
     rules = {
-        names[id(parameter)]: _rule(given, group)
-        for group in given.param_groups
+        names[id(parameter)]: _rule(training, group)
+        for group in training.param_groups
         for parameter in group["params"]
         if id(parameter) in names
     }
     if left := sorted(set(imported.parameters) - set(rules)):
         raise BadInputError(
-            f"{type(given).__name__}: does not train {left[0]} ({len(left)} such parameters), but their gradients are "
-            "asked for; give it all parameters, or call requires_grad_(False) on those"
+            f"{type(training).__name__}: does not train {left[0]} ({len(left)} such parameters), but their gradients "
+            "are asked for; give it all parameters, or call requires_grad_(False) on those"
         )
     ((common, _),) = Counter(rules.values()).most_common(1)
     return Training(common, {name: rule for name, rule in rules.items() if rule != common})
 
 
 def rule_states_of(
-    given: Training | UpdateRule | torch.optim.Optimizer, module: torch.nn.Module, imported: Imported
+    training: Training | UpdateRule | torch.optim.Optimizer, module: torch.nn.Module, imported: Imported
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the state that an optimizer of PyTorch has after its steps so far, by the names of a step's states.
 
     Raises:
         BadInputError: it has taken more steps for one parameter than for another, which one counter cannot say.
     """
-    if not isinstance(given, torch.optim.Optimizer):
+    if not isinstance(training, torch.optim.Optimizer):
         return {}
     states: dict[str, npt.NDArray[Any]] = {}
     steps: dict[int, str] = {}
-    counts = any("betas" in group or group["dampening"] for group in given.param_groups)
+    counts = any("betas" in group or group["dampening"] for group in training.param_groups)
     for name, parameter in module.named_parameters():
         if name not in (imported.gradients or ()):
             continue
-        kept = given.state.get(parameter, {})
+        kept = training.state.get(parameter, {})
         # SGD counts no steps. A step here only asks whether it is the first, whose gradient is not dampened.
         steps.setdefault(int(kept.get("step", kept.get("momentum_buffer") is not None)), name)
         for key, value in kept.items():
@@ -88,8 +88,8 @@ def rule_states_of(
     if counts and len(steps) > 1:
         (few, first), *_, (many, second) = sorted(steps.items())
         raise BadInputError(
-            f"{type(given).__name__}: it has taken {few} steps for {first} and {many} for {second}; a step here counts "
-            "one number for all: give an optimizer that is new, or one that has trained all parameters alike"
+            f"{type(training).__name__}: it has taken {few} steps for {first} and {many} for {second}; a step here "
+            "counts one number for all: give an optimizer that is new, or one that has trained all parameters alike"
         )
     return states | {STEP: np.asarray(max(steps, default=0), np.int64)} if counts else states
 
@@ -149,8 +149,8 @@ def from_torch(
     if mode not in ("train", "inference"):
         raise BadInputError(f"mode: {mode!r} is neither 'train' nor 'inference'")
     if not isinstance(module, torch.nn.Module):
-        what = type(module).__name__
-        raise BadInputError(f"a {what} is no torch.nn.Module; give the module itself, not what it returns")
+        kind = type(module).__name__
+        raise BadInputError(f"a {kind} is no torch.nn.Module; give the module itself, not what it returns")
     if kernels not in get_args(Kernels):
         raise unknown_name("value of kernels", kernels, get_args(Kernels))
     trains = mode == "train"

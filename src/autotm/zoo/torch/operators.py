@@ -174,13 +174,13 @@ class ForwardImporter(ExportedProgramImporter):
             return self._emit(relax.op.take(x, indices[0], axis=axes[0], mode="fast"))
         others = [axis for axis in range(len(self.shape_of(x))) if axis not in axes]
         first = self._emit(relax.op.permute_dims(x, [*axes, *others])) if axes != list(range(len(axes))) else x
-        found = self._emit(relax.op.index_tensor(first, indices))
+        entries = self._emit(relax.op.index_tensor(first, indices))
         # Where the indexed axes are neighbours, what they become stays in their place; else it comes first.
         if axes[0] == 0 or axes != list(range(axes[0], axes[-1] + 1)):
-            return found
-        rank = len(self.shape_of(found)) - len(others)
+            return entries
+        rank = len(self.shape_of(entries)) - len(others)
         order = [rank + place for place in range(axes[0])] + list(range(rank))
-        return self._emit(relax.op.permute_dims(found, [*order, *range(rank + axes[0], rank + len(others))]))
+        return self._emit(relax.op.permute_dims(entries, [*order, *range(rank + axes[0], rank + len(others))]))
 
     def _index_added(self, node: fx.Node) -> relax.Var:
         """Add values to the entries that indices name."""

@@ -39,42 +39,42 @@ def captured_step(
     """
     inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
     positional, named = ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
-    given = [*positional, *named.values(), *targets]
-    _check(module, given, mode)
+    values = [*positional, *named.values(), *targets]
+    _check(module, values, mode)
     leaves, spec = tree_flatten((positional, named, tuple(targets)))
     names = []
-    for name, value in zip(_input_names(module, positional, named, len(targets)), given, strict=True):
+    for name, value in zip(_input_names(module, positional, named, len(targets)), values, strict=True):
         own = tree_leaves(value)
         names += [name] if own and own[0] is value else [f"{name}.{index}" for index in range(len(own))]
     tensors = {
         name: leaf.detach().clone() for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, torch.Tensor)
     }
 
-    def call(applied: Callable[..., Any], given: Sequence[torch.Tensor]) -> Any:
-        rest = iter(given)
+    def call(applied: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Any:
+        rest = iter(tensors)
         filled = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         arguments, keywords, wanted = tree_unflatten(filled, spec)
         output = applied(*arguments, **keywords)
         return output if loss is None else loss(output, *wanted)
 
-    what = type(module).__name__
+    class_name = type(module).__name__
     with _in_mode(module, mode):
         try:
-            found = capture(module, call, tensors, trains=mode == "train", table=None if decomposed else {})
+            captured = capture(module, call, tensors, trains=mode == "train", table=None if decomposed else {})
         except BadInputError:
             raise
         except Exception as error:
-            raise BadInputError(_why_not(what, error)) from error
+            raise BadInputError(_why_not(class_name, error)) from error
     if mode == "train":
-        _check_loss(what, found)
-    elif not found.outputs:
-        raise BadInputError(f"{what}: it returns no tensor that holds anything, so there is nothing to compute")
+        _check_loss(class_name, captured)
+    elif not captured.outputs:
+        raise BadInputError(f"{class_name}: it returns no tensor that holds anything, so there is nothing to compute")
 
     def eager() -> dict[str, Any]:
         with _in_mode(module, mode):
             return eager_step(module, call, list(tensors.values()), trains=mode == "train")
 
-    return replace(found, eager=eager), names
+    return replace(captured, eager=eager), names
 
 
 @contextmanager
@@ -104,56 +104,56 @@ def _input_names(
 
 
 def _check(module: torch.nn.Module, values: Sequence[Any], mode: Mode) -> None:
-    what = type(module).__name__
+    class_name = type(module).__name__
     for name, parameter in module.named_parameters() if mode == "train" else ():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001 - no other name
             # Only PyTorch's own backward pass hands gradients to them.
             raise BadInputError(
-                f"{what}: {name} has a hook on its gradient, which a step here would leave out; "
+                f"{class_name}: {name} has a hook on its gradient, which a step here would leave out; "
                 "change the gradient by a hook on a tensor in forward, or by the optimizer's options"
             )
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if torch.nn.parameter.is_lazy(tensor):
-            raise BadInputError(f"{what}: {name} has no shape yet; call the module once with these inputs")
-        _check_tensor(f"{what}: {name}", tensor, is_trained=tensor.requires_grad)
+            raise BadInputError(f"{class_name}: {name} has no shape yet; call the module once with these inputs")
+        _check_tensor(f"{class_name}: {name}", tensor, is_trained=tensor.requires_grad)
     for number, value in enumerate(values):
         for leaf in tree_leaves(value):
             if isinstance(leaf, torch.Tensor):
-                _check_tensor(f"{what}: input {number}", leaf)
+                _check_tensor(f"{class_name}: input {number}", leaf)
 
 
-def _check_tensor(what: str, tensor: torch.Tensor, *, is_trained: bool = False) -> None:
+def _check_tensor(name: str, tensor: torch.Tensor, *, is_trained: bool = False) -> None:
     if tensor.device.type not in {"cpu", "meta"}:
-        raise BadInputError(f"{what} is on device {tensor.device}; kernels are compiled for the processor: call .cpu()")
+        raise BadInputError(f"{name} is on device {tensor.device}; kernels are compiled for the processor: call .cpu()")
     allowed = {torch.float32} if is_trained else {torch.float32, torch.float64, torch.float16}
     if tensor.is_floating_point() and tensor.dtype not in allowed:
         kind = str(tensor.dtype).removeprefix("torch.")
-        raise BadInputError(f"{what} is {kind}; kernels compute in float32: call .float()")
+        raise BadInputError(f"{name} is {kind}; kernels compute in float32: call .float()")
     if tensor.is_complex() or tensor.is_sparse or tensor.is_quantized:
-        raise BadInputError(f"{what} is complex, sparse or quantized; only dense float32 and integers have kernels")
+        raise BadInputError(f"{name} is complex, sparse or quantized; only dense float32 and integers have kernels")
 
 
-def _check_loss(what: str, captured: Captured) -> None:
+def _check_loss(class_name: str, captured: Captured) -> None:
     shapes = [tuple(node.meta["val"].shape) for node in captured.outputs]
     if shapes != [()]:
-        found = ", ".join(map(str, shapes))
+        returned = ", ".join(map(str, shapes)) or "nothing"
         raise BadInputError(
-            f"{what}: training needs one number to descend, its step returns {found or 'nothing'}; give a loss, such "
+            f"{class_name}: training needs one number to descend, its step returns {returned}; give a loss, such "
             "as loss=torch.nn.functional.cross_entropy with targets=(labels,), or a module that returns its loss"
         )
 
 
-def _why_not(what: str, error: Exception) -> str:
+def _why_not(class_name: str, error: Exception) -> str:
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     if "data-dependent" in text or "DataDependent" in type(error).__name__:
         return (
-            f"{what}: its control flow depends on values of tensors ({first}); a step has one fixed order of kernels: "
-            "use torch.where, or pass what decides as a Python number"
+            f"{class_name}: its control flow depends on values of tensors ({first}); a step has one fixed order of "
+            "kernels: use torch.where, or pass what decides as a Python number"
         )
     return (
-        f"{what}: PyTorch cannot trace it: {type(error).__name__}: {first}; calling the module with these inputs, or "
-        "torch.export.export(module, inputs, strict=False), by itself shows more"
+        f"{class_name}: PyTorch cannot trace it: {type(error).__name__}: {first}; calling the module with these "
+        "inputs, or torch.export.export(module, inputs, strict=False), by itself shows more"
     )
 
 
@@ -173,21 +173,21 @@ def where(node: fx.Node) -> str:
 _RANDOM = torch.Tag.nondeterministic_seeded
 
 
-def constant_values(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor]) -> dict[fx.Node, Any]:
-    """Return the value of every node that depends on none of the step's arguments but those `given`, or is empty."""
-    found: dict[fx.Node, Any] = {}
+def constant_values(graph: fx.Graph, known: Mapping[fx.Node, torch.Tensor]) -> dict[fx.Node, Any]:
+    """Return the value of every node that depends on none of the step's arguments but those `known`, or is empty."""
+    values: dict[fx.Node, Any] = {}
     with torch.no_grad():
         for node in graph.nodes:
-            if node in given:
-                found[node] = given[node]
+            if node in known:
+                values[node] = known[node]
             elif is_empty(node):
-                found[node] = torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype)
+                values[node] = torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype)
             elif node.op == "get_attr":
-                found[node] = getattr(graph.owning_module, node.target)
-            elif node.op == "call_function" and is_pure(node) and all(item in found for item in node.all_input_nodes):
-                arguments, named = fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
-                found[node] = node.target(*arguments, **named)
-    return found
+                values[node] = getattr(graph.owning_module, node.target)
+            elif node.op == "call_function" and is_pure(node) and all(item in values for item in node.all_input_nodes):
+                arguments, named = fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+                values[node] = node.target(*arguments, **named)
+    return values
 
 
 def is_pure(node: fx.Node) -> bool:

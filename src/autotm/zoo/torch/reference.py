@@ -38,7 +38,7 @@ class TorchReference:
     eager: Callable[[], dict[str, Array]] | None
     name: str = f"PyTorch {torch.__version__}"
 
-    def step(self, values: Mapping[str, Array], way: ReferenceMode) -> dict[str, Array]:
+    def step(self, values: Mapping[str, Array], mode: ReferenceMode) -> dict[str, Array]:
         """Compute a step from its arguments by name, as they lie in the module; another order is without oneDNN.
 
         Returns:
@@ -50,12 +50,12 @@ class TorchReference:
         names |= {f"{name}.gradient": self.captured.gradients[name] for name in self.imported.gradients or ()}
         names |= {f"{name}.new": self.captured.updates[name] for name in self.imported.states if name != COUNTER}
         with contextlib.ExitStack() as stack:
-            if way == "another order":
+            if mode == "another order":
                 stack.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")  # of PyTorch, about settings of Intel's GPUs
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-            found = _Run(self, values, torch.float64 if way == "float64" else torch.float32).results()
-        return {name: found[node] for name, node in names.items() if node in found}
+            results = _Run(self, values, torch.float64 if mode == "float64" else torch.float32).results()
+        return {name: results[node] for name, node in names.items() if node in results}
 
     def in_detail(self) -> tuple[Imported, list[fx.Node]]:
         """Import the step with the value of every operator among its outputs; gives these operators too."""
@@ -69,9 +69,9 @@ class TorchReference:
         ]
         return self.detailed(replace(self.captured, outputs=nodes, gradients={}, updates={})), nodes
 
-    def first_difference(self, values: Mapping[str, Array], found: Mapping[fx.Node, Array]) -> str | None:
+    def first_difference(self, values: Mapping[str, Array], actual: Mapping[fx.Node, Array]) -> str | None:
         """Say which operator is the first whose result here differs from PyTorch's on the same operands."""
-        return _Comparison(self, values, found).first_difference()
+        return _Comparison(self, values, actual).first_difference()
 
 
 class _Run(fx.Interpreter):
@@ -87,8 +87,8 @@ class _Run(fx.Interpreter):
         """Run the step."""
         (output,) = self.module.graph.find_nodes(op="output")
         with torch.no_grad():
-            found = self.run(*map(self._argument, self._captured.arguments), enable_io_processing=False)
-        pairs = zip(output.args[0], found, strict=True)
+            outputs = self.run(*map(self._argument, self._captured.arguments), enable_io_processing=False)
+        pairs = zip(output.args[0], outputs, strict=True)
         arrays = {node: array_of(value) for node, value in pairs if isinstance(value, torch.Tensor)}
         return {node: array for node, array in arrays.items() if array is not None}
 
@@ -141,9 +141,9 @@ class _Run(fx.Interpreter):
 class _Comparison(_Run):
     """A run in which each operator has the operands that it had here, and its result is compared."""
 
-    def __init__(self, reference: TorchReference, values: Mapping[str, Array], found: Mapping[fx.Node, Array]) -> None:
+    def __init__(self, reference: TorchReference, values: Mapping[str, Array], actual: Mapping[fx.Node, Array]) -> None:
         super().__init__(reference, values, torch.float64)
-        self._found, self._first = found, ""
+        self._actual, self._first = actual, ""
         self._rounded: dict[fx.Node, tuple[Any, Any]] = {}
         self._noise = torch.Generator().manual_seed(0)
 
@@ -162,9 +162,9 @@ class _Comparison(_Run):
         exact = super().run_node(node)
         if node.op == "call_function" and not self._first:
             self._rounded[node] = self._with_roundings(node, exact)
-        if node not in self._found:
+        if node not in self._actual:
             return exact
-        ours = torch.from_numpy(np.array(self._found[node])).reshape(exact.shape)
+        ours = torch.from_numpy(np.array(self._actual[node])).reshape(exact.shape)
         if not self._first and node.op == "call_function":
             rounded = [other.double().numpy() for other in self._rounded[node]]
             if text := difference(ours.numpy(), exact.numpy(), rounded, "PyTorch"):
