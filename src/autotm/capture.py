@@ -75,7 +75,7 @@ class Captured:
         graph: `meta["val"]` of each node has its shape and type, `meta["stack_trace"]` the user's line.
         arguments: of each placeholder, role and name.
         values: of arguments by name.
-        outputs: the module's tensors, in order; of a step that trains the loss alone.
+        outputs: the module's tensors, in order; in a step that trains, the loss alone.
         nested: called with as many values, returns them nested as the module nests its outputs.
         gradients: of parameters, by name; those that the loss does not depend on are left out.
         updates: the new values of states, by name.
@@ -99,12 +99,12 @@ class Step(nn.Module):
         weights, states: parameters and buffers, however many names each has.
         names: the first name of each, by its `id`.
         spec: how the step nests its outputs, once it was called.
-        assigned: names of buffers that forward gave other tensors, likewise.
-        copied: of those that forward takes as copies, so that the step keeps both values.
+        assigned: names of buffers that forward replaced by other tensors, once the step was called.
+        copied: names of buffers that forward reads as copies, so that the step keeps both values.
     """
 
     def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
-        """`call` computes the step, of a function that applies the module, and the flat inputs."""
+        """`call` computes the step from a function that applies the module and the flat inputs."""
         super().__init__()
         named = list(module.named_parameters(remove_duplicate=False))
         buffers = list(module.named_buffers(remove_duplicate=False))
@@ -162,11 +162,11 @@ def capture(
 
     Args:
         module: in the mode that the step is in.
-        call: what a step computes, of the module and the inputs' values in order.
+        call: computes a step from a function that applies the module and the inputs' values in order.
         inputs: by name.
         trains: whether to differentiate by parameters that want a gradient.
-        table: what operators are taken apart by; all others are as PyTorch calls them. None: those that have no kernels
-            here are taken apart.
+        table: decompositions by operator; all others are as PyTorch calls them. None: operators that have no kernels
+            here are decomposed.
     """
 
     def with_lines(applied: Callable[..., Any], flat: Sequence[torch.Tensor]) -> Any:
@@ -191,7 +191,7 @@ def capture(
                 )
             return _captured(joint, step, inputs)
         except RuntimeError:
-            # Its backward pass may need a buffer that forward gave another value, which is written where that was.
+            # The backward pass may need the old value of a buffer that the forward pass has overwritten.
             if step.copied or not step.assigned:
                 raise
             step.copied = frozenset(step.assigned)
@@ -241,7 +241,7 @@ def _resizing_whole() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_onednn() -> Iterator[None]:
-    """Recurrent layers as operators that every kernel library has, not as one of oneDNN's."""
+    """Captures recurrent layers as operators that every kernel library has, not as one of oneDNN's."""
     was_enabled = torch._C._get_mkldnn_enabled()  # noqa: SLF001 - torch.backends.mkldnn.flags sets more, and warns
     torch._C._set_mkldnn_enabled(False)  # noqa: SLF001
     try:
@@ -254,7 +254,7 @@ def argument_of(description: Any) -> tuple[Role, int]:
     """Return the role of an argument of a joint graph, and the place of its tensor among those of that role.
 
     Raises:
-        BadInputError: it is none that a step here has.
+        BadInputError: no step here has such an argument.
     """
     kind = type(description).__name__
     if kind == "ParamAOTInput":
@@ -276,7 +276,7 @@ def _captured(joint: Any, step: Step, inputs: Mapping[str, torch.Tensor]) -> Cap
     )
     placeholders = graph.find_nodes(op="placeholder")
     tangents = [node.meta["val"] for node in placeholders if type(node.meta["desc"]).__name__ == "TangentAOTInput"]
-    # The loss's derivative by itself lies where the loss does. There is none of a step that does not train.
+    # The loss's derivative by itself is on the loss's device. A step that does not train has none.
     like = tangents[0] if tangents else torch.empty(())
     tensors = {
         Role.PARAMETER: weights, Role.STATE: states, Role.INPUT: list(inputs.items()),
@@ -296,7 +296,7 @@ def _captured(joint: Any, step: Step, inputs: Mapping[str, torch.Tensor]) -> Cap
             value = node.meta["val"] if isinstance(node, fx.Node) else None
             leaves.append(torch.empty(value.shape, dtype=value.dtype) if is_empty(node) else node)
         elif not isinstance(node, fx.Node) or is_empty(node) or kind.endswith("TokenAOTOutput"):
-            continue  # A gradient that there is none of, or has no elements; the order of checks.
+            continue  # A missing gradient, one without elements, or a token that orders checks.
         elif kind == "InputMutationAOTOutput":
             role, name = named(descriptor.mutated_input)
             if role is Role.INPUT or (role is Role.PARAMETER and dict(weights)[name].requires_grad):
@@ -330,7 +330,7 @@ def eager_step(
 ) -> dict[str, Any]:
     """Call a copy of a module once; return its outputs, or its loss and the gradients of its parameters.
 
-    `call` computes a step, of a function that applies the module and the values of the inputs, `tensors`.
+    `call` computes a step from a function that applies the module and the values of the inputs, `tensors`.
     """
     own = copy.deepcopy(module)
     with torch.set_grad_enabled(trains):
@@ -359,7 +359,7 @@ def array_of(value: torch.Tensor) -> npt.NDArray[Any] | None:
 
 
 def is_empty(node: Any) -> bool:
-    """Whether it is a node that gives one tensor without elements."""
+    """Whether a value is a node whose result is one tensor without elements."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     return isinstance(value, torch.Tensor) and value.numel() == 0
 

@@ -170,8 +170,8 @@ def prepare(
 
 
 def _built(network: NetworkLike, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
-    """The network, from wherever it comes."""
-    # A module of PyTorch, which is not imported to find out.
+    """Return the network, built or imported where an argument only describes it."""
+    # A module of PyTorch is told by the names of its classes, as importing PyTorch takes seconds.
     if any(kind.__module__.startswith("torch.nn.") for kind in type(network).__mro__):
         return _module(network, inputs, options)
     if isinstance(network, str | Path) and Path(network).suffix.lower() == _ONNX:
@@ -221,7 +221,7 @@ def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network
 
 
 def _links(context: Context, file: Path, patience_s: float) -> Links:
-    """Copies as measured before on the same cores with the same machine file, or now."""
+    """Return copies as measured before on the same cores with the same machine file; else measure them now."""
     now = provenance(context.machine, context.seed)
     if file.exists():
         links, before = load_with_provenance(file, "links", Links)

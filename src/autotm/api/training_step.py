@@ -211,7 +211,7 @@ class Placement:
 
     def __str__(self) -> str:
         placed = self.plan
-        # A plan that nothing searched for has no better one to be near to.
+        # Where no solver searched for a plan, nothing is proven of it.
         proof = "" if placed.status is Status.NOT_OPTIMIZED else f", proven within {placed.gap:.2%} of the best"
         if placed.solver_gap is not None:
             proof += f" (the solver claims {placed.solver_gap:.2%})"
@@ -245,7 +245,7 @@ class TrainingStep:
         library: its kernels.
         links: measured copies between the two kinds of memory.
         context: machine, seed, what limits count.
-        origin: the way back to where the network came from.
+        origin: how the step's tensors correspond to those of the network's source.
     """
 
     lowered: Graph

@@ -92,7 +92,7 @@ def sweep(
 @click.option("--most", type=click.IntRange(min=1), default=10, show_default=True, help="How many kernels to name.")
 @answering
 def explain(placement: Placement, tensor: str | None, most: int) -> Answer:
-    """Of a plan with a program. Without TENSOR: the kernels at which the limit binds, and what 1 MB more would save.
+    """The plan has a program. Without TENSOR: the kernels at which the limit binds, and what 1 MB more would save.
 
     With TENSOR: where it lives, what its uses, its bytes and its moves cost there, and what other residencies would.
     """
@@ -167,7 +167,7 @@ def sensitivity(study: Study, network: str, limit: Limit, draws: int, names: str
 @click.option("--parquet", type=FILE, metavar="FILE", help="Write the table there.")
 @answering
 def records(study: Study, csv: Path | None, parquet: Path | None) -> Answer:
-    """Of its workloads and figures; to standard output as CSV where no file is named."""
+    """It covers the study's workloads and figures; without a file it is printed as CSV."""
     from autotm.study.records import table_of_runs, write_runs  # noqa: PLC0415 - imports pandas
 
     wanted = study.configured_records()
@@ -189,7 +189,7 @@ def records(study: Study, csv: Path | None, parquet: Path | None) -> Answer:
 @click.option("--workload", default=CONVENTIONAL, show_default=True, help="A workload of the study.")
 @answering
 def describe(study: Study, workload: str) -> Answer:
-    """Beside the published numbers; and how to make the records that are missing."""
+    """The published numbers stand beside the study's; missing records are named, and how to make them."""
     from autotm.study.records import describe as describe_workload  # noqa: PLC0415 - imports pandas
 
     text = describe_workload(study, workload)
@@ -227,7 +227,7 @@ def remeasure(study: Study, only_lists: bool) -> Answer:
 )
 @answering
 def costs(study: Study, logs: Path) -> Answer:
-    """As a table, a row a figure; `figures` counts the jobs that figures share once."""
+    """The table has a row a figure; `figures` counts the jobs that figures share once."""
     from autotm.study.costs import costs as costs_of  # noqa: PLC0415 - imports pandas
     from autotm.study.costs import table_of_costs  # noqa: PLC0415 - as above
 

@@ -67,14 +67,14 @@ _LAYERS = (_layer(8, 56, 64, 64), _layer(8, 28, 128, 128), _layer(8, 14, 256, 25
 """Middle layers of the zoo's networks: large enough to reach the cores' rate, small enough to take a few ms."""
 
 _IMAGES, _SLOW_FLOP_PER_S = 8, 5e9
-"""Of a kernel's operands, so that they are far beyond the near caches and a call takes milliseconds. A processor that
-computes more slowly is emulated in software, and takes seconds for as many: there it is one."""
+"""Images in a kernel's operands: many more bytes than the near caches hold, and a call takes milliseconds. A processor
+slower than this rate is emulated in software and would take seconds: it gets one image."""
 _WINDOW = ((1, 1), (1, 1, 1, 1))
 """Stride and padding of convolutions."""
 
 
 def co_runner_functions(contraction_flop_per_s: float = math.inf) -> dict[OpClass, tirx.PrimFunc]:
-    """A function of each op class, unscheduled: milliseconds a call where convolutions reach that rate."""
+    """Return an unscheduled function of each op class, milliseconds a call if convolutions reach that rate."""
     images = _IMAGES if contraction_flop_per_s >= _SLOW_FLOP_PER_S else 1
     image, weights, result = _layer(images, 56, 64, 64)
     square = (96 * images, 96 * images)

@@ -63,7 +63,7 @@ def in_processes(tasks: int, work: Callable[[int], None]) -> None:
             work(task)
 
     def help_out() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to all; the first process tells the others.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to all processes; the first tells others.
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         work_on()
 
@@ -78,7 +78,7 @@ def in_processes(tasks: int, work: Callable[[int], None]) -> None:
         work_on()
     finally:
         with taken.get_lock():
-            taken.value = tasks  # After a failure here the others end with the task they have.
+            taken.value = tasks  # After a failure the other processes end after their task.
         for process in others:
             if process.pid is not None:
                 process.join()
@@ -92,7 +92,7 @@ def in_processes(tasks: int, work: Callable[[int], None]) -> None:
 # A folder of object files, and what is known of the kernels in them: compiled once, used by every later library.
 
 _LEAST_PER_OBJECT, _MOST_PER_OBJECT = 4, 48
-"""Kernels compiled as one module: many share code, and few let all processes work to the end."""
+"""Kernels compiled as one module: many share code, few keep all processes busy to the end."""
 _TASKS_PER_PROCESS = 2
 
 
@@ -278,7 +278,7 @@ class Request:
 
     @property
     def place(self) -> tuple[str, list[tuple[int, ...]]]:
-        """Brings functions that are alike together: first those of a family, among them those of like shapes."""
+        """Sort key that puts similar functions together: first those of a family, among them those of like shapes."""
         return self.family, [tuple(int(extent) for extent in operand.shape) for operand in self.func.params]
 
     def key(self, target: tvm.target.Target, threads: int) -> str:
@@ -297,7 +297,7 @@ class Request:
 
 
 Make = Callable[[Sequence[Request]], list[KernelFacts]]
-"""Makes kernels, and tells what they are, in the order of the requests."""
+"""Makes kernels and returns their facts, in the order of the requests."""
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ _ONE_CORE_PER_THREAD = -2
 """TVM's affinity mode `kSpecifyOneCorePerThread`."""
 
 _CHECK_S, _ENOUGH = 0.05, 0.75
-"""For so long kernels run; a warning tells where they keep less than this share of their cores busy."""
+"""Seconds that a check of the cores takes; it warns if kernels keep less than this share of their cores busy."""
 _PINNED = threading.local()
 ON_LEAVING: list[Callable[[], None]] = []
 """Called when a thread leaves `pinned`."""
@@ -150,10 +150,10 @@ def pinned_machine() -> Machine | None:
 
 
 def check_cores(machine: Machine, work: Callable[[], None], busy: int | None = None) -> None:
-    """Count the threads that share a kernel, then run one for a moment and see that they keep their cores busy.
+    """Check how many threads share a kernel, then run one briefly and log if its threads do not keep their cores busy.
 
-    The count holds whoever else uses the cores. What others take makes timings worse, and is logged; so is a kernel
-    with fewer parts than `busy`.
+    Other processes do not change the count. They make timings longer if they hold cores, which is logged; so is a
+    kernel with fewer parts than `busy`.
 
     Args:
         machine: with the threads that were asked for, on its cores.

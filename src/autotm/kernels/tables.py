@@ -37,7 +37,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Use:
-    """A lookup by the positions of its operands: the table among the tables, the others among the others."""
+    """A lookup by the positions of its operands: `table` among the tables, the others among all other operands."""
 
     table: int
     indices: int
@@ -190,7 +190,7 @@ class UpdateLoops:
 
     @property
     def touched_bytes(self) -> int:
-        """Read and written: each occurrence's row, and its slope."""
+        """Bytes read and written: for each occurrence its row, twice, and its slope."""
         return sum(3 * 4 * self._count(use) * self._width(use) for use in self.uses)
 
     def shared(self, lanes: int, threads: int) -> tirx.Stmt:
@@ -346,12 +346,12 @@ class ScatterLoops:
 
     @property
     def touched_bytes(self) -> int:
-        """Written once, read and written again for each entry."""
+        """Bytes read and written: a sum is cleared, then read and written again for each entry."""
         scatter = self.scatter
         return 4 * scatter.outer * scatter.inner * (scatter.places + 3 * scatter.entries)
 
     def all(self, lanes: int) -> tirx.Stmt:
-        """Everything, on one thread."""
+        """Compute all sums on one thread."""
         return tir.loop(self.scatter.outer, lambda outer: self.part(outer, 0, self.scatter.inner, lanes), "outer")
 
     def shared(self, lanes: int, threads: int) -> tirx.Stmt:

@@ -19,7 +19,7 @@ from autotm.model.machine import Machine
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_DEFAULT_L2_BYTES = 512 << 10  # Where Linux does not tell.
+_DEFAULT_L2_BYTES = 512 << 10  # Used where Linux does not tell.
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _candidates(rows: int, columns: int, vectors: int, info: TargetInfo) -> Iter
 PARALLEL_BYTES = 128 << 10
 """Kernels that touch less than this stay on one thread: waking the others costs some microseconds."""
 
-_VECTORS_PER_TILE = 4  # Of sums in registers at most.
+_VECTORS_PER_TILE = 4  # Registers that hold sums, at most.
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class Operation:
 
 
 def encoded(value: Any) -> Any:
-    """Return an argument of an operator as JSON has it; tensors are encoded by who knows their numbers.
+    """Return an argument of an operator as JSON has it; tensors are encoded by the caller, who numbers them.
 
     Raises:
         TypeError: it is of a kind that has no code.

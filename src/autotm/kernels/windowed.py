@@ -56,7 +56,7 @@ class Axis:
         return math.ceil(self.span / self.stride)
 
     def inside(self, element: tirx.Expr) -> list[tirx.Expr]:
-        """Conditions, none that always holds, under which an element a window reaches is not padding."""
+        """Conditions under which an element that a window reaches is not padding, without those that always hold."""
         conditions = []
         if self.before:
             conditions.append(element >= 0)
@@ -65,7 +65,7 @@ class Axis:
         return conditions
 
     def covers(self, window: tirx.Expr, offset: tirx.Expr) -> list[tirx.Expr]:
-        """Conditions, none that always holds, under which a candidate window exists and covers its element."""
+        """Conditions under which a candidate window exists and covers its element, without those that always hold."""
         conditions = []
         if self.before // self.stride < self.covering - 1:
             conditions.append(window >= 0)
@@ -182,7 +182,7 @@ _LARGEST = te.comm_reducer(
     _least,
     name="max",
 )
-"""The maximum of -inf alone is -inf; TVM's own maximum is then the lowest finite number. NaN counts for nothing."""
+"""Maximum that ignores NaN; of -inf alone it is -inf, where TVM's own gives the lowest finite number."""
 
 
 def max_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, dilation: Pair = (1, 1)) -> te.Tensor:

@@ -27,7 +27,7 @@ def fused_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
     passes = [
         relax.transform.CanonicalizeBindings(),
         relax.transform.LegalizeOps(LEGALIZE),
-        # Tuples of what an operator became are taken apart, or their parts would count as used outside and not fuse.
+        # Tuples that legalization makes are taken apart, or their parts would count as used outside and not fuse.
         relax.transform.CanonicalizeBindings(),
         _numbers_filled,
         relax.transform.AnnotateTIROpPattern(),

@@ -1,4 +1,4 @@
-"""Network -> step whose kernels run on a GPU: graph, launches and source; and kernels to run beside its copies."""
+"""Network -> step whose kernels run on a GPU: graph, launches and source; and kernels to run during copies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cuda_step(
     implementations: Implementations = "default",
     products: Products = "float32",
 ) -> CudaStep:
-    """The step with kernels for a device; with `all`, a plan may choose among all ways to compute a kernel.
+    """Return the step with kernels for a device; with `all`, a plan may choose among all variants of a kernel.
 
     Where `products` are not float32, contractions round their factors where that is faster by estimate.
 
@@ -65,7 +65,7 @@ def cuda_step(
     step = make_step(network, scale, tvm.target.Target("llvm"), make, "default")
     graph = step.graph
     if implementations == "all":
-        # Every other way: which one is fastest, and what that costs, only a profile can tell.
+        # All other variants: only a profile can tell which one is fastest, and what that costs.
         alternatives = {}
         for item in step.kernels:
             facts = make([Request(step.functions[item.symbol], name) for name in item.others])
@@ -103,7 +103,7 @@ def lower_for_gpu(
 def co_runners_for_gpu(
     device: CudaDevice, library_path: Path, products: Products = "float32"
 ) -> tuple[FatbinLibrary, dict[OpClass, CudaKernel]]:
-    """Write a library of a kernel of each op class, to run beside copies.
+    """Write a library of a kernel of each op class, to be run during copies.
 
     Raises:
         AutotmError: there is no nvcc.

@@ -16,7 +16,7 @@ from autotm.zoo import Network
 def build_graph(network: Network, scale: str, step: Step, placed: Placed, facts: Mapping[str, KernelFacts]) -> Graph:
     """Build the graph of one step: workspaces as tensors, results and aliases marked."""
     pairs = list(zip(placed.results, step.results, strict=True))
-    # Relax variable -> tensor name: results by what they are, the rest by their kernel.
+    # Relax variable -> tensor name: results have names of their own, other tensors that of their kernel.
     results_by_tensor = {operand.tensor: result.name for operand, result in pairs}
     kernel_names = [f"{index:04d}_{facts[call.function].op}" for index, call in enumerate(placed.calls)]
     names: dict[str, str] = {}
@@ -77,7 +77,7 @@ def _tensors(step: Step, kernels: list[Kernel], results: Mapping[str, tuple[Resu
         if argument is not None:
             role, operand = argument.role, arguments[name]
         elif name in results:
-            # Who fetches a result wants it in the shape that it was returned in, not in its kernel's.
+            # A result is fetched in the shape that `main` returns, not in its kernel's.
             (result, operand), role = results[name], Role.RESULT
             alias = result.replaces
         else:

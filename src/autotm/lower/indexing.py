@@ -26,7 +26,7 @@ from autotm.lower.rules import (
 # Values read from, or written to, places that indices name: their gradient goes back to these places.
 
 _FEW = 4
-"""Entries along an axis up to which each place compares all of them: that fuses, and shares out well."""
+"""Most entries along an axis where each position compares all of them: such a kernel fuses and runs in parallel."""
 
 
 def call_scatter_sum(

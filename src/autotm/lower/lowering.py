@@ -1,4 +1,4 @@
-"""Network, or one convolution alone, -> graph.json and kernels.so; lean alternatives."""
+"""Network, or one convolution alone, -> graph.json and kernels.so; alternatives that need less memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from autotm.zoo import Network
 # Other ways to compute the kernels of a step: only where they need much less memory, as each takes time to compile.
 
 LEAST_SHARE = 1 / 200
-"""Part of the step's peak that an alternative must save: memory that the tightest limits of a study are made of."""
+"""Part of the step's peak memory that an alternative must save; so much matters at the tightest limits of a study."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def outlined_step(network: Network, scale: str) -> Graph:
 
 @dataclass(frozen=True)
 class MadeStep:
-    """A step: its graph, its unscheduled functions by symbol, and what is known of its kernels."""
+    """A step: its graph, its unscheduled functions by symbol, and the facts of its kernels."""
 
     graph: Graph
     functions: Mapping[str, tirx.PrimFunc]

@@ -121,7 +121,7 @@ class _Folding:
         return product if factor == 1.0 else relax.op.multiply(self._emit(product), relax.const(factor, "float32"))
 
     def _operand(self, operand: relax.Expr) -> _Operand:
-        """Look through permutations and factors for what an operand is made of."""
+        """Follow an operand through permutations and multiplications by numbers to its source."""
         rank, factor = len(shape_of(operand)), 1.0
         order, source, whole = tuple(range(rank)), operand, _Operand(operand, tuple(range(rank)))
         while isinstance(source, relax.Var) and source in self.values:

@@ -72,14 +72,14 @@ def _extremum_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             shape, lambda *at: extreme(*(_at(part, at, dtype) for part in parts), is_largest), name="extremum"
         )
 
-    # The number, if one is, comes second: it is not NaN.
+    # An operand that is a number comes second, as it is not NaN.
     return builder.call_te(
         extremum, *sorted(map(_immediate, call.args), key=lambda part: isinstance(part, int | float))
     )
 
 
 def extreme(a: tirx.Expr, b: tirx.Expr, is_largest: bool) -> tirx.Expr:
-    """Return the larger or smaller of two numbers; NaN if one is: a comparison with it is false, which chooses `b`."""
+    """Return the larger or smaller of two numbers; NaN if one is: a comparison with NaN is false, which chooses `b`."""
     return tirx.Select(tirx.any(a > b if is_largest else a < b, tirx.isnan(a)), a, b)
 
 
@@ -93,7 +93,7 @@ def _softplus(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         positive, negative = (tirx.Select(is_out, zero, x) for is_out in (x < zero, x > zero))
         return positive + tirx.log(one + tirx.exp(negative - positive))
 
-    # Relax's own overflows in a branch that it then does not take, and approximates.
+    # Relax's own form approximates, and overflows in a branch that it then does not take.
     return _map(builder, log_one_plus_exp, call.args[0], "softplus")
 
 
@@ -233,7 +233,7 @@ def _power(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBu
     p = number(exponent)
     if p is None:
         less = builder.emit(x ** (exponent - relax.const(1, dtype_of(exponent))))
-        # As PyTorch: 0^p does not change with p.
+        # As in PyTorch, the derivative of 0^p by p is zero.
         base = op.where(x > relax.const(0, dtype_of(x)), x, op.ones_like(x))
         by_exponent = builder.emit(dy * y * op.log(base))
         return [fitted(dy * (exponent * less), x, builder), fitted(by_exponent, exponent, builder)]
@@ -270,7 +270,7 @@ def _remainder(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Blo
 
 @differentiates("relax.maximum", "relax.minimum")
 def _extremum_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    """Share the gradient as PyTorch: two equal elements take half each; an element equal to a bound takes all."""
+    """Share the gradient as PyTorch does: two equal elements take half each; an element equal to a bound takes all."""
     (a, b), op = call.args, relax.op
     if not is_float(y):
         return [no_grad(a), no_grad(b)]

@@ -74,7 +74,7 @@ def _einsum_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: re
 def _batched_gradient(
     a: relax.Expr, b: relax.Expr, letters: Subscripts, dy: relax.Expr, builder: relax.BlockBuilder
 ) -> Exprs:
-    # Behind the products, a multiplication by a number costs no kernel.
+    # A multiplication by a number needs no kernel of its own if it follows the products.
     factor, value = None, builder.lookup_binding(dy)
     if is_call(value, "relax.multiply") and number(value.args[1]) is not None:
         dy, factor = value.args
@@ -159,7 +159,7 @@ class _Plain:
     def _call(
         self, builder: relax.BlockBuilder, kernel: Kernel, window: Ints, *operands: relax.Expr | Ints
     ) -> relax.Expr:
-        """Call a kernel for weights of the shape `window`, or the one for channels that each stay by themselves."""
+        """Call a kernel for weights of the shape `window`, or the depthwise one where each channel is a group."""
         if window[2] == 1 and self.groups > 1 and windowed.depthwise_fits(window[:2], self.padding):
             return builder.call_te(_DEPTHWISE[kernel], *operands, self.strides, self.padding)
         return builder.call_te(kernel, *operands, self.strides, self.padding, self.groups)
@@ -298,7 +298,7 @@ def _conv_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: rela
 
 @legalizes("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose")
 def _legalize_transposed(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    # The gradient of the convolution that takes the result to the operand, by what that convolves.
+    # A transposed convolution is the data gradient of the convolution from its result to its operand.
     conv = _Convolution.of(call)
     extents = dict(zip(conv.result, shape_of(call), strict=True))
     shape = tuple(extents.get(letter, 1) for letter in _DATA)
@@ -317,7 +317,7 @@ def _transposed_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder
     ]
 
 
-# Convolutions of volumes, as those of images whose channels are those of all slices that a window meets.
+# Convolutions of volumes as convolutions of images, whose channels are those of all slices in a window.
 
 
 @dataclass(frozen=True)

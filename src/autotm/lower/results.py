@@ -1,4 +1,4 @@
-"""Where results are written: over what they replace, if no kernel reads it later; updates come early."""
+"""Memory of results: that of the arguments they replace, if no kernel reads these later; updates run early."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def early_updates(calls: list[Call], aliases: Mapping[str, str]) -> list[Call]:
 
 Functions = Mapping[str, tirx.PrimFunc]
 _PARALLEL = 0
-"""How TVM numbers an axis whose elements have nothing to do with one another."""
+"""TVM's number for the kind of a data-parallel axis."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Placed:
     """The calls of a step in the order of execution.
 
     Attributes:
-        calls: those given, and copies for results that cannot be written where they belong by the call that makes them.
+        calls: the given ones, and copies of results that their own call cannot write over the argument they replace.
         functions: of every call, by name.
         results: each as an operand of the call that writes it.
     """

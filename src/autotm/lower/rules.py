@@ -21,7 +21,7 @@ LEGALIZE: dict[str, Legalize] = {}
 tvm_ffi.register_error("NotImplementedError", NotImplementedError)
 
 _NAMED, _OVERRIDE = 15, 20
-"""Registration levels; Relax's own rules have 10, the same with the operator's name in their errors 15."""
+"""Registration levels of Relax's rules (10 without the operator's name in their errors) and of ours."""
 
 
 def legalizes(*operators: str) -> Callable[[Legalize], Legalize]:

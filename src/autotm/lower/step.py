@@ -85,7 +85,7 @@ def whole_step(network: Network) -> Step:
         if updates.rate_scale is not None:
             arguments[RATE_SCALE] = Argument(Role.INPUT, Initial("ones"))
         results += [Result.new(str(old.name)) for old in updates.new]
-    # Dead by now: gradients of whole tables.
+    # Gradients of whole tables are dead by now: updates read rows.
     module = relax.transform.DeadCodeElimination(["main"])(relax.transform.Normalize()(module))
     return Step(module, arguments, tuple(results))
 
@@ -117,7 +117,7 @@ def _trained(network: Network, module: tvm.IRModule, training: Training) -> tupl
         results, gradients = returned[:count], returned[count:]
         by_name = {var.name: var for var in adjoint.params}
         trained = [by_name[name] for name in network.gradients]
-    # What the loss does not depend on is left alone, as in PyTorch, where it has no gradient: nothing decays it.
+    # Parameters that the loss does not depend on are not updated, as in PyTorch: they do not even decay.
     pairs = [
         (old, slope)
         for old, slope in zip(trained, gradients, strict=True)
@@ -150,7 +150,7 @@ def _differentiated(network: Network, module: tvm.IRModule) -> tvm.IRModule:
 
 @mutator
 class _Expand(PyExprMutator):
-    """Puts what the rule of an operator computes in the place of each mark."""
+    """Replaces each mark by the gradients that the rule of its operator computes."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if not is_gradient(call):
@@ -167,13 +167,13 @@ def _with_gradients(network: Network, module: tvm.IRModule) -> tvm.IRModule:
     """Compute every marked gradient; a forward operator that only its gradient names is dropped.
 
     Raises:
-        AutotmError: an operator has no rule for it.
+        AutotmError: an operator has no rule for its gradient.
     """
     bound = {binding.var: binding.value for block in module["main"].body.blocks for binding in block.bindings}
     marked = [bound[value.args[1]] for value in bound.values() if is_gradient(value)]
     if not marked:
         return module
-    for call in marked:  # Now: what is raised within a visitor, TVM turns into another error.
+    for call in marked:  # TVM turns errors raised within a visitor into others, so this is checked before.
         if call.op.get_attr("FPrimalGradient") is None:
             raise _no_gradient(network, call.op.name)
     expand = _Expand(module)
@@ -207,6 +207,6 @@ def _function(params: list[relax.Var], bindings: list[relax.Binding], results: l
 
 
 def _replaced(module: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
-    """Put another `main` to the module's kernels."""
+    """Return a module with the kernels of another and this `main`."""
     functions = {var: item for var, item in module.functions.items() if not isinstance(item, relax.Function)}
     return tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): main.with_attr("global_symbol", "main")})

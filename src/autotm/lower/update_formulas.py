@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 from autotm.model.training import Adam, AdamW, Sgd, UpdateRule
 
 TOGETHER = 6
-"""Vectors (biases, scales, shifts) that one kernel takes: each alone would take less time than its call."""
+"""Vectors (biases, scales, shifts) that one kernel updates: the update of one takes less time than a call."""
 
 Binding = relax.VarBinding
 Number = tirx.Expr
@@ -153,7 +153,7 @@ def bind(call: relax.Expr, results: list[relax.Var]) -> list[Binding]:
 
 
 def elementwise(shape: Sequence[int], element: Element, name: str) -> te.Tensor:
-    """Compute a tensor of that shape, of no axes too, element by element."""
+    """Compute a tensor of that shape, which may have no axes, element by element."""
     if len(shape) == 0:
         return te.compute((), lambda: element(()), name=name)
     return te.compute(shape, lambda *at: element(at), name=name)

@@ -22,12 +22,12 @@ _FUSING = {"op_pattern": 0}
 
 @dataclass(frozen=True)
 class Updates:
-    """A training step to its end.
+    """A complete training step.
 
     Attributes:
         bindings: of the whole step.
         new: the new value of each parameter and each state, by the old one.
-        states: what the update rules keep: further arguments of the step, zero before the first.
+        states: states of the update rules: further arguments of the step, zero before the first.
         rate_scale: factor of all learning rates, a further input, float64 without axes; None where rates are fixed.
     """
 
@@ -44,7 +44,7 @@ class Updates:
 
 @dataclass(frozen=True)
 class _Trained:
-    """A parameter with its gradient, its rule, and what the rule keeps for it."""
+    """A parameter with its gradient, its update rule, and the rule's states for it."""
 
     old: relax.Var
     slope: relax.Expr
@@ -60,7 +60,7 @@ class _Trained:
 
     @property
     def replaced(self) -> tuple[relax.Var, ...]:
-        """Old values in the order in which the formula gives the new ones."""
+        """The arguments that the update replaces, in the order in which the formula gives the new values."""
         return (*self.states, self.old)
 
 
@@ -82,8 +82,8 @@ def append_updates(
 ) -> Updates:
     """Append to a step the updates of its parameters.
 
-    Of a table that is only looked up in, the rows that were are updated in place, if the rule takes nothing but the
-    gradient off. A matrix's update is written so that it fuses with the kernel of its gradient; clipped gradients must
+    Of a table that is only looked up in, the looked-up rows are updated in place, if the rule only subtracts the
+    scaled gradient. A matrix's update is written so that it fuses with its gradient's kernel; clipped gradients must
     wait for all others. Vectors are updated in groups of neighbours, last first: their gradients are ready at about the
     same time of the backward pass. The kernels are put into the builder's module.
     """
@@ -154,7 +154,7 @@ def _updated(
     new: Mapping[relax.Var, relax.Var],
     attributes: Mapping[str, int],
 ) -> list[Binding]:
-    """Return one kernel that updates some parameters and what their rules keep."""
+    """Return one kernel that updates some parameters and the states of their rules."""
     rules = list(dict.fromkeys(item.rule for item in group))
 
     def kernel(
@@ -187,12 +187,12 @@ def _updated(
     return bind(call, [new[old] for item in group for old in item.replaced])
 
 
-# Clipping by the norm over all gradients: the squares of each are added up as soon as it is there.
+# Clipping by the norm over all gradients: the squares of each are added up as soon as it is computed.
 
 _RUN = 4096
 """Squares that are added in float32, the sums of such runs in float64: all in float32 would lose digits."""
 _AWAY_FROM_ZERO = 1e-6
-"""As PyTorch's `clip_grad_norm_` has it."""
+"""Added to the norm, as in PyTorch's `clip_grad_norm_`."""
 
 
 def clipped(

@@ -80,7 +80,7 @@ class _Windows:
 
 
 def _legalize_pool(kernel: Callable[..., te.Tensor]) -> Legalize:
-    """Return the form of a pool: bring images to channels last for the kernel, and its result back."""
+    """Return the legalization of a pool: it brings images to channels last for the kernel, and the result back."""
 
     def rule(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         windows = _Windows.of(call)

@@ -29,7 +29,7 @@ class LinedBuilder(relax.BlockBuilder):
 
     @classmethod
     def empty(cls) -> LinedBuilder:
-        """Return a builder that has seen nothing."""
+        """Return a builder without operators."""
         builder = cls()
         builder.lines, builder.place = {}, None
         return builder
@@ -43,7 +43,7 @@ class LinedBuilder(relax.BlockBuilder):
     def _exit_function_scope(self, kind: Any, error: Any, trace: Any) -> None:
         super()._exit_function_scope(kind, error, trace)
         if kind is not None:
-            self._end_block()  # Of a block that is left open TVM warns on the terminal.
+            self._end_block()  # TVM warns on the terminal of a block that is left open.
 
     def _note(self, part: relax.Expr) -> None:
         """Remember the operator of a call that is seen for the first time."""
@@ -61,7 +61,7 @@ class Imported:
     Attributes:
         module: `main(arguments) -> (loss or outputs, new states)`.
         inputs, parameters, states: values by name of the argument, or how they are drawn.
-        turned: arguments whose axes lie in another order than in their source: axis j of ours is axis
+        turned: arguments whose axes lie in another order than in their source: axis j here is axis
             `turned[name][j]` there.
         lines: where in its source an operator is first used, by name of the operator.
         gradients: parameters whose gradients `main` returns, behind the new states; None where it returns none.
@@ -84,7 +84,7 @@ class Imported:
 
 
 def channels_last(imported: Imported) -> Imported:
-    """Turn a step to channels last. An argument that is only read turned is kept turned, and costs no kernel."""
+    """Rewrite a step with channels last. An argument that is read in one order only is stored in that order."""
     first = Layouts({})
     first.rewrite(imported.module, imported.gradients or ())
     turned = {name: next(iter(orders)) for name, orders in first.asked.items() if len(orders) == 1}
@@ -109,17 +109,17 @@ def channels_last(imported: Imported) -> Imported:
 NOISE = 1e-6
 """Relative noise on an operator's operands, some roundings of float32: shows what a sum in another order may give."""
 _ALLOWED, _ROUNDING = 10.0, 1e-4
-"""How far one operator may be off: times what roundings make of it in the source, and of the largest value."""
+"""Allowed error of an operator: this many times the source's rounding error, and this part of the largest value."""
 
 
 def difference(ours: Array, exact: Array, rounded: Sequence[Array], source: str) -> str:
-    """Say how an operator's result differs beyond roundings; nothing where it does not.
+    """Describe how an operator's result differs by more than roundings; return an empty text where it does not.
 
     Args:
         ours: the result here.
-        exact: the source's, in its most precise type.
-        rounded: the source's with roundings on the way.
-        source: its name.
+        exact: the source's result, in its most precise type.
+        rounded: the source's results in float32 or on operands with noise.
+        source: name of the source.
     """
     ours = ours.reshape(exact.shape)
     if exact.dtype.kind != "f":

@@ -66,7 +66,7 @@ class Layouts:
     """Rewrites one function, binding by binding; `RULES` say what operators do with orders."""
 
     def __init__(self, lying: Mapping[str, Order]) -> None:
-        """Start with nothing known but the orders in which some arguments lie."""
+        """Start without bindings; `lying` has the orders in which some arguments are stored."""
         self._lying = lying
         self._values: dict[relax.Var, Value] = {}
         self._turned: dict[tuple[relax.Expr, Order], relax.Var] = {}
@@ -106,7 +106,7 @@ class Layouts:
         return relax.transform.DeadCodeElimination(["main"])(tvm.IRModule({**kept, **rewritten.functions}))
 
     def at(self, expression: relax.Expr) -> Value:
-        """Return what is known of an argument."""
+        """Return the value of an argument; the expression itself where it holds no tensor."""
         if isinstance(expression, relax.Var):
             return self._values[expression]
         if isinstance(expression, relax.Tuple):
@@ -328,7 +328,7 @@ def _common(values: list[Value], rank: int) -> Order:
 def _broadcast(layouts: Layouts, value: Value, values: list[Value], shape: Order, order: Order) -> relax.Expr:
     """Return an argument as an operator needs it whose result is `shape` and lies in `order`.
 
-    It loses leading axes of extent one where another argument has the result's shape: a bias is a vector to our rules.
+    Leading axes of extent one are dropped if another argument has the result's shape: our rules take a bias as vector.
     """
     if not isinstance(value, Laid) or not value.order:
         return value.tensor if isinstance(value, Laid) else value
@@ -360,7 +360,7 @@ def _reduction(layouts: Layouts, call: relax.Call) -> Value:
     lying = sorted(value.order.index(axis) for axis in axes)
     extents = [int(extent) for extent in value.tensor.ty.shape]
     if call.op.name == "relax.sum" and rank > 1 and lying == list(range(rank - 1)):
-        # As gradients of biases are: these have a kernel of their own.
+        # The gradient of a bias is such a sum, and has a kernel of its own.
         reduced = layouts.emit(relax.op.collapse_sum_to(value.tensor, extents[-1:]))
         reduced = layouts.in_shape(reduced, [1] * (rank - 1) + extents[-1:]) if attrs.keepdims else reduced
     else:
@@ -408,7 +408,7 @@ def _with_last(layouts: Layouts, argument: relax.Expr, axes: list[int]) -> tuple
 _CONVOLUTIONS = {
     "relax.nn.conv1d": ("NCW", "OIW", "NWC", "WIO"), "relax.nn.conv2d": ("NCHW", "OIHW", "NHWC", "HWIO"),
 }  # fmt: skip
-"""Layouts of data and weights that are turned, and those that they are turned to."""
+"""Layouts of data and weights that are rewritten, then the layouts that replace them."""
 
 
 def _convolution(layouts: Layouts, call: relax.Call) -> Value:
@@ -503,7 +503,7 @@ def _matmul(layouts: Layouts, call: relax.Call) -> Value:
     if not is_batched or (left.is_plain and right.is_plain):
         return plain(layouts.emit(relax.op.matmul(layouts.tensor(left), layouts.tensor(right))))
     batch = string.ascii_lowercase[: rank - _MATRIX]
-    # As the right matrices lie, with the result's rows for their rows, if their columns lie last; else as written.
+    # The result lies as the right operand does if the columns of that lie last; else as it is written.
     order = right.order if right.order[-1] == rank - 1 else tuple(range(rank))
     sides = (("".join(names[axis] for axis in value.order)) for names, value in
              ((f"{batch}xy", left), (f"{batch}yz", right), (f"{batch}xz", Laid(left.tensor, order))))  # fmt: skip
@@ -513,7 +513,7 @@ def _matmul(layouts: Layouts, call: relax.Call) -> Value:
 
 
 def _gradient(layouts: Layouts, call: relax.Call) -> Value:
-    """Mark the gradients of the operator as it was rewritten: the slope lies as its result, they as its operands."""
+    """Mark the gradients of the rewritten operator: the slope lies as the result, each gradient as its operand."""
     applied = layouts.applied[call.args[1]]
     first = applied.result
     if isinstance(first.ty, relax.TupleType):

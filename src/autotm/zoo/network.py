@@ -27,15 +27,15 @@ ReferenceMode = Literal["float32", "float64", "another order"]
 
 
 class NotComputedError(RuntimeError):
-    """A source does not compute a step in some way."""
+    """A source cannot compute a step in the requested mode."""
 
 
 class Reference(Protocol):
     """The source of a network, computing a step itself.
 
     Attributes:
-        name: of the source, with its version.
-        eager: computes the step's results on the source's own values, in another way than `step`; may be None.
+        name: name and version of the source.
+        eager: calls the source itself on its own values and returns the step's results; None where it cannot.
     """
 
     @property
@@ -45,17 +45,17 @@ class Reference(Protocol):
     def eager(self) -> Callable[[], dict[str, Array]] | None: ...  # noqa: D102 - above
 
     def step(self, values: Mapping[str, Array], mode: ReferenceMode) -> dict[str, Array]:
-        """Compute the results by their names here, from arguments by name.
+        """Compute the step from its arguments by name; return its results by their names here.
 
         Raises:
-            NotComputedError: the source cannot, in any mode.
+            NotComputedError: the source cannot compute the step in this mode.
         """
 
     def in_detail(self) -> tuple[Any, Sequence[Any]]:
-        """Import the step with the value of every operator as an output; gives the operators too."""
+        """Import the step with every operator's value as an output; return it and the operators."""
 
     def first_difference(self, values: Mapping[str, Array], actual: Mapping[Any, Array]) -> str | None:
-        """Say which operator is the first that differs from the source's on the same operands, if any does."""
+        """Name the first operator whose result differs from the source's on the same operands; None if none does."""
 
 
 def output_names(count: int) -> tuple[str, ...]:
@@ -68,18 +68,18 @@ class Origin:
     """How the tensors of a network correspond to those of its source.
 
     Attributes:
-        inputs: names of what the source is called with, in order; some may be no inputs of the step.
-        turned: arguments whose axes lie otherwise here: axis j is axis `turned[name][j]` in the source.
-        tensors: those of the source's state that a step may change.
-        same: other names that the source has for one of them.
+        inputs: names of the source's arguments, in order; the step may lack some of them.
+        turned: arguments whose axes have another order here: axis j is axis `turned[name][j]` in the source.
+        tensors: names of the tensors in the source's state that a step may change.
+        same: name in `tensors`, by each other name that the source has for that tensor.
         kept: tensors of the source's state that no step changes.
-        counters: of these, whole numbers, and what every step adds to them.
+        counters: what every step adds to a whole number in `kept`, by the name of the number.
         is_torch: whether the source is a module of PyTorch.
         lines: where in the source an operator is first used, by name of the operator.
         check: called with the whole numbers among the inputs, by name, as they lie in the source; raises BadInputError
             where one would be an index out of range.
         reference: computes the step as the source does; None where nothing does.
-        outputs: called with the outputs of a step that infers; returns them nested as the source nests its own.
+        outputs: returns the outputs of an inference step nested as the source nests its own.
     """
 
     inputs: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class Origin:
         return {**self.kept, **counted, **back, **others}
 
     def rule_state(self, values: Mapping[str, Array], parameters: Sequence[str]) -> dict[str, Any]:
-        """Return what update rules keep, by parameter and state, in the source's layout; `step` is a number.
+        """Return the states of the update rules, by parameter and state, in the source's layout; `step` is a number.
 
         Args:
             values: states of the step, by name.
@@ -140,14 +140,14 @@ class Origin:
         return states
 
     def from_rule_state(self, saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Array]:
-        """Return states of the step, by name, from what `rule_state` gave.
+        """Return states of the step, by name, from a value that `rule_state` returned.
 
         Args:
-            saved: from another run of the same step.
-            own: this step's.
+            saved: a value that `rule_state` returned in another run of the same step.
+            own: the value that `rule_state` returns for this step.
 
         Raises:
-            BadInputError: what is saved and what this step keeps differ in names or shapes.
+            BadInputError: `saved` and `own` differ in names or shapes.
         """
         _require_same_names(saved, own, "")
         states: dict[str, Array] = {}
@@ -194,14 +194,14 @@ class Network:
             single tensor. A step that trains is run for the scalar float32 loss, any other for its outputs.
         inputs: fill of every argument that a step leaves alone (data, labels), by argument name.
         parameters: initial fill of every argument that training updates, by argument name.
-        training: the rules by which it does; None: nothing is differentiated, and parameters stay as they are.
+        training: update rules of the parameters; None: nothing is differentiated, and parameters stay as they are.
         states: initial fill of every argument that a step replaces by what `main` computes for it (running averages,
             counters), by argument name; training does not differentiate by them.
         gradients: parameters whose gradients `main` returns, behind the new states; None: lowering differentiates it.
             Without training they are results of the step, `w.gradient` and so on.
-        origin: of a network that came from elsewhere, the way back.
-        rule_states: what the rules of training keep before the first step, by name of the state (`w.momentum`, `step`);
-            zeros where nothing is named.
+        origin: how the tensors of an imported network correspond to those of its source; None for other networks.
+        rule_states: values of the update rules' states before the first step, by name (`w.momentum`, `step`); zeros
+            for the states that are not named.
 
     Raises:
         BadInputError: the module has no `main`; its arguments are not exactly the inputs, parameters and states; it
@@ -311,7 +311,7 @@ def with_values_stored(network: Network, folder: Path) -> Network:
     return replace(network, **{kind: stored(getattr(network, kind)) for kind in kinds})
 
 
-# Marks for gradients: a network says of which operator's result one is, lowering knows how to compute it.
+# Marks for gradients: the network names the operator that is differentiated, lowering inserts the computation.
 
 _MARK = "autotm.gradient"
 
@@ -319,9 +319,9 @@ _MARK = "autotm.gradient"
 def gradient_of(
     builder: relax.BlockBuilder, result: relax.Var, slope: relax.Expr, operands: Sequence[relax.Expr]
 ) -> list[relax.Var]:
-    """Mark the gradients by an operator's first operands, of which only the number and the shapes are read.
+    """Mark the gradients by an operator's first operands; only the number and the shapes of the operands are read.
 
-    `result` is bound to the operator's call; `slope` is the gradient by it, or by its first part where it has several.
+    `result` is bound to the operator's call; `slope` is the gradient by `result`, or by its first part if it is a tuple.
     """
     types = relax.TupleType([operand.ty for operand in operands])
     gradients = builder.emit(relax.op.call_pure_packed(_MARK, result, slope, ty_args=types))
@@ -329,7 +329,7 @@ def gradient_of(
 
 
 def gradient_by(builder: relax.BlockBuilder, x: relax.Var, y: relax.Var, slope: relax.Var) -> relax.Var:
-    """Return the gradient by `x` of `y`, made of it by operators that each take the result before as first operand."""
+    """Return the gradient by `x`; operators from `x` to `y` take the previous result as first operand."""
     while not y.same_as(x):
         call = builder.lookup_binding(y)
         if call.op.name == "relax.permute_dims":
@@ -342,7 +342,7 @@ def gradient_by(builder: relax.BlockBuilder, x: relax.Var, y: relax.Var, slope: 
 
 
 def is_gradient(expression: relax.Expr) -> bool:
-    """Whether an expression is such a mark; its arguments are then the result and the slope."""
+    """Whether an expression is a mark of `gradient_of`; its arguments are then the result and the slope."""
     return (
         isinstance(expression, relax.Call)
         and expression.op == tvm.ir.Op.get("relax.call_pure_packed")

@@ -26,7 +26,7 @@ IMAGE_RANK = 4
 
 
 def function_of(call: tvm.ir.Call, network: str, *, sparse: bool) -> Callable[..., torch.Tensor]:
-    """Return what computes a call, if it has a counterpart; named `product` where a third argument may be a bias."""
+    """Return PyTorch's counterpart of a call, if any; it is named `product` where a third argument may be a bias."""
     rules = {**_RULES, "relax.take": partial(_take, sparse=sparse)}
     if call.op.name not in rules:
         raise BadInputError(f"network {network}: {call.op.name} has no counterpart in PyTorch here")

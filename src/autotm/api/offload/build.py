@@ -28,7 +28,7 @@ def build(
     kernel_s: float,
     config: SolveConfig,
 ) -> OffloadedStep:
-    """As `autotm.offload`, whose arguments these are; `budget` is a share of the plain step's peak, or bytes."""
+    """Build the step of `autotm.offload` from its arguments; `budget` is a share of the plain step's peak, or bytes."""
     device = device_of(_common_device(module, inputs, targets))
     step = Step(capture(module, inputs, loss, targets, device.torch))
     share, size_bytes = budget

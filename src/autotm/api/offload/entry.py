@@ -88,7 +88,7 @@ def require_torch() -> None:
 
 
 def _budget(budget: str | float) -> tuple[float | None, int]:
-    """A share of the plain step's memory, or bytes."""
+    """Return a share of the plain step's memory and 0, or None and bytes."""
     wanted = "give bytes, as 8GB, or a share of what the step needs with nothing moved, at most 1x, as 0.5x (or 1:1)"
     try:
         limit = Limit.parse(budget)

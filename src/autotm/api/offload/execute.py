@@ -20,19 +20,19 @@ class Kind(IntEnum):
     """Kinds of actions, in the order in which they are done before an operator."""
 
     WAIT = 0
-    """For a copy that runs beside operators."""
+    """Wait for a copy that runs during operators."""
     EMPTY = 1
-    """Bytes on the host that are read no more."""
+    """Give up bytes on the host that are read no more."""
     WRITE = 2
-    """A copy to the host, which the step waits for."""
+    """Copy to the host, and wait for that."""
     FREE = 3
-    """Device memory of a storage."""
+    """Free the device memory of a storage."""
     READ = 4
-    """A copy from the host, which the step waits for."""
+    """Copy from the host, and wait for that."""
     START_OUT = 5
-    """A copy to the host, beside operators."""
+    """Start a copy to the host, which runs during operators."""
     START_IN = 6
-    """A copy from the host, beside operators."""
+    """Start a copy from the host, which runs during operators."""
 
 
 class Action(NamedTuple):
@@ -48,10 +48,10 @@ def schedule(plan: Plan, layout: Layout, places: dict[str, int], kernels: int) -
     """List the actions before each kernel, and at the end.
 
     Args:
-        plan: with every operand in fast memory.
-        layout: of it.
+        plan: a plan with every operand in fast memory.
+        layout: the plan's layout.
         places: the storage of each tensor that moves or is freed; workspaces and arguments have none.
-        kernels: of the plan's graph.
+        kernels: how many the plan's graph has.
     """
     before: list[list[Action]] = [[] for _ in range(kernels + 1)]
     slow: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
@@ -75,7 +75,7 @@ def schedule(plan: Plan, layout: Layout, places: dict[str, int], kernels: int) -
 
 
 _POISON_BYTE = 0xFF
-"""Byte that repeated gives a NaN in every floating-point type."""
+"""Byte whose repetition is a NaN in every floating-point type."""
 
 
 @dataclass
@@ -84,12 +84,12 @@ class Executor:
 
     Attributes:
         step: what runs.
-        before: what is done before each operator, before the results are taken, and at the end.
+        before: actions before each operator, before the results are taken, and at the end.
         pool: bytes of host memory.
         copies: the streams.
         sizes: of each storage in bytes, as measured.
         poison: on a CPU, for tests: overwrite memory when it is given back and when it is taken, on both sides;
-            who reads too early or too late reads NaN.
+            a read too early or too late gives NaN.
     """
 
     step: Step
@@ -103,7 +103,7 @@ class Executor:
         self._calls = [call_of(operator.node) for operator in self.step.operators]
 
     def run(self, values: Values) -> None:
-        """Run the step on values that hold its arguments; results are in the values then, all else is given up.
+        """Run the step on `values`, which hold its arguments, then its results too; all other memory is given up.
 
         Raises:
             AutotmError: a copy failed.
@@ -111,25 +111,25 @@ class Executor:
         for view in self.step.argument_views:
             values[view] = call_of(view)(values)
         device_bytes: dict[int, torch.Tensor] = {}
-        flying: dict[int, object] = {}
+        active: dict[int, object] = {}
         try:
             for actions, operator, call in zip(self.before, self.step.operators, self._calls, strict=False):
-                self._prepare(actions, device_bytes, flying)
+                self._prepare(actions, device_bytes, active)
                 device_bytes.update(keep(self.step, values, operator, call(values)))
-            self._prepare(self.before[len(self.step.operators)], device_bytes, flying)
+            self._prepare(self.before[len(self.step.operators)], device_bytes, active)
         except BaseException:
-            self.copies.drain()  # Memory of a copy that is under way must not go.
+            self.copies.drain()  # The memory of a copy in progress must not be freed.
             raise
 
-    def _prepare(self, actions: list[Action], device_bytes: dict[int, torch.Tensor], flying: dict[int, object]) -> None:
-        """Do what comes before an operator; `device_bytes` has the bytes of storages, `flying` the copies under way."""
+    def _prepare(self, actions: list[Action], device_bytes: dict[int, torch.Tensor], active: dict[int, object]) -> None:
+        """Do what comes before an operator; `device_bytes` has the bytes of storages, `active` the running copies."""
         for kind, copy, place, offset in actions:
-            host = slice(offset, offset + self.sizes[place])  # Of actions without a place it is not used.
+            host = slice(offset, offset + self.sizes[place])  # Actions without a place do not use it.
             match kind:
                 case Kind.EMPTY if self.poison:
                     self.pool[host].fill_(_POISON_BYTE)
                 case Kind.WRITE | Kind.START_OUT:
-                    flying[copy] = self.copies.start(Tier.SLOW, self.pool[host], device_bytes[place])
+                    active[copy] = self.copies.start(Tier.SLOW, self.pool[host], device_bytes[place])
                 case Kind.FREE:
                     if self.poison:
                         device_bytes[place].fill_(_POISON_BYTE)
@@ -138,6 +138,6 @@ class Executor:
                     device_bytes[place].untyped_storage().resize_(self.sizes[place])
                     if self.poison:
                         device_bytes[place].fill_(_POISON_BYTE)
-                    flying[copy] = self.copies.start(Tier.FAST, device_bytes[place], self.pool[host])
+                    active[copy] = self.copies.start(Tier.FAST, device_bytes[place], self.pool[host])
             if kind in {Kind.WAIT, Kind.WRITE, Kind.READ}:
-                self.copies.wait(flying.pop(copy))
+                self.copies.wait(active.pop(copy))

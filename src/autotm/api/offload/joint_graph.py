@@ -154,12 +154,12 @@ class Storage:
     """Memory that one operator allocates, or that an argument brings; all its views come and go with it.
 
     Attributes:
-        name: of the node that is first in it.
+        name: name of the first node that views it.
         size_bytes: as PyTorch allocates it.
         argument: its role; None where an operator makes it.
-        producer: index of that operator.
-        readers: of the others that use it, ascending.
-        nodes: that view it, first the one that it is named after.
+        producer: index of the operator that makes it.
+        readers: indices of the other operators that use it, ascending.
+        nodes: nodes that view it, first the one that it is named after.
         element: of the tensors that this node gives, the one that is in it.
     """
 
@@ -182,7 +182,7 @@ class Operator:
     """A node that computes.
 
     Attributes:
-        node: that is called.
+        node: the node that is called.
         inputs: storages that it reads, each once.
         outputs: storages that it allocates.
         views: nodes to be made right after it: views of what it allocated. They are made while it is there, and stay
@@ -240,7 +240,7 @@ class Step:
             self._places[key] = len(self.storages)
             self.storages.append(Storage(node.name, 0, argument, None))
         storage = self.storages[self._places[key]]
-        # A batch may be a slice of a large tensor, which is none of the step's business; tensors may share memory.
+        # A batch may be a slice of a larger tensor, whose other bytes the step does not use; tensors may share memory.
         extent = (value.storage_offset() * value.element_size(), value.numel() * value.element_size())
         if extent not in self._extents[key]:
             self._extents[key].add(extent)

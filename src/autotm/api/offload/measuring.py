@@ -30,7 +30,7 @@ class Measured:
     Attributes:
         timings: of each operator.
         identities: of each operator: equal where the same operator is called on equal shapes.
-        workspaces: bytes that it took while it ran, beside what it made.
+        workspaces: bytes that each operator took while it ran, besides its results.
         sizes: of each storage, as allocated.
     """
 
@@ -79,7 +79,7 @@ class _Measuring:
             values[view] = call_of(view)(values)
 
     def operator(self, index: int, operator: Operator) -> None:
-        """Call and time an operator; give up what no later one uses."""
+        """Call and time an operator; free the storages that no later operator uses."""
         identity = _identity(operator)
         call = partial(call_of(operator.node), self._values)
         result, peak_bytes = self._with_enough_memory(operator, lambda: self._called(operator, call))
@@ -102,11 +102,11 @@ class _Measuring:
                 self._bytes.pop(place).untyped_storage().resize_(0)
 
     def _with_enough_memory(self, operator: Operator, work: Callable[[], T]) -> T:
-        """Return what the work gives; repeat it with all other tensors in host memory where it ran out."""
+        """Return the result of `work`; if device memory runs out, repeat it with all other tensors in host memory."""
         try:
             return work()
         except torch.OutOfMemoryError:
-            pass  # What the failed call had allocated is held by the error, and goes with it.
+            pass  # The error holds the memory of the failed call, and is dropped here.
         for place in self._bytes.keys() - self._away.keys() - {*operator.inputs}:
             if self._step.storages[place].argument is None:
                 self._away[place] = self._bytes[place].to("cpu", copy=True)

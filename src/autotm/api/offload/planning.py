@@ -57,9 +57,9 @@ class Planned:
     Attributes:
         graph: kernel i is operator i of the step; the last one is `RESULTS`.
         plan: its stays and moves.
-        layout: offsets of slow stays; those of fast stays are PyTorch's business.
-        plain_us: of a step with nothing moved.
-        least_bytes: that a plan can keep.
+        layout: offsets of slow stays; PyTorch allocates fast stays.
+        plain_us: predicted microseconds of a step with nothing moved.
+        least_bytes: the least budget that a plan can keep.
     """
 
     graph: Graph

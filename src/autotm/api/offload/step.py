@@ -198,7 +198,7 @@ class OffloadedStep:
 
 
 def arguments(step: Step, batch: tuple[torch.Tensor, ...]) -> Values:
-    """Values of the nodes that stand for what the step takes."""
+    """Return the values of the nodes that stand for the step's arguments."""
     known = {name: tensor.detach() for name, tensor in {**step.captured.values, **named_batch(batch)}.items()}
     return {**step.constants, **{node: known[name] for node, (_, name) in step.captured.arguments.items()}}
 

@@ -40,7 +40,7 @@ class Kind:
 def is_random(node: NodeProto, known: Mapping[str, Array]) -> bool:
     """Whether a node, or one within it, draws random numbers.
 
-    A dropout does, but where its `training_mode` is known to be false.
+    A dropout draws unless its `training_mode` is known to be false.
     """
     if node.op_type == "Dropout":
         mode = node.input[2] if len(node.input) > 2 else ""  # noqa: PLR2004 - the position of training_mode
@@ -192,7 +192,7 @@ def _try(model: ModelProto, operands: Mapping[str, Kind], results: Sequence[str]
 
 
 def _example(kind: Kind, *, is_first: bool) -> Array:
-    """Numbers of which none is zero, or zeros; of whole numbers, which may be indices, the other way round."""
+    """Return nonzero real numbers first, then zeros; of integers, which may be indices, zeros first, then ones."""
     if np.dtype(kind.dtype).kind != "f":
         return np.full(kind.shape, 0 if is_first else 1, kind.dtype)
     if not is_first:

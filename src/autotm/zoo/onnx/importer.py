@@ -31,7 +31,7 @@ from autotm.zoo.onnx.model_file import NUMBERS, ModelFile, inner_graphs, label, 
 from autotm.zoo.onnx.operators import FIXED, RULES, Node, check_converter
 
 ShapeOf = Callable[[str], tuple[int, ...]]
-"""Of a tensor by name."""
+"""Function that returns the shape of a tensor by its name."""
 _ALONG_AN_AXIS = {"Gather", "GatherElements", "Scatter", "ScatterElements"}
 _OF_PLACES = {"GatherND", "ScatterND"}
 """Operators whose indices have one number for each of some axes, last."""
@@ -50,7 +50,7 @@ class IndexChecks:
     """Checks of the indices that a graph computes from its integer inputs alone."""
 
     def __init__(self, opset: int, inputs: Mapping[str, str]) -> None:
-        """Begin with none; `inputs` are names in the step, by those in the file, of the inputs of whole numbers."""
+        """Begin without checks; `inputs` are the names in the step of integer inputs, by their names in the file."""
         self._opset, self._inputs = opset, inputs
         self._names = {name: frozenset({renamed}) for name, renamed in inputs.items()}
         self._nodes: dict[str, tuple[NodeProto, Mapping[str, Array]]] = {}
@@ -131,7 +131,7 @@ _ELEMENTWISE = {"Add", "And", "Div", "Max", "Min", "Mul", "Or", "Pow", "Sub", "W
 class GraphImporter:
     """Writes the nodes of a graph, one after the other; what depends on no argument of the step is computed here.
 
-    Of the weights only those that a node has asked for become `parameters`.
+    Only weights that a node reads become `parameters`.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class GraphImporter:
     def _by_own_kernels(
         self, node: NodeProto, names: Collection[str], kinds: Mapping[str, Kind], opset: int
     ) -> dict[str, relax.Expr]:
-        """Compute results of a node by kernels of ours; raise where there are none, or they give what ONNX does not."""
+        """Compute results of a node by kernels of ours; raise where there are none, or result types differ."""
         fixed = FIXED.get(node.op_type, ())
         known = [self._constant(name, is_fixed=index in fixed) for index, name in enumerate(node.input)]
         operands = [
@@ -348,7 +348,7 @@ class GraphImporter:
             raise BadInputError(f"its operand '{name}' has no elements")
         is_uniform = known.ndim and known.size > 1 and bool((known == known.flat[0]).all())
         if node.op_type in _ELEMENTWISE and is_uniform:
-            # It takes no memory then.
+            # A constant whose elements are equal takes no memory so.
             number = relax.const(known.flat[0], str(known.dtype))
             return self.builder.emit(relax.op.full(list(known.shape), number, str(known.dtype)))
         return self._value(name, known)

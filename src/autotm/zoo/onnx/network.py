@@ -45,7 +45,7 @@ class Loss:
 def _emit_cross_entropy(builder: relax.BlockBuilder, scores: relax.Expr, labels: relax.Expr) -> relax.Expr:
     shape = [int(extent) for extent in scores.ty.shape]
     rows, classes = math.prod(shape[:-1]), shape[-1]
-    # Of rank two the classes lie last in every layout, as the labels do that are drawn.
+    # With two axes the classes lie last in every layout, as they do in labels that are drawn.
     flat = [builder.emit(op.reshape(item, (rows, classes))) for item in (scores, labels)]
     products = op.multiply(builder.emit(op.nn.log_softmax(flat[0], axis=-1)), flat[1])
     total = builder.emit(op.sum(builder.emit(products)))
@@ -194,7 +194,7 @@ class _Step:
         return step, list(importer.results)
 
     def reference(self, as_read: Imported) -> OnnxReference | None:
-        """Return what the step is compared with; None where ONNX's reference lacks an operator."""
+        """Return the reference that the step is compared with; None where ONNX's reference lacks an operator."""
         if any(node.domain not in OWN_DOMAINS for node in nodes_of(self.file.graph)):
             return None
 

@@ -21,7 +21,7 @@ from autotm.zoo.onnx.model_file import ModelFile, inner_graphs, label, version_o
 _LOG = logging.getLogger(__name__)
 Arrays = Mapping[str, Array]
 _ERRORS = 3
-"""Of onnxruntime's levels of messages, the one that leaves out its warnings about how a file is written."""
+"""Level of onnxruntime's messages that leaves out its warnings about how a file is written."""
 _TYPES = {"to", "dtype"}
 """Attributes that hold a type."""
 
@@ -34,7 +34,7 @@ class OnnxReference:
         names: inputs of the file and their names in the step.
         parameters: initializers that are arguments of the step.
         outputs: computes the step's outputs from the file's and the step's other inputs.
-        in_detail: imports the step again with all nodes' results that it has as outputs, and gives their names too.
+        in_detail: imports the step again with the results of all nodes as outputs, and returns their names too.
     """
 
     file: ModelFile
@@ -104,7 +104,7 @@ class OnnxReference:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.file.opset)])
 
     def first_difference(self, values: Arrays, actual: Mapping[str, Array]) -> str | None:
-        """Say which node is the first whose result here differs from ONNX's reference on the same operands."""
+        """Name the first node whose result here differs from ONNX's reference on the same operands."""
         known = {**self.file.initializers, **{name: values[name] for name in self.parameters if name in values}}
         known |= {name: values[argument] for name, argument in self.names.items() if argument in values}
         noise = np.random.default_rng(0)

@@ -133,7 +133,7 @@ class JointImporter(ForwardImporter):
         dy, y = (self.env[item] for item in node.args[:2])
         if (source := source_of(node.args[1])) in self.forwards:
             return gradient_of(self.block_builder, self.forwards[source], dy, [y])[0]
-        # Of `_safe_softmax`, whose rows may be zeros.
+        # This is the gradient of `_safe_softmax`, whose rows may be zeros.
         op = relax.op
         total = self._emit(op.sum(self._emit(op.multiply(dy, y)), node.args[2], keepdims=True))
         return self._emit(op.multiply(y, self._emit(op.subtract(dy, total))))

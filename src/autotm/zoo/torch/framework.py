@@ -37,7 +37,7 @@ _RARE = {
 
 
 def refuse_rare(node: fx.Node) -> None:
-    """Refuse an operator that is rare, or is called with what is, and which PyTorch therefore computes."""
+    """Refuse a rare operator, or a rare case of another one, so that PyTorch computes it."""
     name = node.target.__name__
     if name in _RARE:
         raise BadInputError("it has no kernel here")
@@ -56,14 +56,14 @@ def _is_of_whole_numbers(node: fx.Node) -> bool:
 
 
 def source_of(node: Any) -> Any:
-    """Return the node whose operator computes what a node passes on."""
+    """Return the node whose operator computes the value that a node passes on."""
     while isinstance(node, fx.Node) and (node.target is operator.getitem or node.target in SAME):
         node = node.args[0]
     return node
 
 
 def _overlap(image: fx.Node, means: fx.Node) -> bool:
-    """Whether means over parts of an image are over parts that overlap."""
+    """Whether the parts of an image whose means are taken overlap."""
     extents, parts = (node.meta["val"].shape[-2:] for node in (image, means))
     return any(extent % count for extent, count in zip(extents, parts, strict=True))
 
@@ -110,7 +110,7 @@ _CASES: list[tuple[set[str], str, Callable[[fx.Node], bool]]] = [
     ),
     ({"split.Tensor", "split_with_sizes.default"}, "a single part", lambda node: len(node.meta["val"]) == 1),
 ]  # fmt: skip
-"""Names of operators, what they are rarely called with, and whether that is so."""
+"""Names of operators, the rare case of these in words, and whether a node is such a case."""
 
 
 # Operators of a captured graph as kernels that PyTorch runs: those for which there are no kernels of ours, or all.
@@ -153,7 +153,7 @@ class FrameworkKernels:
     """
 
     def __init__(self, importer: ForwardImporter, *, all_of_them: bool) -> None:
-        """Begin with none."""
+        """Begin without kernels."""
         self._importer, self.all_of_them = importer, all_of_them
         self._results: dict[fx.Node, Any] = {}
 
@@ -344,7 +344,7 @@ def lies_as(kind: relax.Type, example: torch.Tensor) -> bool:
 def _costs(text: str) -> tuple[int, int]:
     """Count the floating-point operations of a call, and the bytes that it allocates besides its operands at most.
 
-    It is run once, on numbers like those of a step: zeros for indices. One that refuses these counts its results.
+    The call is run once, on numbers like those of a step: zeros for indices. If it refuses these, its results count.
     """
     operation = Operation.read(text)
     operands = [_example(shape, kind) for shape, kind in operation.operands]
@@ -374,5 +374,5 @@ def _example(shape: Sequence[int], kind: str) -> torch.Tensor:
     dtype = getattr(torch, kind)
     if not dtype.is_floating_point and not dtype.is_complex:
         return torch.zeros(shape, dtype=dtype)
-    # Without a draw from the user's generator.
+    # A random draw would change the state of the user's generator.
     return torch.linspace(0.1, 0.9, math.prod(shape)).reshape(shape).to(dtype)

@@ -56,7 +56,7 @@ class IndexChecks:
     """Checks of the indices and assertions that a graph computes from its integer inputs alone."""
 
     def __init__(self, graph: fx.Graph, inputs: Mapping[str, str], known: Mapping[fx.Node, Any]) -> None:
-        """Collect them; `inputs` are names by that of the placeholder, `known` values depend on no argument."""
+        """Collect the checks; `inputs` are names by that of the placeholder, `known` values depend on no argument."""
         self._known, self._inputs = known, inputs
         self._names: dict[fx.Node, frozenset[str]] = dict.fromkeys(known, frozenset())
         for node in graph.nodes:
@@ -79,7 +79,7 @@ class IndexChecks:
         self._uses = [use for node in graph.nodes for use in _uses(node) if self._names.get(use.indices)]
 
     def check_sources(self, node: fx.Node) -> None:
-        """Refuse an operator of ours whose indices come from others, which may give any: it would read elsewhere."""
+        """Refuse a kernel of ours whose indices other operators compute: these may be out of range."""
         for use in _uses(node):
             if use.indices not in self._names and not _is_rank(use.indices, use.last + 1):
                 raise BadInputError(
@@ -145,7 +145,7 @@ def _uses(node: fx.Node) -> Iterator[_Use]:
 
 
 def _is_rank(node: fx.Node, extent: int) -> bool:
-    """Whether indices are places of the largest along an axis of no more than so many elements: chosen experts, say."""
+    """Whether indices come from `topk` along an axis of at most `extent` elements: chosen experts, say."""
     while _name(node) in _MOVING and node.args:
         node = node.args[0]
     if _name(node) != "getitem" or _name(node.args[0]) != "topk":
@@ -219,9 +219,9 @@ def imported_step(captured: Captured, *, trains: bool, kernels: Kernels) -> Impo
 
 
 def _added(graph: fx.Graph, node: fx.Node) -> int | None:
-    """Return what a step adds to a state whose new value a node is, if that is all that is done with the state.
+    """Return the number that a step adds to a state, if `node` is its new value and nothing else reads the state.
 
-    Batch norm counts its steps so, for nobody: a kernel for that would be a waste.
+    Batch norm counts its steps so, and no operator reads the count: it needs no kernel.
     """
     added, (user,) = 0, graph.find_nodes(op="output")
     while set(node.users) == {user}:
@@ -234,7 +234,7 @@ def _added(graph: fx.Graph, node: fx.Node) -> int | None:
 
 
 def _role(role: Role, value: torch.Tensor, *, trains: bool, changes: bool) -> Role:
-    """Return what a tensor of the module is to the step: a constant where a step that trains leaves it as it is."""
+    """Return the role in the step of a module's tensor: a constant where a step that trains leaves it unchanged."""
     if role is Role.STATE and not changes:
         return Role.CONSTANT if trains or not value.is_floating_point() else Role.PARAMETER
     return Role.CONSTANT if role is Role.PARAMETER and trains and not value.requires_grad else role
@@ -259,7 +259,7 @@ class _Translation:
         self.places: dict[str, tuple[int, bool]] = {}
 
     def results(self, variables: Mapping[fx.Node, relax.Var], wanted: Sequence[fx.Node]) -> list[relax.Expr]:
-        """Write what some nodes depend on, from the variables of arguments on; return their values."""
+        """Emit the operators that some nodes depend on, given the arguments' variables; return the nodes' values."""
         importer, known, framework = self.importer, self.importer.known, self._framework
         importer.env |= variables
         needed = _needed(self._graph, wanted)
@@ -281,7 +281,7 @@ class _Translation:
         missing = [node for node in wanted if importer.env.get(node) is None]
         if missing and framework is None:
             raise _refused(missing[0], BadInputError("its kernel here leaves it out"))
-        # What kernels of ours leave out, places of maxima say, PyTorch computes.
+        # PyTorch computes results that kernels of ours leave out, positions of maxima say.
         importer.env |= {node: framework.value(node) for node in missing if framework is not None}
         return [importer.env[node] for node in wanted]
 
@@ -310,7 +310,7 @@ class _Translation:
         if name not in importer.convert_map:
             raise BadInputError("it has no kernel here")
         refuse_rare(node)
-        if not name.startswith("scatter."):  # These compare indices with places: no index leads elsewhere.
+        if not name.startswith("scatter."):  # It compares indices with positions: one out of range writes nothing.
             self.checks.check_sources(node)
         results = importer.convert_map[name](node)
         if isinstance(results, tuple | list):

@@ -1,4 +1,4 @@
-"""A PyTorch module as a network, and its optimizer as update rules of ours, with what it keeps."""
+"""A PyTorch module as a network, and its optimizer as update rules of ours, with the optimizer's state."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def rule_states_of(
     """Return the state that an optimizer of PyTorch has after its steps so far, by the names of a step's states.
 
     Raises:
-        BadInputError: it has taken more steps for one parameter than for another, which one counter cannot say.
+        BadInputError: the optimizer has taken more steps for one parameter than for another; a step has one counter.
     """
     if not isinstance(training, torch.optim.Optimizer):
         return {}
@@ -110,7 +110,7 @@ def _rule(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> UpdateRule
 
 
 _COUNTS = 2**30
-"""Where the counter of random numbers starts is drawn below this: steps may be counted on for long."""
+"""The first value of the counter of random numbers is drawn below this, so that many steps can be counted."""
 _DEFAULT = Training(Sgd(0.001))
 
 
@@ -184,7 +184,7 @@ def from_torch(
 
 
 def _origin(module: torch.nn.Module, names: Sequence[str], imported: Imported) -> Origin:
-    """Return the way back to the module's own state."""
+    """Return how the tensors of a step correspond to the module's own state."""
     state = module.state_dict(keep_vars=True)
     tensors = tuple(name for name in (*imported.parameters, *imported.states) if name in state)
     by_tensor = {id(state[name]): name for name in tensors}

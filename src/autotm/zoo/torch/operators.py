@@ -175,7 +175,7 @@ class ForwardImporter(ExportedProgramImporter):
         others = [axis for axis in range(len(self.shape_of(x))) if axis not in axes]
         first = self._emit(relax.op.permute_dims(x, [*axes, *others])) if axes != list(range(len(axes))) else x
         entries = self._emit(relax.op.index_tensor(first, indices))
-        # Where the indexed axes are neighbours, what they become stays in their place; else it comes first.
+        # The axes of the indices take the place of indexed axes that are neighbours; else they come first.
         if axes[0] == 0 or axes != list(range(axes[0], axes[-1] + 1)):
             return entries
         rank = len(self.shape_of(entries)) - len(others)
@@ -242,7 +242,7 @@ class ForwardImporter(ExportedProgramImporter):
         self, node: fx.Node, tensor: fx.Node, part: fx.Node, size: Sequence[int], stride: Sequence[int],
         offset: int | None = None,
     ) -> relax.Var:  # fmt: skip
-        """Reshape a tensor that is read, or written, by strides: only all elements in their order can be."""
+        """Reshape a tensor that is read, or written, by strides; other strides than its own are refused."""
         lying = tensor.meta["val"]
         is_same = _runs(lying.shape, lying.stride()) == _runs(size, stride)
         if not is_same or offset not in (None, lying.storage_offset()):
@@ -332,7 +332,7 @@ class ForwardImporter(ExportedProgramImporter):
         return self._emit(op.where(is_any, shares, relax.const(0.0, "float32")))
 
     def _is_attending(self, node: fx.Node) -> bool:
-        """Whether no row of these scores is -inf all over: nothing masks them, or a mask that is known."""
+        """Whether no row of these scores is all -inf: they have no mask, or the mask is known."""
         name = node.target.__name__ if node.op == "call_function" else ""
         if name.startswith(("view", "_unsafe_view", "expand", "mul", "div")):
             return self._is_attending(node.args[0])
@@ -365,7 +365,7 @@ def dtype_of(node: fx.Node) -> str:
 
 
 def _runs(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Return extents and strides of as few axes as have the same elements in the same order."""
+    """Return extents and strides with axes merged where neither the elements nor their order change."""
     runs: list[tuple[int, int]] = []
     for extent, stride in zip(shape, strides, strict=True):
         if runs and runs[-1][1] == extent * stride:

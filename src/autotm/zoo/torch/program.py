@@ -1,4 +1,4 @@
-"""A PyTorch module and its inputs as one graph without side effects, checked, and what in it is constant."""
+"""A PyTorch module and its inputs as one checked graph without side effects, and the graph's constants."""
 
 from __future__ import annotations
 
@@ -191,5 +191,5 @@ def constant_values(graph: fx.Graph, known: Mapping[fx.Node, torch.Tensor]) -> d
 
 
 def is_pure(node: fx.Node) -> bool:
-    """Whether its operator gives the same for the same arguments, and does nothing else."""
+    """Whether a node's operator always gives the same for the same arguments, and does nothing else."""
     return _RANDOM not in getattr(node.target, "tags", ()) and "assert" not in getattr(node.target, "__name__", "")

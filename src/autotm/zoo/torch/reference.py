@@ -70,7 +70,7 @@ class TorchReference:
         return self.detailed(replace(self.captured, outputs=nodes, gradients={}, updates={})), nodes
 
     def first_difference(self, values: Mapping[str, Array], actual: Mapping[fx.Node, Array]) -> str | None:
-        """Say which operator is the first whose result here differs from PyTorch's on the same operands."""
+        """Name the first operator whose result here differs from PyTorch's on the same operands."""
         return _Comparison(self, values, actual).first_difference()
 
 
@@ -128,7 +128,7 @@ class _Run(fx.Interpreter):
             return tree_map(self._in, node.target(*args, **named))
 
     def _drawn(self, node: fx.Node, counter: int, place: int, args: Any, named: Any) -> Any:
-        """Draw for dropout, or else Bernoulli's numbers, what a step here draws."""
+        """Return the Bernoulli numbers, or the result of dropout, that a step here draws."""
         example = node.meta["val"]
         shape = [int(extent) for extent in (example[0] if isinstance(example, tuple) else example).shape]
         numbers = torch.from_numpy(uniform_numbers(counter, shape, place)).to(self._dtype)
@@ -152,7 +152,7 @@ class _Comparison(_Run):
         try:
             self.results()
         except Exception:
-            # PyTorch may refuse what an operator that is off gave.
+            # PyTorch may refuse the wrong result of an operator that differs.
             if not self._first:
                 raise
         return self._first or None
@@ -183,7 +183,7 @@ class _Comparison(_Run):
         noisy = tree_map(self._noisy, operands)
         try:
             return node.target(*single[0], **single[1]), node.target(*noisy[0], **noisy[1])
-        except RuntimeError:  # It has operands in float64 by name.
+        except RuntimeError:  # The operator takes no other type than the one it names.
             return exact, exact
 
     def _noisy(self, value: Any) -> Any:
