@@ -18,8 +18,8 @@ from autotm.model.machine import Machine
 
 _SECONDS_EACH, _LONGEST_S = 0.4, 2.0
 _LONGEST_ADDS_S = 1.0
-_MIN_RUNS = 5  # At least, unless they take longer than `_LONGEST_S`.
-_ROUNDS = 5  # Of which the fastest counts.
+_MIN_RUNS = 5  # Least runs, unless they take longer than `_LONGEST_S`.
+_ROUNDS = 5  # Rounds of which the fastest counts.
 MULTIPLY_ADDS = "multiply_adds"
 """Symbol of the loop that touches registers only."""
 

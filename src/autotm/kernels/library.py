@@ -61,7 +61,7 @@ def link(objects: Sequence[Path], path: Path, threads: int | None = None) -> Non
             if threads is not None:
                 files.insert(0, Path(folder) / "built_for.c")
                 files[0].write_text(f'const char autotm_built_for[] = "{_BUILT_FOR.format(threads)}";\n', "utf-8")
-            listed = Path(folder) / "files.txt"  # More names than a command line holds.
+            listed = Path(folder) / "files.txt"  # A command line could not hold so many.
             listed.write_text("\n".join(f'"{file.absolute()}"' for file in files), encoding="utf-8")
             # Two processes may have compiled the same kernel: either will do.
             command = [compiler, "-shared", "-fPIC", "-Wl,-z,muldefs", "-o", str(output), f"@{listed}", "-lm"]

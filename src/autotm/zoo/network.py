@@ -321,7 +321,7 @@ def gradient_of(
 ) -> list[relax.Var]:
     """Mark the gradients by an operator's first operands; only the number and the shapes of the operands are read.
 
-    `result` is bound to the operator's call; `slope` is the gradient by `result`, or by its first part if it is a tuple.
+    `result` is bound to the operator's call; `slope` is the gradient by `result`, or by the first part of a tuple.
     """
     types = relax.TupleType([operand.ty for operand in operands])
     gradients = builder.emit(relax.op.call_pure_packed(_MARK, result, slope, ty_args=types))

@@ -36,10 +36,10 @@ _WARP_TILES = (
 """Results of a block, then of a warp."""
 PARTS = (1, 2, 4, 8, 16, 32, 64)
 _PANELS_OF_A_PART = 8
-"""At least, where sums are split; of panels with two terms in a word half as many."""
+"""Least panels of a part where sums are split; half as many if a word of a panel has two terms."""
 _LAUNCH_NS = 3000.0
 _LATENCY = 1.3
-"""How much longer a block takes that has a multiprocessor to itself: nothing hides its waits. An estimate."""
+"""How much longer a block takes that is alone on a multiprocessor, where nothing hides its waits. An estimate."""
 _ELSEWHERE = 0.7
 """Multiply-adds that the rest of a thread's step costs, for each word it reads of shared memory. An estimate."""
 _CACHED = 2.5
@@ -112,19 +112,19 @@ def _tensor_ns(tile: Tile, device: CudaDevice) -> float:
     return max(1 / instruction + read / shared_words, fed / cached)
 
 
-# How a contraction is computed: by tiles, exactly or on tensor cores, and the other ways that there are.
+# How a contraction is computed: by tiles, exactly or on tensor cores, and its other implementations.
 
 LEAN, DIRECT, UNFOLDED = "lean", "direct", "unfolded"
 """The product without workspace; a thread for each result; the left operand laid out as a matrix before (im2col)."""
 EXACT = "exact"
 """The implementation that would be the default without tensor cores."""
 MOST_UNFOLDED_BYTES = 4 << 30
-"""Beyond that an unfolded operand is not offered."""
+"""Size beyond which an unfolded operand is not offered."""
 Stages = tuple[list[Stage], list[tirx.Buffer]]
 
 
 def implementations(problem: Problem, device: CudaDevice, products: Products = "float32") -> tuple[str, ...]:
-    """Names of the ways to compute a problem, apart from the default, that are other code.
+    """Return the names of implementations of a problem whose code differs from the default's.
 
     Where `products` may be rounded, they are by the default or by an implementation of that name, as which one is
     faster is estimated; `exact` is there where the default is not. Only `default`, that name, and `lean` of a rounded

@@ -45,9 +45,9 @@ from autotm.model.machine import Products
 _SHARED = ("element", "column")
 """Names of innermost loops whose iterations are independent of each other."""
 _BLOCKS = ("row", "line")
-"""Names of outermost loops whose iterations are."""
-_THREADS = 256  # Of a block at most.
-_FEW = 32  # Of a block at least: a warp.
+"""Names of outermost loops whose iterations are independent of each other."""
+_THREADS = 256  # Threads of a block, at most.
+_FEW = 32  # Threads of a block, at least: a warp.
 
 
 def scatter_sum(sch: Schedule, block: SBlockRV, device: CudaDevice) -> list[Stage]:
@@ -240,7 +240,7 @@ def _general(sch: Schedule, device: CudaDevice) -> tuple[list[Stage], list[tirx.
     own = top_blocks(sch) or [sch.get_sblock(sch.mod["main"].body.block.name_hint)]
     blocks = [read_loops(sch, block) for block in own]
     intermediates = list(sch.mod["main"].body.block.alloc_buffers)
-    if None in blocks:  # Some are written out.
+    if None in blocks:  # Some blocks hold written-out loops.
         parts = [
             (copies(sch.get(block).body), []) if loops is None else _of_group([loops], device)
             for block, loops in zip(own, blocks, strict=True)

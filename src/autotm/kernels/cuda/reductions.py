@@ -33,10 +33,10 @@ from autotm.kernels.tir import Index, variables_of
 
 Combine = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
 _COMBINES: dict[str, Combine] = {"Add": lambda a, b: a + b, "Mul": lambda a, b: a * b, "Max": tirx.max, "Min": tirx.min}
-_THREADS = 256  # Of a block.
-_FEW_TERMS = 64  # Up to here one thread adds all terms of a result.
+_THREADS = 256  # Threads of a block.
+_FEW_TERMS = 64  # With at most so many, one thread adds all terms of a result.
 _TERMS_OF_A_THREAD = 16
-"""At least, where terms are shared: below that the tree costs more than it saves."""
+"""Least terms of a thread where terms are shared: with fewer the tree costs more than it saves."""
 
 
 @dataclass(frozen=True)
@@ -249,8 +249,8 @@ def _store_result(block: Loops, column: tirx.Expr, value: tirx.Expr) -> tirx.Stm
 
 _MOST_SHARED_BYTES = 32 << 10
 """Shared memory of a block at most: more would leave a multiprocessor with too few blocks."""
-_MOST_THREADS = 256  # Of a block at most.
-_ELEMENTS_OF_A_THREAD = 4  # Of a row, before a block gets more threads.
+_MOST_THREADS = 256  # Threads of a block, at most.
+_ELEMENTS_OF_A_THREAD = 4  # Elements of a row before a block gets more threads.
 _SHORT = 4096
 """Elements of a row that one thread block works off in less time than further launches take."""
 _SHARED_DTYPES = ("float32", "float64", "int32", "int64")
@@ -296,7 +296,7 @@ def _are_rows(blocks: Sequence[Loops], axes: int, intermediates: Sequence[tirx.B
 def _placed(
     intermediates: Sequence[tirx.Buffer], axes: int
 ) -> tuple[dict[tirx.Buffer, tirx.Buffer], list[tirx.Buffer]]:
-    """Return, by intermediate, the shared memory that holds a row of it; and the intermediates without room there."""
+    """Return, by intermediate, the shared memory that holds a row of it; and the intermediates that do not fit."""
     inner: dict[tirx.Buffer, tirx.Buffer] = {}
     taken = 0
     for buffer in sorted(intermediates, key=tir.elements):

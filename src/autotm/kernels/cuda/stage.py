@@ -179,7 +179,7 @@ def used_buffers(body: tirx.Stmt) -> set[tirx.Buffer]:
 def device_function(stage: Stage, operands: Sequence[tirx.Buffer], name: str, target: Any) -> tirx.PrimFunc:
     """The stage as a function of pointers to the operands that it uses, given in their order."""
     pointers = [tirx.Var(f"p{i}", PointerType(PrimType(str(b.dtype)), "global")) for i, b in enumerate(operands)]
-    # Anew: fused functions give some operands an offset that nobody knows. And flat, by positions of 64 bits, which
+    # Operands are declared anew, as fused functions give some an unknown offset, and flat, by 64-bit positions, which
     # TVM narrows where they fit into 32: those that it makes itself overflow on tensors of more than 2³¹ elements.
     own = [device_memory((tir.number(max(1, tir.elements(b))),), str(b.dtype), f"b{i}") for i, b in enumerate(operands)]
     declared = [tirx.DeclBuffer(b, data=pointer) for b, pointer in zip(own, pointers, strict=True)]
@@ -196,7 +196,7 @@ def device_function(stage: Stage, operands: Sequence[tirx.Buffer], name: str, ta
 
 # The blocks of a fused function as stages: elementwise ones together, reductions by how their threads can read.
 
-_THREADS = 256  # Of a block.
+_THREADS = 256  # Threads of a block.
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from autotm.kernels.tir import Code, Index, parameters, replace_body
 # sqrt(rows) terms one after the other, and the order never depends on which thread was first.
 
 _BLOCK_BYTES = 16 << 10  # Half of a first-level cache of 32 KiB.
-_LEAST_ROWS, _MOST_ROWS = 16, 64  # Of a block, also where fewer fit or more would.
+_LEAST_ROWS, _MOST_ROWS = 16, 64  # Rows of a block, also where fewer fit or more would.
 _GROUP_VECTORS = 8
 """Long runs of a row are read faster than short ones; half of the registers stay free for the terms."""
 
@@ -122,7 +122,7 @@ def matrix(x: tirx.Buffer) -> tuple[int, int]:
 # and t of d = x - rough and d², the mean is rough + s/n and the variance t/n - (s/n)² (Chan, Golub and LeVeque,
 # 1983).
 
-_ROUGH_ROWS = 8  # Whose mean is the rough one.
+_ROUGH_ROWS = 8  # Rows whose mean is the rough one.
 
 
 def schedule_statistics(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, info: TargetInfo, threads: int) -> None:

@@ -91,7 +91,7 @@ _LEAST_TURNED, _LEAST_FEATURES = 192, 512
 """Rows of A and features of Aᵀ B from which turning A pays: 0.76 to 1.00 of the time (measured)."""
 _TURNED_COLUMNS = 64  # Columns of A that one task turns.
 _LEAST_RUN = 128
-"""Shorter runs of neighbouring taps are taken as one."""
+"""Runs of neighbouring taps that are shorter are taken as one."""
 
 
 def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
@@ -263,7 +263,7 @@ def _turned_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Aᵀ B as a product of the turned A: in place, a column of A or a tile of B meets few sets of the caches."""
     steps, rows = tir.extents(problem.left)
     features = problem.shape[1]
-    # Nor do turned rows whose length is a power of two.
+    # Turned rows whose length is a power of two meet few sets, too.
     pitch = steps + info.lanes
     turned = tir.workspace(rows * pitch, "turned")
     parts = cut(rows, _TURNED_COLUMNS)
@@ -315,7 +315,7 @@ _WINOGRAD: dict[str, tuple[Callable[[Problem], bool], Generate]] = {
 def each_group(generate: Generate, problem: Problem, info: TargetInfo, threads: int) -> Code:
     """`generate`'s code for one block of groups, run for each block in turn."""
     widest = max(int(buffer.shape[-1]) for buffer in (problem.left, problem.right, problem.product)) // problem.groups
-    # As many at once as divide their number and are no wider together than a vector.
+    # Take as many groups at once as divide their number and are together no wider than a vector.
     counts = (count for count in range(1, problem.groups + 1) if problem.groups % count == 0)
     merged = max((count for count in counts if count * widest <= info.lanes), default=1)
     groups = _Groups(problem, merged, info.lanes, threads)

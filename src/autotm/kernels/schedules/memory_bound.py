@@ -148,7 +148,7 @@ def merge_chains(schedule: Schedule) -> dict[str, list[Nest]]:
 
 _CHUNK_ELEMENTS = 4096
 """A thread's unit of work on a contiguous axis: long enough for streaming, short enough to share evenly."""
-_UNROLLED_VECTORS = 4  # At most, of a contiguous axis in one pass of its loop.
+_UNROLLED_VECTORS = 4  # Vectors of a contiguous axis in one pass of its loop, at most.
 _LEAST_TURNED = 8  # Elements of both axes from which tiles are made.
 
 
@@ -280,7 +280,7 @@ def _vectorise(schedule: Schedule, loop: LoopRV, extent: int, machine: Paralleli
 
 _SHORT = 128
 """Terms that are added one after the other."""
-_UNROLLED_TERMS = 32  # Up to here all terms of a result are written out.
+_UNROLLED_TERMS = 32  # So many terms of a result, at most, are written out.
 _UNEVEN = 8
 """How much longer than the cube root of the number of terms a level of partial sums may be."""
 
@@ -328,7 +328,7 @@ class _Sums:
         self._vectorise(inner, tile)
         self._vectorise(schedule.get_loops(writer)[-1], tile)
         if self.is_parallel:
-            # As few outer loops as give each thread several pieces.
+            # Share as few outer loops as give each thread several pieces.
             pieces = [math.prod(extents[: axis + 1]) for axis in range(len(extents) - 1)]
             shared = next(
                 (axis + 1 for axis, many in enumerate(pieces) if many >= 8 * self.machine.threads), len(extents)
@@ -360,7 +360,7 @@ class _Sums:
         schedule.decompose_reduction(innermost, schedule.get_loops(innermost)[-3 if is_split else -2])
         if runs > 1:
             schedule.decompose_reduction(partial, schedule.get_loops(partial)[len(spatial)])
-        # Last: with an uneven number of terms, TVM takes the partial sums for a reduction only until it looks again.
+        # Last, as with an uneven number of terms TVM takes the partial sums for a reduction only until it looks again.
         self._finish(block, parts, tile)
 
     def by_lanes(self, block: SBlockRV, extents: list[int], term: LoopRV, count: int) -> None:

@@ -21,9 +21,9 @@ from autotm.kernels.tir import Code, Index
 # A tap is one row of the window; its horizontal positions and channels lie one after the other in NHWC and HWIO, so
 # they are one run of q. A register tile is a rectangle of pixels times a few vectors of features.
 
-_LEAST_PIXELS = 24  # From which panels are made of an operand that can be read in place.
+_LEAST_PIXELS = 24  # With fewer pixels, an operand is read in place if it can be.
 _MANY_TILES = 16
-"""With so many tiles along a row, computing part of the last one twice costs nothing to speak of."""
+"""With so many tiles along a row, computing part of the last one twice takes little time."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class PixelTiles:
         tiles = self.tiles
         column, above = place % tiles.columns.count, place // tiles.columns.count
         row, image = above % tiles.rows.count, above // tiles.rows.count
-        # A second length of tiles would be a second kernel to compile.
+        # Tiles of a second length would be a second kernel to compile.
         is_long = tiles.columns.count >= _MANY_TILES and self.problem.repeats
         pick_columns = tir.pick_overlapping if is_long else tir.pick
 
@@ -225,9 +225,9 @@ class PixelTiles:
 # of whole operands would go through memory, and were not faster in any network.
 
 _MANY_PIXELS = 512
-"""Enough pixels for each panel: making it takes little time, compared with reading it."""
+"""Pixels for each panel that are enough: making it takes little time, compared with reading it."""
 _FEW_PIXELS = 192
-"""With fewer for each panel, making it takes longer than fetching pixels again that do not stay in the cache."""
+"""With fewer pixels for each panel, making it takes longer than fetching pixels again that do not stay in the cache."""
 _BYTES_PER_CYCLE = 8
 """Bytes per cycle that a thread fetches from behind the second-level cache."""
 

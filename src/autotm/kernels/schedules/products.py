@@ -185,10 +185,10 @@ def batched_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
 # before it in a buffer that stays in the cache. A Bᵀ: each result is the dot product of two rows, summed lane by lane.
 
 FEW_ROWS = 24
-"""Up to here the large matrix is used too few times to be worth a copy."""
+"""With at most so many rows the large matrix is used too few times to be worth a copy."""
 _BLOCK_STEPS = 32
 """Rows of B in a block: as many streams as prefetchers follow."""
-_ROWS = 8  # Of A in a tile at most.
+_ROWS = 8  # Rows of A in a tile, at most.
 
 
 def few_rows_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
@@ -287,9 +287,9 @@ def _dot_products(problem: Problem, lanes: int, where: tuple[Index, Index], size
 #
 # Turned as a whole, B would be read from memory again for every few rows of A, and need a workspace of its own size.
 
-_LEAST_BLOCKS = 4  # Of `CHAIN_STEPS` each, from which B is turned block by block.
+_LEAST_BLOCKS = 4  # With so many blocks of `CHAIN_STEPS`, B is turned block by block.
 _MOST_ROWS = 1024
-"""Above, a block of A is no longer close to the core when the next tile of features reads it."""
+"""A block of A with more rows is no longer close to the core when the next tile of features reads it."""
 
 
 def long_product_pays(problem: Problem, info: TargetInfo, threads: int) -> bool:

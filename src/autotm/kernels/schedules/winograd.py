@@ -198,14 +198,14 @@ def sums(m: list[tirx.Expr]) -> list[tirx.Expr]:
 LEAST_SQUARES = 128
 """Transforming the weights takes as long as some 80 squares save, whatever the channels (measured)."""
 LEAST_CHANNELS = 32
-"""With fewer, transforming sources and results takes as long as the products that it saves."""
+"""With fewer channels, transforming sources and results takes as long as the products that it saves."""
 _LEAST_TILES, _LEAST_TILES_OF_MANY = 4, 8
 """Register tiles of squares in a block even where they do not fit: every block reads all transformed weights again.
 
 More of them where the weights are far larger than the second-level cache: 0.82 to 0.94 of the time (measured), while
 smaller ones gained nothing.
 """
-_FAR_LARGER = 3  # Times the second-level cache.
+_FAR_LARGER = 3  # Weights are far larger at so many times the second-level cache.
 
 
 def winograd_pays(problem: Problem) -> bool:
@@ -247,7 +247,7 @@ class _Winograd:
         )
         self.classes = feature_tiles(product, info)
         self.widest = max(each.width for each in self.classes)
-        # As many squares as half the second-level cache holds, or a few tiles of them; equal shares.
+        # A block has as many squares as half the second-level cache holds, or a few tiles; blocks are equal.
         fitting = info.l2_bytes // 2 // (4 * ELEMENTS * (channels + self.widest))
         is_far_larger = 4 * ELEMENTS * channels * self.features > _FAR_LARGER * info.l2_bytes
         tiles = _LEAST_TILES_OF_MANY if is_far_larger else _LEAST_TILES
@@ -385,8 +385,8 @@ Measured on two cores: at 5 million the plain form was up to 1.3 times as fast, 
 """
 _BATCH = 256
 """Squares: each sum is then read and written once for as many products."""
-_MANY_REGISTERS = 32  # As AVX-512 has.
-_TILE_VECTORS = 3  # Of features in a register tile.
+_MANY_REGISTERS = 32  # Vector registers of AVX-512.
+_TILE_VECTORS = 3  # Vectors of features in a register tile.
 
 
 def winograd_weights_pay(problem: Problem) -> bool:
