@@ -174,10 +174,10 @@ def test_plans_that_the_call_makes_first_are_waited_for(jobs: dict[str, Job]) ->
 
 
 def test_jobs_know_of_the_others_where_they_were_told(jobs: dict[str, Job], tmp_path: Path) -> None:
-    assert Call.told() == Call(0.0, ()), "nobody has: each measures for itself"
+    assert Call.read() == Call(0.0, ()), "nobody has: each measures for itself"
     call = Call(5.0, tuple(jobs.values()))
     call.tell(tmp_path / "logs" / "jobs_due.json")
-    assert Call.told() == call
+    assert Call.read() == call
     elsewhere = replace(jobs["1to1"], output="results/laptop-2t/tiny/vgg19/static/1to1/record.json")
     assert call.others(elsewhere) == []
     assert Call(1.0, (*call.jobs, elsewhere)).others(elsewhere) == [], "another network"

@@ -22,4 +22,4 @@ if not take(own, waiting):
             """Give the tensors of a job's plan their addresses."""
             compile_stage(job.context, files, plan=Path(one.inputs[0]), program=program)
 
-        work(own, waiting, give_addresses, Call.told())
+        work(own, waiting, give_addresses, Call.read())

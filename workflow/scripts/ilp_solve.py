@@ -25,4 +25,4 @@ if not take(own, waiting):
             optimizer, limit = one.placement
             ilp_solve_stage(job.context, optimizer, Limit.parse(limit), config, files, plan=plan)
 
-        work(own, waiting, solve, Call.told())
+        work(own, waiting, solve, Call.read())

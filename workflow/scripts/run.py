@@ -36,4 +36,4 @@ if not take(own, waiting):
             """Measure the programs of several jobs beside one all-fast step."""
             runs.measure_in_turn([placement_of(one) for one in some])
 
-        work(own, waiting, measure, Call.told(), begin=measure_in_turn, together=runs.IN_TURN)
+        work(own, waiting, measure, Call.read(), begin=measure_in_turn, together=runs.IN_TURN)

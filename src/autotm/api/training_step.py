@@ -146,7 +146,7 @@ class Placement:
         results = session.step()
         if "loss" in results:
             return results["loss"].item()
-        return origin.outputs([self.training_step.as_given(value) for value in results.values()])
+        return origin.outputs([self.training_step.to_framework(value) for value in results.values()])
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and running averages as they are after the steps run so far, by their names in the source.
@@ -155,7 +155,7 @@ class Placement:
         """
         session = self._session
         state = self.training_step.origin.state(session.values(), session.steps)
-        return {name: self.training_step.as_given(value) for name, value in state.items()}
+        return {name: self.training_step.to_framework(value) for name, value in state.items()}
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the state of the update rules after the steps run so far.
@@ -166,7 +166,7 @@ class Placement:
         """
         by_parameter = self.training_step.origin.rule_state(self._session.values(), self._parameters)
         return {
-            name: {key: self.training_step.as_given(value) for key, value in state.items()}
+            name: {key: self.training_step.to_framework(value) for key, value in state.items()}
             if isinstance(state, dict)
             else state
             for name, state in by_parameter.items()
@@ -272,8 +272,8 @@ class TrainingStep:
         """Whether steps take a scale of the learning rates."""
         return RATE_SCALE in self.lowered.by_name
 
-    def as_given(self, value: npt.NDArray[Any]) -> Any:
-        """A value as the network's framework has it: a tensor of PyTorch, or an array, of the same shape."""
+    def to_framework(self, value: npt.NDArray[Any]) -> Any:
+        """Convert a value to the network's framework: a tensor of PyTorch, or an array, of the same shape."""
         if not self.origin.is_torch:
             return value
         import torch  # noqa: PLC0415 - only for those who have it

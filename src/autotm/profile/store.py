@@ -142,7 +142,7 @@ def _set_aside(path: Path, reason: str) -> None:
 def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=60)
     try:
-        if not _is_made(connection):
+        if not _has_tables(connection):
             # Not WAL, which needs memory that all processes share: nodes of a cluster share the folder only.
             connection.execute("PRAGMA journal_mode = DELETE")
             with connection:
@@ -155,7 +155,7 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _is_made(connection: sqlite3.Connection) -> bool:
+def _has_tables(connection: sqlite3.Connection) -> bool:
     """Whether all tables are there; sqlite3.DatabaseError if the file is damaged, or of another version."""
     verdict, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("quick_check", "user_version"))
     if verdict != "ok":

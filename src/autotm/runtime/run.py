@@ -180,10 +180,10 @@ class Runs(AbstractContextManager["Runs"]):
         A device of slow memory holds one pool, and what a machine file allows is meant for one run.
         """
         tier = self.machine.slow_tier
-        has_room = isinstance(tier, EmulatedTier) or (isinstance(tier, NumaTier) and tier.capacity is None)
+        allows_several = isinstance(tier, EmulatedTier) or (isinstance(tier, NumaTier) and tier.capacity is None)
         by_linux = any(self._is_placed_by_linux(program) for program, _ in programs)
         is_one_step = len({plan.counts for _, plan in programs}) == 1
-        return has_room and self.options.side_by_side and not by_linux and is_one_step
+        return allows_several and self.options.side_by_side and not by_linux and is_one_step
 
     def _is_placed_by_linux(self, program: Program) -> bool:
         return bool(program.paged_traffic) and isinstance(self.machine.slow_tier, NumaTier)

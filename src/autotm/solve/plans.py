@@ -198,7 +198,7 @@ class Engine:
     def free_window(self, window: Window) -> bool:
         """Move other moves' time out of a window until its move fits; return whether it does."""
         while (missing_ns := window.work_ns - int(self._free[window.start : window.end].sum())) > 0:
-            path = self._way_out(window)
+            path = self._augmenting_path(window)
             if not path:
                 return False
             most_ns = min(missing_ns, int(self._free[path[0].to]), *(self._shares[at.kernel][at.key] for at in path))
@@ -207,7 +207,7 @@ class Engine:
                 self._share(at.kernel, at.key, self._shares[at.kernel][at.key] - most_ns)
         return True
 
-    def _way_out(self, window: Window) -> list[_Shift]:
+    def _augmenting_path(self, window: Window) -> list[_Shift]:
         """Moves that can each take the place of the next, from a free kernel outside of the window to one within it.
 
         Whoever holds time within a span can go as far as their windows reach, whose union is a span again.

@@ -80,7 +80,7 @@ class Call:
         os.environ[_VARIABLE] = str(path.resolve())
 
     @classmethod
-    def told(cls) -> Call:
+    def read(cls) -> Call:
         """Return the call that started this process, as `tell` wrote it; a call without jobs if nothing was written."""
         try:
             content = json.loads(Path(os.environ[_VARIABLE]).read_text(encoding="utf-8"))

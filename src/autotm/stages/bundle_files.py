@@ -25,8 +25,8 @@ from autotm.stages.bundle_launcher import FORMAT
 
 # The modules that a module needs, by following imports: those of autotm from the sources, others from a process.
 
-_FOUND_BY_NAME = "import_module"
-"""A module that calls this function loads modules of a package by name (`memory/tiers.py`): all of them are taken."""
+_IMPORT_BY_NAME = "import_module"
+"""A module that calls this function loads modules of a package by name (`memory/opening.py`): all of them are taken."""
 
 
 def modules_of(package: Path, entry: str) -> list[Path]:
@@ -75,7 +75,7 @@ def _imported_modules(package: Path, path: Path) -> Iterator[str]:
                     yield f"{node.module}.{alias.name}"
                     subpackages.add(folder / alias.name)
     if path.parent != package and any(
-        isinstance(node, ast.Attribute) and node.attr == _FOUND_BY_NAME for node in nodes
+        isinstance(node, ast.Attribute) and node.attr == _IMPORT_BY_NAME for node in nodes
     ):
         for subpackage in sorted(subpackages):
             for file in sorted(subpackage.glob("*.py")):

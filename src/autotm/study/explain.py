@@ -279,8 +279,8 @@ def _tensor_of(placed: Placed, name: str) -> Tensor:
 def _loss_us(placed: Placed, tensor: Tensor, stays: tuple[Stay, ...], tier: Tier) -> float | None:
     """By how much keeping the tensor in one tier for life makes the step slower at least."""
     plan = placed.plan
-    has_room = tier is Tier.SLOW or tensor.allocated_bytes <= plan.dram_limit_bytes
-    if plan.certificate is None or not has_room or all(stay.tier is tier for stay in stays):
+    fits = tier is Tier.SLOW or tensor.allocated_bytes <= plan.dram_limit_bytes
+    if plan.certificate is None or not fits or all(stay.tier is tier for stay in stays):
         return None
     least_us = proven_bound_us(placed.graph, placed.profile, placed.links, plan, fixed={tensor.name: tier})
     return max(0.0, least_us - plan.objective_us)

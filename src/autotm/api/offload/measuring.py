@@ -150,5 +150,5 @@ def _identity(operator: Operator) -> str:
         return repr(item)
 
     node = operator.node
-    told = f"{node.target}({text(node.args)}, {sorted((key, text(value)) for key, value in node.kwargs.items())})"
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    call = f"{node.target}({text(node.args)}, {sorted((key, text(value)) for key, value in node.kwargs.items())})"
+    return hashlib.sha256(call.encode()).hexdigest()[:16]

@@ -189,11 +189,11 @@ class OffloadedStep:
         if len(batch) != len(wanted):
             raise BadInputError(f"offload: the step takes {len(wanted)} tensors, inputs and targets, got {len(batch)}")
         for place, (name, tensor) in enumerate(named_batch(batch).items()):
-            of, need = (_told(each) for each in (tensor, wanted[name]))
-            if of != need or tensor.device != self._device.torch:
+            actual, expected = (_type_and_shape(each) for each in (tensor, wanted[name]))
+            if actual != expected or tensor.device != self._device.torch:
                 raise BadInputError(
-                    f"offload: tensor {place} of the batch is {of} on {tensor.device}; the step was made for {need} on "
-                    f"{self._device.torch}: shapes are fixed, so pad the batch or leave out the last one"
+                    f"offload: tensor {place} of the batch is {actual} on {tensor.device}; the step was made for "
+                    f"{expected} on {self._device.torch}: shapes are fixed, so pad the batch or leave out the last one"
                 )
 
 
@@ -203,7 +203,7 @@ def arguments(step: Step, batch: tuple[torch.Tensor, ...]) -> Values:
     return {**step.constants, **{node: known[name] for node, (_, name) in step.captured.arguments.items()}}
 
 
-def _told(tensor: Any) -> str:
+def _type_and_shape(tensor: Any) -> str:
     """Type and shape of a tensor, in words."""
     if not isinstance(tensor, torch.Tensor):
         return type(tensor).__name__

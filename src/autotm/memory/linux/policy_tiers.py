@@ -168,7 +168,7 @@ class CapacitySearch:
 
     def __init__(self, touched: Callable[[], int], give: Callable[[int], int], take: Callable[[int], int]) -> None:
         self._touched, self._give, self._take = touched, give, take
-        self.given_bytes = 0
+        self.freed_bytes = 0
         self.left_bytes = touched()
         self.placements = 1
         """Number of times that all pages were placed."""
@@ -182,12 +182,12 @@ class CapacitySearch:
         """
         little, much = self._bracket(tolerated_bytes)
         while little is not None and much is not None and much - little > tolerated_bytes // _GRAINS:
-            if self._fits(tolerated_bytes) or not self._change((little + much) // 2 - self.given_bytes):
+            if self._fits(tolerated_bytes) or not self._change((little + much) // 2 - self.freed_bytes):
                 break
             if self.left_bytes > 0:
-                little = self.given_bytes
+                little = self.freed_bytes
             else:
-                much = self.given_bytes
+                much = self.freed_bytes
         step = 0
         while self.left_bytes < 0:
             step = max(-self.left_bytes, 2 * step)
@@ -200,9 +200,9 @@ class CapacitySearch:
         step = 0
         while not self._fits(tolerated_bytes):
             if self.left_bytes > 0:
-                little = self.given_bytes
+                little = self.freed_bytes
             else:
-                much = self.given_bytes
+                much = self.freed_bytes
             step = max(abs(self.left_bytes), 2 * step)
             if (little is not None and much is not None) or not self._change(step if much is None else -step):
                 break
@@ -214,7 +214,7 @@ class CapacitySearch:
     def _change(self, change_bytes: int) -> bool:
         """Give or take so many bytes and place all pages anew; return whether any were given or taken."""
         changed = self._give(change_bytes) if change_bytes > 0 else -self._take(-change_bytes)
-        self.given_bytes += changed
+        self.freed_bytes += changed
         self.left_bytes = self._touched()
         self.placements += 1
         return changed != 0
