@@ -118,7 +118,7 @@ def _classifier(name: str) -> TrainingCase:
 
 
 def _own_loss(output: Any) -> torch.Tensor:
-    """The loss that a model of transformers computes itself when its inputs contain labels."""
+    """Return the loss in a Transformers model's output; the model computes one if its inputs include labels."""
     loss: torch.Tensor = output.loss
     return loss
 

@@ -410,8 +410,8 @@ def _column(
         results.add(key, fault.name, verdict)
         verdicts[fault.name] = verdict
         outcome = f"caught by {verdict.by} ({verdict.how})" if verdict.by else f"survives {verdict.ran} tests"
-        place = f"{trees[0].label}: {fault.file}:{fault.line} {fault.operator}"
-        print(f"{place}: {outcome}, {verdict.seconds:.0f} s", flush=True)
+        prefix = f"{trees[0].label}: {fault.file}:{fault.line} {fault.operator}"
+        print(f"{prefix}: {outcome}, {verdict.seconds:.0f} s", flush=True)
 
     left = [fault for fault in counted if fault.name not in verdicts]
     with ThreadPoolExecutor(len(trees)) as pool:
@@ -472,11 +472,11 @@ def _how(
     label: str, counted: Sequence[Fault], columns: Mapping[str, Mapping[str, Verdict]], coverage: Reached
 ) -> Iterator[str]:
     verdicts = [columns[label][fault.name] for fault in counted]
-    ways = {how: sum(each.how == how for each in verdicts) for how in ("failed", "hung", "ended", "collecting")}
+    by_how = {how: sum(each.how == how for each in verdicts) for how in ("failed", "hung", "ended", "collecting")}
     passed = sum(test.outcome == "passed" for test in coverage.tests.values())
     yield (
-        f"{label}: {passed} tests that pass; {ways['failed']} faults by a test that fails, {ways['hung']} by one that "
-        f"hangs, {ways['ended']} by one whose process ends, {ways['collecting']} where tests are collected"
+        f"{label}: {passed} tests that pass; {by_how['failed']} faults by a test that fails, {by_how['hung']} by one "
+        f"that hangs, {by_how['ended']} by one whose process ends, {by_how['collecting']} where tests are collected"
     )
     if label != "after":
         same = sum(columns[label][f.name].by == columns["after"][f.name].by is not None for f in counted)

@@ -69,14 +69,14 @@ class RandomModule(nn.Module):
         del self.places
         self.used = self.draw.sample(range(len(values)), min(3, len(values)))
 
-    def _given(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def _first_values(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         x, y, _ = inputs
         return [x, y, self.square, self.rows, self.scale, self.frozen, self.average, self.kept]
 
     def forward(self, x: Tensor, y: Tensor, places: Tensor) -> Tensor:
         """A loss."""
         self.places = places
-        values = self._given((x, y, places))
+        values = self._first_values((x, y, places))
         try:
             for _, statement in self.statements:
                 values.append(statement(self, values))
@@ -115,7 +115,7 @@ def _broadcast(some: Tensor, other: Tensor) -> bool:
 
 
 def _wide(function: Callable[[Any, Tensor], Tensor]) -> Callable[..., Statement | None]:
-    """A statement that applies `function` to rows of the module's width."""
+    """Return what draws a statement: `function` of the module and of a drawn value of shape (ROWS, WIDTH)."""
 
     def drawn(draw: random.Random, values: list[Tensor]) -> Statement | None:
         fitting = [n for n, value in enumerate(values) if value.ndim == 2 and value.shape == (ROWS, WIDTH)]  # noqa: PLR2004

@@ -67,8 +67,8 @@ with closing(RunsStage(context, options, paths)) as runs:
 
 
 @dataclass
-class Way:
-    """What one way of measuring found: slow-downs by plan, a round each, and seconds of each run."""
+class MethodResults:
+    """Results of one method of measuring: slow-downs by plan, one a round, and wall-clock seconds of each run."""
 
     slow_downs: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     wall_s: list[float] = field(default_factory=list)
@@ -103,7 +103,7 @@ def main() -> None:
     study = load_study(config, "config/config.yaml", Path("config"), Path("results"))
     plans = [(optimizer, limit) for optimizer in options.optimizers for limit in options.limits]
     make_programs(study, options.network, plans)
-    alone, shared = Way(), Way()
+    alone, shared = MethodResults(), MethodResults()
     groups = [plans[first : first + GROUP] for first in range(0, len(plans), GROUP)]
     with tempfile.TemporaryDirectory() as folder, measuring(options, ROOT, "shared") as together:
         records = [Path(folder) / f"{number}.json" for number in range(GROUP)]
@@ -158,8 +158,8 @@ def ask(child: subprocess.Popen[str], asked: list[tuple[tuple[str, str], Path]])
         raise SystemExit(f"{asked}: not measured")
 
 
-def report(plans: list[tuple[str, str]], alone: Way, shared: Way) -> None:
-    """Print what was found so far."""
+def report(plans: list[tuple[str, str]], alone: MethodResults, shared: MethodResults) -> None:
+    """Print the results of all rounds so far."""
     rounds = len(alone.slow_downs[plans[0]])
     print(f"\nafter {rounds} rounds, load {os.getloadavg()[0]:.1f}\n")
     print("| plan | one by one | shared | differs by |\n|---|---|---|---|")

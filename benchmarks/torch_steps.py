@@ -75,9 +75,9 @@ def state_of(module: torch.nn.Module) -> dict[str, Array]:
     return state
 
 
-def change_error(before: Mapping[str, Array], ours: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
-    """|ours - wanted| over |wanted - before|, over all tensors together: the error of what a step changes."""
-    return float(np.sqrt(_distance(ours, wanted) / _distance(before, wanted)))
+def change_error(before: Mapping[str, Array], after: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
+    """|after - wanted| over |wanted - before|, over all tensors together: the error of what a step changes."""
+    return float(np.sqrt(_distance(after, wanted) / _distance(before, wanted)))
 
 
 def medians_in_turn(works: Sequence[Callable[[], object]], rounds: int) -> list[float]:

@@ -163,7 +163,8 @@ def test_adamw_with_clipping_at_a_fifth_of_the_memory(
 ) -> None:
     """Planned steps with states and clipped gradients compute what the plain step does, bit for bit."""
     training = autotm.Training(autotm.AdamW(1e-3), clip_norm=1.0)
-    step = autotm.prepare(network := dataclasses.replace(zoo.build(name, sizes), training=training), **options)
+    network = dataclasses.replace(zoo.build(name, sizes), training=training)
+    step = autotm.prepare(network, **options)
     placed = step.plan("4:1", "synchronous", gap=0.1, time_limit_s=60)
     assert placed.program.fast_bytes <= step.peak_bytes / 5
     states = {"step", *(f"{each}.{moment}_moment" for each in network.parameters for moment in ("first", "second"))}

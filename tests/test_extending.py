@@ -65,16 +65,16 @@ from autotm.model.limit import Limit
 from autotm.solve.placing import solve
 case = training_step_case(layers=4, branches=3)
 def plan(optimizer, limit):
-    found = solve(case.graph, case.profile, case.links, optimizer, Limit.parse(limit))
-    check_plan(case.graph, case.profile, case.links, found)
-    return found
-ours = plan("densest-first", "2:1")
-assert plan("static", "2:1").bound_us <= ours.objective_us < plan("all-slow", "1:0").objective_us
+    solved = solve(case.graph, case.profile, case.links, optimizer, Limit.parse(limit))
+    check_plan(case.graph, case.profile, case.links, solved)
+    return solved
+densest = plan("densest-first", "2:1")
+assert plan("static", "2:1").bound_us <= densest.objective_us < plan("all-slow", "1:0").objective_us
 assert plan("densest-first", "0:1").objective_us == plan("all-fast", "0:1").objective_us
 from autotm.model.config import StyleConfig
 from autotm.stages.solve import program_of
 from autotm.study.sweep import SweepPoint, SweepResult, sweep_table
-points = [SweepPoint(found, program_of(case.graph, found)) for found in (ours, plan("densest-first", "0:1"))]
+points = [SweepPoint(each, program_of(case.graph, each)) for each in (densest, plan("densest-first", "0:1"))]
 source = {"machine": "m-1t", "threads": 1, "cpu_model": "", "seed": 1, "tier_reality": "emulated"}
 table = sweep_table(case.graph, case.profile, "densest-first", points, [], source)
 SweepResult(table, tuple(points)).plot("sweep.pdf", StyleConfig(dots_per_inch=60))

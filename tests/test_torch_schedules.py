@@ -78,8 +78,8 @@ def trained(kind: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
     return {name: value.double().numpy().copy() for name, value in model.state_dict().items()}
 
 
-def error(ours: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
-    return float(np.sqrt(sum(np.sum((np.asarray(ours[name]) - wanted[name]) ** 2) for name in wanted)))
+def error(state: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+    return float(np.sqrt(sum(np.sum((np.asarray(state[name]) - wanted[name]) ** 2) for name in wanted)))
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

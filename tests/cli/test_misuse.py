@@ -95,7 +95,7 @@ def require_misuse(server: CommandServer, study: Path, case: Misuse, arguments: 
         (study / file).unlink() if content is None else (study / file).write_bytes(content)
     before = prepared_study.contents(study)
     ended = server.call(arguments, study)
-    require_one_message(ended, case.status, case.said)
+    require_one_message(ended, case.status, case.message)
     if "--json" in arguments:
         answer = json.loads(ended.output)
         assert answer.keys() == {"error", "exit_status"}, case

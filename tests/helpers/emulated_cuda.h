@@ -47,10 +47,10 @@ namespace emulation {
 constexpr size_t STACK = 128 << 10;
 enum State { READY, WAITING, IN_WARP, DONE };
 struct Words { unsigned left[4], right[2]; };
-// `given`: what it brought to its last two instructions of a warp, of which there were `meetings`.
+// `operands`: of the last two warp instructions that the thread came to; `meetings` is the number of all of them.
 struct Fiber {
   ucontext_t start; jmp_buf place; std::vector<char> stack; State state; bool entered; uint3 index;
-  unsigned number, meetings; int packed; Words given[2];
+  unsigned number, meetings; int packed; Words operands[2];
 };
 static std::vector<Fiber> fibers;
 static ucontext_t unused;
@@ -79,18 +79,18 @@ static uint3 unraveled(unsigned i, const unsigned* extents) {
   return {i % extents[0], i / extents[0] % extents[1], i / extents[0] / extents[1]};
 }
 
-// Warps whose 32 threads have come to the same instruction.
+// Release each warp whose 32 threads have come to the same instruction; return the number of such warps.
 static unsigned warps_go_on(unsigned count) {
-  unsigned found = 0;
+  unsigned released = 0;
   for (unsigned first = 0; first + 32 <= count; first += 32) {
     bool met = true;
     for (unsigned i = first; i < first + 32; i++)
       met = met && fibers[i].state == IN_WARP && fibers[i].meetings == fibers[first].meetings
           && fibers[i].packed == fibers[first].packed;
     for (unsigned i = first; met && i < first + 32; i++) fibers[i].state = READY;
-    found += met;
+    released += met;
   }
-  return found;
+  return released;
 }
 
 // 0, or 1 where threads of a block parted at a barrier. `order`: 0 forward, 1 backward, above that a permutation.
@@ -163,10 +163,10 @@ static float factor(unsigned word, int packed, int n) {
 // D = A B + C of a warp: 16 x 8 words of A, 8 words x 8 of B, and who holds which, as the PTX ISA has it ("Matrix Fragments
 // for mma.m16n8k8 with floating point type", "mma.m16n8k16"). Products are exact in float32; the sums of a GPU are made in an
 // order and with roundings of its own.
-static void multiply(float** sums, Words given, int packed) {
+static void multiply(float** sums, Words words, int packed) {
   Fiber* me = current;
   unsigned turn = me->meetings++ % 2, group = me->number % 32 / 4, in_group = me->number % 4;
-  me->given[turn] = given;
+  me->operands[turn] = words;
   me->packed = packed;
   stop(IN_WARP);
   const Fiber* warp = &fibers[me->number / 32 * 32];
@@ -174,8 +174,8 @@ static void multiply(float** sums, Words given, int packed) {
     unsigned row = group + i / 2 * 8, column = in_group * 2 + i % 2;
     float sum = *sums[i];
     for (unsigned word = 0; word < 8; word++) {
-      unsigned left = warp[row % 8 * 4 + word % 4].given[turn].left[row / 8 + word / 4 * 2];
-      unsigned right = warp[column * 4 + word % 4].given[turn].right[word / 4];
+      unsigned left = warp[row % 8 * 4 + word % 4].operands[turn].left[row / 8 + word / 4 * 2];
+      unsigned right = warp[column * 4 + word % 4].operands[turn].right[word / 4];
       for (int n = 0; n < packed; n++) sum += factor(left, packed, n) * factor(right, packed, n);
     }
     *sums[i] = sum;

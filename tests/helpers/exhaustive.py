@@ -23,7 +23,7 @@ Job = tuple[Tier, int, int, int]
 
 @dataclass(frozen=True)
 class Option:
-    """One way of a tensor: its own cost, its fast bytes by kernel, kernels that find it slow, asynchronous moves."""
+    """One residency of a tensor: own cost, fast bytes by kernel, kernels that use it slow, asynchronous moves."""
 
     cost_us: float
     takes: tuple[int, ...]
@@ -44,18 +44,18 @@ def overlapped_optimum_us(case: Case, limit_bytes: int) -> tuple[float, int]:
 def _optimum(case: Case, limit_bytes: int, *, moves: bool, overlap: bool) -> tuple[float, int]:
     kernels = case.graph.kernels
     each = (_options(case, tensor, moves=moves, additive=True, overlap=overlap) for tensor in case.graph.movable)
-    ways = sorted(map(_undominated, each), key=len)
-    least = np.cumsum([0.0] + [min(option.cost_us for option in options) for options in reversed(ways)])[::-1]
+    choices = sorted(map(_undominated, each), key=len)
+    least = np.cumsum([0.0] + [min(option.cost_us for option in options) for options in reversed(choices)])[::-1]
     best = (math.inf, 0)
 
     def descend(depth: int, cost: float, jobs: tuple[Job, ...], left: np.ndarray) -> None:
         nonlocal best
         if cost + least[depth] >= best[0]:
             return
-        if depth == len(ways):
+        if depth == len(choices):
             best = (cost, len(jobs))
             return
-        for option in ways[depth]:
+        for option in choices[depth]:
             rest, all_jobs = left - option.takes, jobs + option.jobs
             if rest.min() >= 0 and (not option.jobs or _can_be_done(case, all_jobs)):
                 descend(depth + 1, cost + option.cost_us, all_jobs, rest)
@@ -75,8 +75,8 @@ def exact_optimum_us(case: Case, limit_bytes: int, *, moves: bool) -> float:
     def descend(depth: int, moves_us: float, entries: list[list[Entry]], left: np.ndarray) -> None:
         nonlocal best
         cost = moves_us + sum(
-            min((entry.time_us for entry in group if entry.fast_bytes <= room), default=math.inf)
-            for group, room in zip(entries, left, strict=True)
+            min((entry.time_us for entry in group if entry.fast_bytes <= free), default=math.inf)
+            for group, free in zip(entries, left, strict=True)
         )
         if cost >= best:
             return
@@ -100,7 +100,7 @@ def exact_optimum_us(case: Case, limit_bytes: int, *, moves: bool) -> float:
 
 @dataclass(frozen=True)
 class Entry:
-    """One way of a kernel: its time, the bytes of its own fast workspaces, and its slow operands."""
+    """One row of a kernel's table: its time, the bytes of its own fast workspaces, and its slow operands."""
 
     time_us: float
     fast_bytes: int
@@ -140,7 +140,7 @@ def _options(case: Case, tensor: Tensor, *, moves: bool, additive: bool, overlap
             yield option(takes, (fast,) * len(users))
         return
     gaps = [(before + 1, after) for before, after in pairwise(users)]
-    ways = {
+    spans = {
         (tier, k): [None, *(windows(case, tensor, tier, gap) if overlap else ())]
         for tier in Tier
         for k, gap in enumerate(gaps)
@@ -154,7 +154,7 @@ def _options(case: Case, tensor: Tensor, *, moves: bool, additive: bool, overlap
             takes[slice(*gap)] = stays * tensor.allocated_bytes
         copies = [(Tier.SLOW, between.index(False))] if at[0] and not all(between) else []
         copies += [(Tier.FAST, k) for k in range(len(gaps)) if at[k + 1] and not between[k]]
-        for chosen in product(*(ways[copy] for copy in copies)):
+        for chosen in product(*(spans[copy] for copy in copies)):
             held, moves_us, jobs = takes.copy(), 0.0, []
             for (tier, _), span in zip(copies, chosen, strict=True):
                 if span is None:
@@ -168,7 +168,7 @@ def _options(case: Case, tensor: Tensor, *, moves: bool, additive: bool, overlap
 
 
 def _undominated(options: Iterator[Option]) -> list[Option]:
-    """Leave out what costs, takes and asks of engines no less than another way."""
+    """Leave out each option that costs, takes and asks of engines no less than another."""
     best: list[Option] = []
     for option in sorted(options, key=lambda option: (option.cost_us, sum(option.takes), len(option.jobs))):
         if not any(_dominates(other, option) for other in best):
@@ -231,6 +231,6 @@ def _mean(case: Case, tier: Tier, span: Span, attribute: str) -> Fraction:
 
 
 def _work_ns(case: Case, tensor: Tensor, tier: Tier, span: Span) -> int:
-    """How long the engine works at a move in a window: alone, and for what the kernels beside it add."""
+    """How long a move in a window keeps its engine busy: its time alone, and what overlapping kernels add."""
     alone_ns = math.ceil(1e3 * case.links.transfer_us(tier, tensor.size_bytes))
     return alone_ns + math.ceil(alone_ns * _mean(case, tier, span, "to_copy"))

@@ -18,15 +18,15 @@ class Misuse:
     """A call that must end with one message.
 
     Attributes:
-        arguments: of the program.
-        said: part of the message.
-        status: the exit status.
-        damaged: files of the study that are gone (None) or hold something else, by path.
-        is_common: whether every command of a study can be given it, and the same code answers.
+        arguments: the command line after `autotm`.
+        message: a part of the expected error message.
+        status: the expected exit status.
+        damaged: files of the study by path, each with its wrong content; None where the file is removed.
+        is_common: whether every command of a study can be misused so, and the same code reports it.
     """
 
     arguments: str
-    said: str
+    message: str
     status: int = FAULT
     damaged: Mapping[str, bytes | None] = field(default_factory=dict)
     is_common: bool = False
@@ -34,15 +34,15 @@ class Misuse:
 
 @dataclass(frozen=True)
 class Command:
-    """A command.
+    """A command and its misuses, by kind; a text in place of the misuses of a kind says why there are none.
 
     Attributes:
-        call: that works.
-        missing: a file that it reads is not there; with `wrong` and `unknown` a reason where it cannot happen.
-        wrong: what it reads or writes is another kind of file.
-        unknown: a name that nobody knows; the nearest is told.
-        writes: files that the call writes into the study, or appends to; without any it needs no room there.
-        is_of_study: whether it takes the options of a study.
+        call: command line of a call that works.
+        missing: calls that read a file which does not exist.
+        wrong: calls that read or write a file of another kind.
+        unknown: calls with an unknown name; the message names the nearest known one.
+        writes: files of the study that the call writes or appends to; a call without any needs no free disk space.
+        is_of_study: whether the command takes the options of a study.
     """
 
     call: str
@@ -59,7 +59,7 @@ class Command:
 
     @property
     def misuses(self) -> list[Misuse]:
-        """Misuses of all kinds, but for a kind whose value is the reason why it has none."""
+        """Misuses of all kinds that have any."""
         kinds = (self.missing, self.wrong, self.unknown)
         return [case for kind in kinds if not isinstance(kind, str) for case in kind]
 
@@ -69,7 +69,7 @@ class Command:
 
 
 def _of_study(call: str) -> dict[str, list[Misuse]]:
-    """What every command of a study can be given wrongly."""
+    """Misuses, by kind, that every command of a study can have."""
     return {
         "missing": [Misuse(f"{call} --config config/confg.yaml", "no such study file; did you mean 'config'?")],
         "wrong": [
@@ -87,7 +87,7 @@ def _of_study(call: str) -> dict[str, list[Misuse]]:
 
 
 def of_study(call: str, writes: Sequence[str] = (), **more: object) -> Command:
-    """A command of a study; `more` are further misuses, by kind, and what else is to be known of it."""
+    """A command of a study; `more` holds further misuses by kind, and other attributes of `Command`."""
     common = {kind: [replace(case, is_common=True) for case in cases] for kind, cases in _of_study(call).items()}
     kinds = {kind: [*cases, *more.pop(kind, [])] for kind, cases in common.items()}  # type: ignore[misc]
     return Command(call, writes=writes, **kinds, **more)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def of_network(call: str, writes: Sequence[str] = (), reads: Sequence[str] = (),
 
 
 def of_placement(call: str, writes: Sequence[str] = (), reads: Sequence[str] = (), **more: object) -> Command:
-    """As `of_network`, for a command on what the optimizer static places at 4:1."""
+    """As `of_network`, for a command on the placement of the optimizer static at 4:1."""
     unknown = [
         Misuse(call.replace("static", "statik"), "unknown optimizer 'statik'; did you mean 'static'?"),
         Misuse(call.replace("4:1", "four"), "limit: 'four' is not a limit; give"),
@@ -113,8 +113,8 @@ def of_placement(call: str, writes: Sequence[str] = (), reads: Sequence[str] = (
 
 LINKS, GRAPH, PROFILE = "results/laptop-1t/links.json", f"{NETWORK}/graph.json", f"{NETWORK}/profile.parquet"
 LIBRARY = f"{NETWORK}/kernels.so"
-GIVEN = (GRAPH, PROFILE, LINKS)
-PLACED = (*GIVEN, f"{STATIC}/plan.json", f"{STATIC}/program.json")
+PROFILED = (GRAPH, PROFILE, LINKS)
+PLACED = (*PROFILED, f"{STATIC}/plan.json", f"{STATIC}/program.json")
 
 COMMANDS: Mapping[str, Command] = {
     "calibrate": of_study("calibrate", [LINKS]),
@@ -122,7 +122,7 @@ COMMANDS: Mapping[str, Command] = {
     "solve": of_placement(
         "solve mlp static 4:1",
         [f"{STATIC}/plan.json"],
-        GIVEN,
+        PROFILED,
         wrong=[
             Misuse("solve mlp static 4:1", "graph.json", damaged={GRAPH: b""}),
             Misuse("solve mlp static 4:1 --write-mps config", "'config' is a directory", MISUSE),
@@ -153,11 +153,11 @@ COMMANDS: Mapping[str, Command] = {
         unknown=[Misuse(f"compare {PLAN} {PLAN} --mots 3", "Did you mean '--most'?", MISUSE)],
         is_of_study=False,
     ),
-    "potential": of_network("potential mlp 4:1", reads=[*GIVEN, str(PLAN)]),
+    "potential": of_network("potential mlp 4:1", reads=[*PROFILED, str(PLAN)]),
     "sensitivity": of_network(
         "sensitivity mlp --limit 4:1 --draws 2 --optimizers static",
         [f"{NETWORK}/sensitivity/4to1.json"],
-        [*GIVEN, f"{STATIC}/plan.json"],
+        [*PROFILED, f"{STATIC}/plan.json"],
         unknown=[Misuse("sensitivity mlp --limit 4:1 --optimizers statik", "did you mean 'static'?")],
     ),
     "view": of_placement("view mlp static 4:1", [f"{STATIC}/view.html"], PLACED),

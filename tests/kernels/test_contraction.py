@@ -46,7 +46,7 @@ PRODUCTS = [(form, name) for form in (matmul, matmul_nt, matmul_tn) for name in 
 def computed(
     function: Sequence[te.Tensor] | Sequence[tvm.tirx.PrimFunc],
     inputs: Sequence[np.ndarray],
-    implementation: str = DEFAULT_IMPLEMENTATION,
+    name: str = DEFAULT_IMPLEMENTATION,
     threads: int = 2,
     target: tvm.target.Target | None = None,
     shared: Mapping[int, int] | None = None,
@@ -54,7 +54,7 @@ def computed(
     """The one result of a TE graph, or of the one function that Relax fused, by generated code."""
     function = function[0] if isinstance(function[0], tvm.tirx.PrimFunc) else function
     target = target or host(threads)
-    kernel = kernel_of(function, threads, target, implementation)
+    kernel = kernel_of(function, threads, target, name)
     assert kernel.kind == ScheduleKind.GENERATED
     (result,) = call(kernel, inputs, target, shared)
     return result
@@ -64,8 +64,8 @@ UPDATED = [WINDOWS[0], WINDOWS[2], WINDOWS[4], WINDOWS[10], WINDOWS[14], WINDOWS
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
-def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every registered implementation of contractions, and the default made to take Winograd's form where it can."""
+def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of each implementation; with "winograd", that of the default, which takes that form wherever it can."""
     if request.param != "winograd":
         return request.param
     winograd = "autotm.kernels.schedules.winograd"
@@ -74,41 +74,39 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     return DEFAULT_IMPLEMENTATION
 
 
-def ways(windows: Sequence[Window], quick: Mapping[str, Collection[int]], *values: object) -> list[Any]:
+def cases(windows: Sequence[Window], quick: Mapping[str, Collection[int]], *values: object) -> list[Any]:
     """Each window in every implementation; all are marked slow but those whose places are in `quick`.
 
     Winograd's form is for 3 x 3 and stride 1: elsewhere its case would repeat the default.
     """
     return [
         pytest.param(
-            *(window, implementation, *values),
-            marks=() if number in quick.get(implementation, ()) else pytest.mark.slow,
-            id="-".join(map(str, (*values, implementation, window))),
+            *(window, name, *values),
+            marks=() if number in quick.get(name, ()) else pytest.mark.slow,
+            id="-".join(map(str, (*values, name, window))),
         )
-        for implementation in (*IMPLEMENTATIONS, "winograd")
+        for name in (*IMPLEMENTATIONS, "winograd")
         for number, window in enumerate(windows)
-        if implementation != "winograd" or (window.w[:2], window.stride) == ((3, 3), (1, 1))
+        if name != "winograd" or (window.w[:2], window.stride) == ((3, 3), (1, 1))
     ]
 
 
-def in_ways(windows: Sequence[Window], quick: Mapping[str, Collection[int]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("window", "implementation"), ways(windows, quick), indirect=["implementation"])
+def with_cases(windows: Sequence[Window], quick: Mapping[str, Collection[int]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("window", "name"), cases(windows, quick), indirect=["name"])
 
 
 @pytest.mark.parametrize(
-    ("window", "implementation", "mcpu", "threads", "l2_bytes"),
+    ("window", "name", "mcpu", "threads", "l2_bytes"),
     [
         # A larger one of Winograd's form is below.
-        *ways(WINDOWS, {"default": range(0, 16, 4), "lean": range(2, 16, 4), "winograd": (8,)}, None, 2, None),
-        *ways(random_windows(8), {"default": (1,), "lean": (1,)}, None, 3, None),  # others take seconds
-        *ways([WINDOWS[n] for n in (1, 2, -1)], {"default": (1,), "lean": (2,), "winograd": (0,)}, None, 2, 16 << 10),
-        *ways(WINDOWS[1:7:2], {"default": (0,), "lean": (2,)}, "core-avx2", 2, None),
+        *cases(WINDOWS, {"default": range(0, 16, 4), "lean": range(2, 16, 4), "winograd": (8,)}, None, 2, None),
+        *cases(random_windows(8), {"default": (1,), "lean": (1,)}, None, 3, None),  # others take seconds
+        *cases([WINDOWS[n] for n in (1, 2, -1)], {"default": (1,), "lean": (2,), "winograd": (0,)}, None, 2, 16 << 10),
+        *cases(WINDOWS[1:7:2], {"default": (0,), "lean": (2,)}, "core-avx2", 2, None),
     ],
-    indirect=["implementation"],
+    indirect=["name"],
 )
-def test_windows(
-    window: Window, implementation: str, mcpu: str | None, threads: int, l2_bytes: int | None, monkeypatch
-) -> None:
+def test_windows(window: Window, name: str, mcpu: str | None, threads: int, l2_bytes: int | None, monkeypatch) -> None:
     if l2_bytes is not None:
         monkeypatch.setattr("autotm.kernels.target._l2_bytes", lambda: l2_bytes)
     x, w, dy = random_array(window.x, 1), random_array(window.w, 2), random_array(window.y, 3)
@@ -119,7 +117,7 @@ def test_windows(
         ([tdy, tw, conv2d_data_gradient(tdy, tw, window.x, *geometry)], [dy, w], window.data_gradient(dy, w)),
         ([tx, tdy, conv2d_weight_gradient(tx, tdy, window.w, *geometry)], [x, dy], window.weight_gradient(x, dy)),
     ):
-        result = computed(tensors, inputs, implementation, threads, host(threads, mcpu))
+        result = computed(tensors, inputs, name, threads, host(threads, mcpu))
         assert error(result, exact) < LIMIT, tensors[-1].op.name
 
 
@@ -136,24 +134,24 @@ SIZES = [
 
 
 @pytest.mark.parametrize(
-    ("form", "implementation", "m", "k", "n"),
+    ("form", "name", "m", "k", "n"),
     [
         pytest.param(
-            *(form, implementation, *sizes),
+            *(form, name, *sizes),
             marks=() if (row + column) % 3 == 0 else pytest.mark.slow,
-            id=f"{form.__name__}-{implementation}-{sizes}",
+            id=f"{form.__name__}-{name}-{sizes}",
         )
-        for row, (form, implementation) in enumerate(PRODUCTS)
+        for row, (form, name) in enumerate(PRODUCTS)
         for column, sizes in enumerate(SIZES)
     ],
 )
-def test_matrix_products(form: object, implementation: str, m: int, k: int, n: int) -> None:
+def test_matrix_products(form: object, name: str, m: int, k: int, n: int) -> None:
     shapes = {matmul: ((m, k), (k, n)), matmul_nt: ((m, k), (n, k)), matmul_tn: ((k, m), (k, n))}[form]
     a, b = random_array(shapes[0], 1), random_array(shapes[1], 2)
     tensors, target = placeholders(*shapes), host(2, "core-avx2" if n % 2 else None)
     left = a.T if form is matmul_tn else a
     right = b.T if form is matmul_nt else b
-    result = computed([*tensors, form(*tensors)], [a, b], implementation, target=target)
+    result = computed([*tensors, form(*tensors)], [a, b], name, target=target)
     assert error(result, left.astype(np.float64) @ right.astype(np.float64)) < LIMIT
 
 
@@ -171,8 +169,8 @@ def test_matrix_product_with_bias_and_relu(rows: int, form: object) -> None:
 
 
 @pytest.mark.parametrize(("batch", "features"), [(8, 100), (200, 520)])
-@pytest.mark.parametrize("implementation", ["default", *others("matmul_tn")])
-def test_dense_weights_are_updated_in_place(batch: int, features: int, implementation: str) -> None:
+@pytest.mark.parametrize("name", ["default", *others("matmul_tn")])
+def test_dense_weights_are_updated_in_place(batch: int, features: int, name: str) -> None:
     shapes = {"x": (batch, 300), "dy": (batch, features), "w": (300, features)}
 
     def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
@@ -181,22 +179,22 @@ def test_dense_weights_are_updated_in_place(batch: int, features: int, implement
 
     x, dy, w = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
     expected = w - 0.05 * (x.T.astype(np.float64) @ dy)
-    assert error(computed(fused(build, shapes), [x, dy, w], implementation, shared={3: 2}), expected) < LIMIT
+    assert error(computed(fused(build, shapes), [x, dy, w], name, shared={3: 2}), expected) < LIMIT
 
 
-@in_ways([WINDOWS[1], WINDOWS[4]], {"lean": (1,), "winograd": (0,)})
-def test_bias_and_relu_are_fused(window: Window, implementation: str) -> None:
+@with_cases([WINDOWS[1], WINDOWS[4]], {"lean": (1,), "winograd": (0,)})
+def test_bias_and_relu_are_fused(window: Window, name: str) -> None:
     def build(builder: relax.BlockBuilder, x: relax.Var, w: relax.Var, b: relax.Var) -> relax.Expr:
         y = builder.emit_te(conv2d, x, w, window.stride, window.padding)
         return relax.op.nn.relu(builder.emit(relax.op.add(y, b)))
 
     x, w, b = random_array(window.x, 1), random_array(window.w, 2), random_array(window.w[-1:], 3)
-    result = computed(fused(build, {"x": x.shape, "w": w.shape, "b": b.shape}), [x, w, b], implementation)
+    result = computed(fused(build, {"x": x.shape, "w": w.shape, "b": b.shape}), [x, w, b], name)
     assert error(result, np.maximum(window.forward(x, w) + b, 0)) < LIMIT
 
 
-@in_ways([WINDOWS[1], WINDOWS[4], WINDOWS[6]], {"default": (2,), "lean": (1,), "winograd": (0,)})
-def test_mask_and_other_gradients_are_fused(window: Window, implementation: str) -> None:
+@with_cases([WINDOWS[1], WINDOWS[4], WINDOWS[6]], {"default": (2,), "lean": (1,), "winograd": (0,)})
+def test_mask_and_other_gradients_are_fused(window: Window, name: str) -> None:
     def build(builder: relax.BlockBuilder, *variables: relax.Var) -> relax.Expr:
         dy, w, other, y, zero = variables
         dx = builder.emit_te(conv2d_data_gradient, dy, w, window.x, window.stride, window.padding)
@@ -206,19 +204,19 @@ def test_mask_and_other_gradients_are_fused(window: Window, implementation: str)
     dy, w = random_array(window.y, 1), random_array(window.w, 2)
     other, y, zero = random_array(window.x, 3), random_array(window.x, 4), np.zeros((), np.float32)
     shapes = {"dy": dy.shape, "w": w.shape, "other": other.shape, "y": y.shape, "zero": ()}
-    result = computed(fused(build, shapes), [dy, w, other, y, zero], implementation)
+    result = computed(fused(build, shapes), [dy, w, other, y, zero], name)
     assert error(result, np.where(y > 0, window.data_gradient(dy, w) + other, 0)) < LIMIT
 
 
 @pytest.mark.parametrize(
-    ("window", "implementation", "l2_bytes"),
+    ("window", "name", "l2_bytes"),
     [
-        *ways(UPDATED, {"default": (3, 4), "lean": (2,)}, 1 << 20),
-        *ways(UPDATED, {"default": (0, 2), "lean": (1,), "winograd": (5,)}, 16 << 10),
+        *cases(UPDATED, {"default": (3, 4), "lean": (2,)}, 1 << 20),
+        *cases(UPDATED, {"default": (0, 2), "lean": (1,), "winograd": (5,)}, 16 << 10),
     ],
-    indirect=["implementation"],
+    indirect=["name"],
 )
-def test_update_in_place(window: Window, implementation: str, l2_bytes: int, monkeypatch) -> None:
+def test_update_in_place(window: Window, name: str, l2_bytes: int, monkeypatch) -> None:
     monkeypatch.setattr("autotm.kernels.target._l2_bytes", lambda: l2_bytes)
 
     def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
@@ -228,15 +226,15 @@ def test_update_in_place(window: Window, implementation: str, l2_bytes: int, mon
     x, dy, w = random_array(window.x, 1), random_array(window.y, 2), random_array(window.w, 3)
     expected = w - 0.05 * window.weight_gradient(x, dy)
     function = fused(build, {"x": x.shape, "dy": dy.shape, "w": w.shape})
-    assert error(computed(function, [x, dy, w], implementation, shared={3: 2}), expected) < LIMIT
+    assert error(computed(function, [x, dy, w], name, shared={3: 2}), expected) < LIMIT
 
 
-def test_many_pixels_keep_the_weight_gradient_accurate(implementation: str) -> None:
+def test_many_pixels_keep_the_weight_gradient_accurate(name: str) -> None:
     window = Window((1, 300, 300, 2), (1, 1, 2, 16), (1, 1), (0, 0, 0, 0))
     x, dy = np.abs(random_array(window.x, 1)), np.abs(random_array(window.y, 2))
     tx, tdy = placeholders(window.x, window.y)
     gradient = conv2d_weight_gradient(tx, tdy, window.w, window.stride, window.padding)
-    assert error(computed([tx, tdy, gradient], [x, dy], implementation), window.weight_gradient(x, dy)) < LIMIT
+    assert error(computed([tx, tdy, gradient], [x, dy], name), window.weight_gradient(x, dy)) < LIMIT
 
 
 def test_a_block_that_is_no_contraction_is_refused() -> None:
@@ -393,7 +391,7 @@ def test_a_cache_without_a_size_counts_as_unknown(
     size: str, read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "index0").mkdir()
-    for name, text in {"level": "2", "type": "Unified", "size": size}.items():
-        (tmp_path / "index0" / name).write_text(text, encoding="utf-8")
+    for file, text in {"level": "2", "type": "Unified", "size": size}.items():
+        (tmp_path / "index0" / file).write_text(text, encoding="utf-8")
     monkeypatch.setattr("autotm.kernels.target._CACHES", tmp_path)
     assert _l2_bytes.__wrapped__() == read

@@ -156,7 +156,7 @@ def ran(built_for, threads):
 
 work = {{"too small": too_small, "counted": counted}}
 work |= {{f"{{b}} on {{t}}": lambda b=b, t=t: ran(b, t) for b in (1, 2) for t in (1, 2)}}
-found = {{}}
+outcomes = {{}}
 for name, one in work.items():
     # No thread of TVM's has been started here, so that each fork starts its own.
     if not (child := os.fork()):
@@ -171,8 +171,8 @@ for name, one in work.items():
             os._exit(0)
     _, status = os.waitpid(child, 0)
     value = None if status else json.loads((folder / "returned").read_text())
-    found[name] = value, (folder / name).read_text()
-print(json.dumps(found))
+    outcomes[name] = value, (folder / name).read_text()
+print(json.dumps(outcomes))
 """
 
 

@@ -29,7 +29,7 @@ from autotm.model.slurm import Allocation
 from autotm.model.system import SystemMemory
 
 CPUS = range(16)
-"""Numbered as on servers: the first thread of every core, socket 0 then 1, then the second threads likewise."""
+"""Hardware threads of two sockets of four cores: 0-3 and 4-7 are the first of each core, 8-11 and 12-15 the second."""
 
 EMULATED_TIER = "{kind: emulated, device: optane-dcpmm}"
 

@@ -13,7 +13,7 @@ from autotm.stages.jobs import Reason
 STAGE = """
 import os
 from pathlib import Path
-given = snakemake.wildcards
+wildcards = snakemake.wildcards
 if {where}:
     from autotm.model.errors import InfeasibleLimitError
     from autotm.stages.jobs import rule
@@ -22,9 +22,9 @@ if {where}:
 for output in snakemake.output:
     Path(output).write_text("done")
 """
-KILLED = STAGE.format(where='given.limit == "1to1"', fault="os.kill(os.getpid(), 9)")
+KILLED = STAGE.format(where='wildcards.limit == "1to1"', fault="os.kill(os.getpid(), 9)")
 INFEASIBLE = STAGE.format(
-    where='given.limit == "0to1" and given.optimizer == "static"',
+    where='wildcards.limit == "0to1" and wildcards.optimizer == "static"',
     fault='raise InfeasibleLimitError("kernel 7 needs 3 bytes more;\\n smallest feasible limit: 10 bytes")',
 )
 WRONG = STAGE.format(where=True, fault='raise KeyError("never there")')

@@ -291,11 +291,11 @@ def test_pages_and_heaps_show_a_kernel_for_each_call(records: dict[str, Path], t
     record = records["recompute"]
     paths = Paths(record.parents[5], replace(small_step.machine(), name="gpu"), "tiny", "mlp")
     write_page(placed_of(paths, "recompute", LIMIT, with_record=True), tmp_path / "plan.html")
-    files = {"graph": paths.graph, "profile": paths.profile}
-    files |= {name: record.with_name(f"{name}.json") for name in ("plan", "program")}
+    inputs = {"graph": paths.graph, "profile": paths.profile}
+    inputs |= {name: record.with_name(f"{name}.json") for name in ("plan", "program")}
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
-    figure_stage(STYLE, files, csv=tmp_path / "heap.csv")
-    heap, plan = pd.read_csv(tmp_path / "heap.csv"), load(files["plan"], "plan", Plan)
+    figure_stage(STYLE, inputs, csv=tmp_path / "heap.csv")
+    heap, plan = pd.read_csv(tmp_path / "heap.csv"), load(inputs["plan"], "plan", Plan)
     again = heap[heap["tensor"].str.endswith(" again")]
     assert len(again) >= len(repeats(plan.calls)) > 0
     assert all(name in page for name in again["tensor"])

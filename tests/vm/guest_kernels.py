@@ -8,7 +8,7 @@ from pathlib import Path
 SIZES = {"small": (32, 64), "wide": (131072, 4)}
 """Batch and width of a step, by the name of its kernels; nearly all of the wide one is tensors of 2 MiB."""
 _CPU = "x86-64-v2"
-"""The target that every CPU since 2009 has, and QEMU's."""
+"""The instruction set to compile for: x86 CPUs since 2009 have it, and so has the one that QEMU emulates."""
 
 
 def main(folder: Path) -> None:

@@ -36,13 +36,13 @@ def opened(machine: Machine, slow_bytes: int = SLOW_BYTES) -> Tiers:
 
 def bound_pages() -> dict[str, Counter[str]]:
     """Pages of this process by the node that they are bound to and the node that they are on, as /proc tells."""
-    by_policy: dict[str, Counter[str]] = {}
+    by_bound_node: dict[str, Counter[str]] = {}
     for line in Path("/proc/self/numa_maps").read_text(encoding="ascii").splitlines():
-        if policy := re.search(r" bind:(\S+)", line):
+        if bound := re.search(r" bind:(\S+)", line):
             size = int(re.search(r"kernelpagesize_kB=(\d+)", line)[1]) // 4  # type: ignore[index]
             pages = {node: int(count) * size for node, count in re.findall(r" N(\d+)=(\d+)", line)}
-            by_policy.setdefault(policy[1], Counter()).update(pages)
-    return by_policy
+            by_bound_node.setdefault(bound[1], Counter()).update(pages)
+    return by_bound_node
 
 
 @contextlib.contextmanager

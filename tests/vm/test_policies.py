@@ -60,9 +60,10 @@ def simulated(pages: int, weights: tuple[int, int]) -> np.ndarray:
     return interleaved(PageMap(4096, pages, ((touch(0, pages * 4096, 4096),),)), pages, weights)
 
 
-def same_but_for_the_turn_that_is_first(counts: np.ndarray, wanted: np.ndarray, turns: int) -> bool:
-    """Linux counts interleaving turns from address 0, the simulation from the start of the pool."""
-    return any((counts[turns:-turns] == wanted[turn : turn + counts.size - 2 * turns]).all() for turn in range(turns))
+def same_but_for_the_turn_that_is_first(on_first: np.ndarray, wanted: np.ndarray, turns: int) -> bool:
+    """Whether pages alternate as wanted; Linux counts turns from address 0, the simulation from the pool's start."""
+    inner = on_first[turns:-turns]
+    return any((inner == wanted[turn : turn + inner.size]).all() for turn in range(turns))
 
 
 def test_preferred_pages_fill_a_node_and_the_rest_goes_elsewhere() -> None:

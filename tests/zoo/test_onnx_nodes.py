@@ -222,8 +222,8 @@ def test_constants_are_computed_once(tmp_path: Path) -> None:
 def test_a_path_that_ends_in_onnx_is_a_file(tmp_path: Path) -> None:
     path = written(tmp_path / "model.onnx", [PRODUCT])
     options = {"loss": None, "targets": (), "training": None, "mode": None, "kernels": None}
-    for source in (path, str(path)):
-        assert _built(source, None, {"batch": 2}, options).batch == 2
+    for file in (path, str(path)):
+        assert _built(file, None, {"batch": 2}, options).batch == 2
     for wrong in ({"targets": (1,)}, {"loss": print}, {"kernels": "torch"}):
         with pytest.raises(BadInputError, match=r"module of PyTorch|the name of a loss|known: auto, tvm"):
             _built(path, None, {"batch": 2}, options | wrong)

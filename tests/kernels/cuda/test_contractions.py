@@ -53,7 +53,7 @@ def allowed(one: Contraction, unit: float) -> np.ndarray:
 
 
 def close(result: np.ndarray, one: Contraction, products: str) -> None:
-    """Require the product of rounded factors to float32's error, and the exact product to the documented error."""
+    """Assert that `result` is the product of rounded factors to float32's error, the exact one to that of rounding."""
     factors = [rounded(array, products) for array in one.inputs[:2]]
     assert (np.abs(result - one.of(*factors)) <= allowed(one, 0.0)).all()
     unit = 2.0 ** -BITS[products]
@@ -76,9 +76,9 @@ def made_of(name: str, products: str) -> dict[str, CudaKernel]:
     return implementations(CASES[name], products)
 
 
-def on_tensor_cores(kernels: dict[str, CudaKernel], products: str) -> CudaKernel:
+def on_tensor_cores(by_name: dict[str, CudaKernel], products: str) -> CudaKernel:
     """The default, or the one that is named after what it rounds to."""
-    return kernels["default"] if kernels["default"].products == products else kernels[products]
+    return by_name["default"] if by_name["default"].products == products else by_name[products]
 
 
 # Exact products.
@@ -92,10 +92,10 @@ def exact(kernel, one, device):
 
 @pytest.mark.parametrize("names", SETS)
 def test_every_implementation_is_the_contraction(names, tmp_path):
-    kernels = [(kernel, CASES[name]) for name in names for kernel in made_of(name, "float32").values()]
-    assert all(kernel.kind == ScheduleKind.GENERATED for kernel, _ in kernels)
-    device = EmulatedDevice([kernel for kernel, _ in kernels], tmp_path)
-    for kernel, one in kernels:
+    pairs = [(kernel, CASES[name]) for name in names for kernel in made_of(name, "float32").values()]
+    assert all(kernel.kind == ScheduleKind.GENERATED for kernel, _ in pairs)
+    device = EmulatedDevice([kernel for kernel, _ in pairs], tmp_path)
+    for kernel, one in pairs:
         exact(kernel, one, device)
 
 
@@ -121,9 +121,9 @@ def test_a_long_sum_is_split_with_exactly_stated_workspace():
 def test_every_tile_of_threads(parts, tmp_path):
     one = product("matmul_nt", 139, 141, 70)
     function = te.create_prim_func(one.tensors)
-    kernels = [by_tiling(function, Tiling(tile, parts)) for tile in TILES]
-    device = EmulatedDevice(kernels, tmp_path)
-    for kernel in kernels:
+    tiled = [by_tiling(function, Tiling(tile, parts)) for tile in TILES]
+    device = EmulatedDevice(tiled, tmp_path)
+    for kernel in tiled:
         exact(kernel, one, device)
 
 
@@ -210,9 +210,9 @@ def test_every_tile_of_warps(lying, products, tmp_path):
     *sizes, parts = lying
     one = product(*sizes)
     function = te.create_prim_func(one.tensors)
-    kernels = [by_tiling(function, Tiling(tile, parts)) for tile in warp_tiles(products)]
-    device = EmulatedDevice(kernels, tmp_path)
-    for kernel in kernels:
+    tiled = [by_tiling(function, Tiling(tile, parts)) for tile in warp_tiles(products)]
+    device = EmulatedDevice(tiled, tmp_path)
+    for kernel in tiled:
         close(results(device, kernel, one), one, products)
 
 
@@ -263,6 +263,6 @@ def test_a_warp_that_parts_is_seen(tmp_path):
 
 
 def test_tvm_compiles_nothing_where_there_is_a_gpu() -> None:
-    """Its source would lack the functions for tensor cores: on an H100 TVM's compiler refused the kernels."""
+    """On a GPU TVM would compile each kernel without the device functions that it calls; on an H100 that failed."""
     source = "void kernel() { rounded_bf16(0, 0); }"
     assert bytes(get_global_func("tvm_callback_cuda_compile")(source)).startswith(b"//")

@@ -233,19 +233,19 @@ class Kernel:
         return taken
 
     def searched(self, tolerated_bytes: int) -> CapacitySearch:
-        capacity = CapacitySearch(self.touched, self.give, self.take)
-        capacity.search(tolerated_bytes)
-        assert capacity.left_bytes >= -tolerated_bytes or self.most_taken_bytes == 0
-        return capacity
+        search = CapacitySearch(self.touched, self.give, self.take)
+        search.search(tolerated_bytes)
+        assert search.left_bytes >= -tolerated_bytes or self.most_taken_bytes == 0
+        return search
 
 
 @pytest.mark.parametrize("kept_mib", [-40, -3, 0, 1, 5, 12, 40, 300])
 def test_what_a_kernel_keeps_back_is_made_up_for(kept_mib: int) -> None:
     kernel = Kernel(4 * MIB, 8 * MIB, 2000 * MIB, (kept_mib * MIB, kept_mib * MIB))
-    capacity = kernel.searched(MIB)
+    search = kernel.searched(MIB)
     assert 3 * MIB <= kernel.fast_bytes <= 4 * MIB
-    assert 0 <= capacity.left_bytes <= MIB
-    assert capacity.placements < 24
+    assert 0 <= search.left_bytes <= MIB
+    assert search.placements < 24
 
 
 def test_memory_that_is_not_there_is_not_searched_for_ever() -> None:
@@ -262,7 +262,7 @@ def test_any_kernel_ends_within_the_limit(
     limit: int, wanted: int, filled: int, kept: int, more: int, seed: int
 ) -> None:
     kernel = Kernel(limit * MIB, wanted * MIB, filled * MIB, (kept * MIB, (kept + more) * MIB), seed=seed)
-    capacity = kernel.searched(max(limit * MIB // 100, MIB))
-    assert capacity.left_bytes >= 0
+    search = kernel.searched(max(limit * MIB // 100, MIB))
+    assert search.left_bytes >= 0
     assert kernel.fast_bytes <= kernel.limit_bytes
-    assert capacity.placements < 80
+    assert search.placements < 80

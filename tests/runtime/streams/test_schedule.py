@@ -38,11 +38,11 @@ def listed(compiled: Program, *, poison: bool = False) -> list[Operation]:
 
 
 def test_kernels_and_copies_have_their_lanes_and_bytes() -> None:
-    schedule = listed(program(GRAPH, frozenset(), {"act2": Trip(5, 6)}))
-    kernels = [operation for operation in schedule if operation.kernel is not None]
+    listing = listed(program(GRAPH, frozenset(), {"act2": Trip(5, 6)}))
+    kernels = [operation for operation in listing if operation.kernel is not None]
     assert [operation.kernel for operation in kernels] == list(range(len(GRAPH.kernels)))
     assert {operation.lane for operation in kernels} == {Lane.COMPUTE}
-    out, back = (operation for operation in schedule if operation.kernel is None)
+    out, back = (operation for operation in listing if operation.kernel is None)
     assert (out.lane, back.lane) == (Lane.OUTWARD, Lane.INWARD)
     assert out.reads == back.writes
     assert out.writes == back.reads

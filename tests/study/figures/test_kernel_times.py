@@ -129,12 +129,12 @@ def test_the_figure_is_drawn_from_its_table_alone(
 
     monkeypatch.setattr(drawing, "save_figure", save_figure)
     csv, summary_csv, recorded = tmp_path / "t.csv", tmp_path / "summary.csv", write_recorded(tmp_path / "r.csv.gz")
-    ways = make_timing_figure(study_file, recorded, csv, summary_csv, STYLE)["way"].tolist()
+    methods = make_timing_figure(study_file, recorded, csv, summary_csv, STYLE)["way"].tolist()
     drawing.draw_to_files(draw_timing_study, read_table(csv), tmp_path / "again" / "t.csv", STYLE)
     once, again = pictures
     assert once == again
     assert once[1] == "t"
-    assert read_table(summary_csv)["way"].tolist() == ways == [*TimingMethod, "additive, recorded Optane"]
+    assert read_table(summary_csv)["way"].tolist() == methods == [*TimingMethod, "additive, recorded Optane"]
     assert b"emulated" in csv.read_bytes()
 
 
@@ -151,7 +151,7 @@ def test_sums_of_recorded_kernels(tmp_path: Path) -> None:
             sums_of_recorded(tmp_path / name)
 
 
-def test_every_way_measures_the_same_configurations_and_what_is_configured_slow_waits(library: KernelLibrary) -> None:
+def test_every_method_measures_the_same_configurations_and_slow_operands_wait(library: KernelLibrary) -> None:
     graph, machine, links, repeats = small_step.graph(), small_step.machine(), small_step.links(), 3
     study = measure(graph, library, machine, links, QUICK, repeats, small_step.DEVICES)
     by_method = {each: {(t.kernel, t.configuration): t for t in study.times if t.way is each} for each in TimingMethod}
