@@ -107,7 +107,7 @@ class Call(torch.nn.Module):
 
 
 def operator_samples(count: int, only: Sequence[str]) -> Iterator[Sample]:
-    """Samples of operators, `count` of each."""
+    """Yield samples of operators, `count` of each."""
     from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415
 
     for op in op_db:
@@ -125,7 +125,7 @@ def operator_samples(count: int, only: Sequence[str]) -> Iterator[Sample]:
 
 
 def module_samples(count: int, only: Sequence[str]) -> Iterator[Sample]:
-    """Samples of modules, `count` of each."""
+    """Yield samples of modules, `count` of each."""
     from torch.testing._internal.common_modules import module_db  # noqa: PLC0415
 
     for info in module_db:
@@ -159,7 +159,7 @@ def _spread(available: int, count: int) -> list[int]:
 
 
 def loss_of(output: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A number of that type that depends on every real element of an output, on each otherwise."""
+    """Return a number of that type that depends on every real element of an output, on each otherwise."""
     total: torch.Tensor | None = None
     for part in _tensors(output):
         values = torch.view_as_real(part.resolve_conj()) if part.is_complex() else part

@@ -38,7 +38,7 @@ _COLOURS = 3
 
 
 def aligned(shape: tuple[int, ...], generator: np.random.Generator | None = None) -> np.ndarray:
-    """A 64-byte aligned float32 array, random or zero."""
+    """Return a 64-byte aligned float32 array, random or zero."""
     count = int(np.prod(shape))
     raw = np.zeros(count + 16, np.float32)
     start = (-raw.ctypes.data // 4) % 16
@@ -66,7 +66,7 @@ def compiled(
 
 
 def our_passes(layer: Layer, threads: int) -> dict[str, Callable[[], None]]:
-    """The three passes, each as a call without arguments."""
+    """Return the three passes, each as a call without arguments."""
     generator = np.random.default_rng(1)
     x_shape = (layer.batch, layer.height, layer.width, layer.channels)
     w_shape = (*layer.window, layer.channels, layer.features)

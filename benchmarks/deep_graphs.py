@@ -9,7 +9,7 @@ from autotm.model.graph import Graph, Kernel, Operand, Tensor
 
 
 def deepened(graph: Graph, kernels: int) -> Graph:
-    """The step repeated until it has at least so many kernels: a network whose parts are whole networks.
+    """Return the step repeated until it has at least so many kernels: a network whose parts are whole networks.
 
     All forward passes run in order, then all backward passes in reverse, so that activations of the first copy live
     longest and the peak grows with the depth. A forward pass is what comes before the most bytes live. Each kernel has

@@ -30,7 +30,7 @@ def errors(recordings: Iterable[Recording], extra_ns: ExtraNs) -> list[float]:
 
 
 def extra_of(emulation: Emulation, *, first_touch: bool) -> ExtraNs:
-    """The emulated extra of a recording, in nanoseconds."""
+    """Return the emulated extra of a recording, in nanoseconds."""
     return lambda r: emulation.kernel_delay_ns(
         r.op_class, r.slow_read_bytes, r.slow_write_bytes, first_touch=first_touch
     )
@@ -57,7 +57,7 @@ def report(recordings: Sequence[Recording], columns: dict[str, Sequence[float]])
 
 
 def left_out(table: Table) -> list[str]:
-    """What of the table the comparison cannot use."""
+    """Return what of the table the comparison cannot use."""
     notes = [f"left out: {table.kernels_without_base} kernels without an all-DRAM row, {table.zero_rows} rows of 0 us"]
     notes += [f"unknown op type {op} ({rows} rows) counted as elementwise" for op, rows in table.unknown_ops.items()]
     return notes

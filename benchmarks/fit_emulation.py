@@ -58,7 +58,7 @@ def constant_names() -> list[str]:
 
 
 def features(recording: Recording) -> Constants:
-    """What each constant is multiplied with in the recording's predicted extra time [ns]."""
+    """Return what each constant is multiplied with in the recording's predicted extra time [ns]."""
     return {
         constant_of(recording.op_class, "read"): float(sum(recording.slow_read_bytes)),
         constant_of(recording.op_class, "write"): float(sum(recording.slow_write_bytes)),
@@ -117,7 +117,7 @@ def _rounded(value: float) -> float:
 
 
 def predicted_extra_ns(constants: Constants, recording: Recording) -> float:
-    """The fitted model's extra time of a recording, first touch included."""
+    """Return the fitted model's extra time of a recording, first touch included."""
     return sum(constants[name] * value for name, value in features(recording).items())
 
 
@@ -138,7 +138,7 @@ def contraction_flop_per_s(table: Table) -> float:
 
 
 def fitted_section(table: Table, recordings: Sequence[Recording], validated: Sequence[float]) -> str:
-    """The part of the device file below the marker."""
+    """Return the part of the device file below the marker."""
     constants = fit(recordings)
     median, ninth = quantiles(validated)
     counts = _kernel_counts(recordings)
@@ -169,7 +169,7 @@ def _kernel_counts(recordings: Sequence[Recording]) -> Mapping[OpClass, int]:
 
 
 def _yaml_float(value: float) -> str:
-    """A plain decimal, or the one scientific form that YAML 1.1 reads as a number."""
+    """Return a plain decimal, or the one scientific form that YAML 1.1 reads as a number."""
     if value == 0 or 1e-4 <= abs(value) < 1e6:  # noqa: PLR2004 - beyond, zeros hide the number
         return repr(value)
     exponent = math.floor(math.log10(abs(value)))
@@ -177,7 +177,7 @@ def _yaml_float(value: float) -> str:
 
 
 def refitted(text: str, section: str) -> str:
-    """The device file's text with the part below the marker replaced.
+    """Return the device file's text with the part below the marker replaced.
 
     Raises:
         ValueError: the text has no marker line.

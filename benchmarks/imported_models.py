@@ -55,7 +55,7 @@ def names() -> list[str]:
 
 
 def build(name: str, seed: int = 0, *, random: bool = False) -> TrainingCase:
-    """The model of that name.
+    """Return the model of that name.
 
     Args:
         name: one of `names()`.
@@ -79,7 +79,7 @@ _IMAGE = 64
 
 
 def other_data(case: TrainingCase, seed: int) -> TrainingCase:
-    """The same module with other data of the same shapes: new images, words in another order."""
+    """Return the same module with other data of the same shapes: new images, words in another order."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(value: Any) -> Any:

@@ -27,7 +27,7 @@ CONFIG = BENCHMARKS.parent / "config"
 
 
 def network(batch: int) -> dict[str, Any]:
-    """The arguments of `from_torch` for the model that the environment names; `own_networks` calls this."""
+    """Return the arguments of `from_torch` for the model that the environment names; `own_networks` calls this."""
     case = imported_models.build(os.environ["AUTOTM_MODEL"])
     if batch != imported_models.BATCH:
         raise ValueError(f"batch {batch}: the models of this folder have {imported_models.BATCH} samples")

@@ -68,7 +68,7 @@ def concat(shape: Sequence[int]) -> Graph:
 
 
 def part(shape: Sequence[int]) -> Graph:
-    """The second half of the channels."""
+    """Return the second half of the channels."""
     (x,) = inputs(shape)
     return [x, topi.strided_slice(x, [shape[3] // 2], [shape[3]], [1], [3])]
 
@@ -80,7 +80,7 @@ def max_pool(shape: Sequence[int]) -> Graph:
 
 
 def max_pool_gradient(shape: Sequence[int]) -> Graph:
-    """The gradient of `max_pool`."""
+    """Return the gradient of `max_pool`."""
     (x,) = inputs(shape)
     pooled = windowed.max_pool2d(x, *POOL).shape
     y, dy = inputs(pooled, pooled)
@@ -94,7 +94,7 @@ def avg_pool(shape: Sequence[int]) -> Graph:
 
 
 def avg_pool_gradient(shape: Sequence[int]) -> Graph:
-    """The gradient of `avg_pool`."""
+    """Return the gradient of `avg_pool`."""
     (dy,) = inputs(shape)
     return [dy, windowed.avg_pool2d_gradient(dy, shape, *MEAN)]
 
@@ -137,7 +137,7 @@ OPERATORS: tuple[Callable[[Sequence[int]], Graph], ...] = (
 
 
 def aligned(shape: Sequence[int], dtype: str) -> np.ndarray:
-    """An array at a page's start, touched, with random values of both signs."""
+    """Return an array at a page's start, touched, with random values of both signs."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 4096, np.uint8)
     start = -memory.ctypes.data % 4096

@@ -41,7 +41,7 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 
 def _choose(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests asked for, and those of the same function that did not exist before: a fault may change what is listed."""
+    """Keep the tests asked for, and new ones of the same functions: a fault may change what is listed."""
     asked = json.loads(Path(TESTS or "").read_text())
     seconds, known = asked["seconds"], set(asked["known"])
     functions = {_function(test): seconds[test] for test in seconds}
@@ -83,7 +83,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 
 
 def _at(place: str) -> Generator[None, Any, Any]:
-    """What runs meanwhile, in this process and its children, is done for more than the one test."""
+    """Return what runs meanwhile, in this process and its children, is done for more than the one test."""
     before = os.environ.get(AT)
     if place:
         os.environ[AT] = place

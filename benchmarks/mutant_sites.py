@@ -84,7 +84,7 @@ class Fault:
         return _hash(self.file, self.was, self.becomes, self.nth)[:10]
 
     def applied(self, root: Path) -> str:
-        """The text of the file with this fault.
+        """Return the text of the file with this fault.
 
         Raises:
             NotThereError: the version below `root` has not these lines, or not as often.
@@ -106,7 +106,7 @@ def packages(root: Path) -> dict[str, int]:
 
 
 def shares(lines: Mapping[str, int], total: int) -> dict[str, int]:
-    """The faults of each package: by its lines, largest remainder first, and one at least."""
+    """Return the faults of each package: by its lines, largest remainder first, and one at least."""
     exact = {package: total * count / sum(lines.values()) for package, count in lines.items()}
     quotas = {package: max(1, int(share)) for package, share in exact.items()}
     ranked = sorted(exact, key=lambda package: quotas[package] - exact[package])
@@ -174,7 +174,7 @@ def _operators() -> dict[str, dict[str, Operator]]:
 
 @cache
 def _positions(path: Path) -> dict[int, list[tuple[str, int, int]]]:
-    """The operators of each line: name, which occurrence in the file, column."""
+    """Return the operators of each line: name, which occurrence in the file, column."""
     source = path.read_text()
     annotations = list(_annotations(ast.parse(source)))
     counts, positions = Counter[str](), dict[int, list[tuple[str, int, int]]]()
@@ -251,7 +251,7 @@ def place(root: Path, fault: Fault) -> Place:
 
 
 def _around(node: ast.AST, line: int, column: int) -> list[ast.stmt]:
-    """The statements around a position, the innermost last; what is written above `def` belongs to what is around."""
+    """Return the statements around a position, the innermost last; what is above `def` is part of what is around."""
     statements = [child for child in ast.walk(node) if isinstance(child, ast.stmt)]
     enclosing = [each for each in statements if _first(each) <= (line, column) < _last(each)]
     return sorted(enclosing, key=lambda each: (_first(each), [-number for number in _last(each)]))
@@ -274,7 +274,7 @@ def _defined(node: ast.stmt) -> list[str]:
 
 
 def insert_probes(root: Path, sites: Mapping[int, Fault]) -> None:
-    """Makes the version below `root` note which test reaches which site.
+    """Make the version below `root` note which test reaches which site.
 
     A site is the fault's statement itself; the body of the function whose head it is; or, where it runs at import,
     every function that uses the name it defines.

@@ -42,7 +42,7 @@ class Tree:
     _stopped: bool = False
 
     def files(self) -> dict[str, str]:
-        """The hash of each file, but for this program's own."""
+        """Return the hash of each file, but for this program's own."""
         listed = [line.split("\t") for line in git(self.folder, "ls-tree", "-r", "HEAD").splitlines()]
         return {name: about.split()[2] for about, name in listed if not name.startswith("benchmarks/mutant")}
 
@@ -60,7 +60,7 @@ class Tree:
 
     @contextlib.contextmanager
     def changed(self, fault: Fault) -> Iterator[None]:
-        """The fault is in its place meanwhile."""
+        """Yield the fault is in its place meanwhile."""
         path = self.folder / fault.file
         original, stamp = path.read_text(), path.stat()
         self.write(fault.file, fault.applied(self.folder))
@@ -102,7 +102,7 @@ class Tree:
                 process.wait()
 
     def stop(self) -> None:
-        """Ends the tests that run, and lets none begin."""
+        """End the tests that run, and let none begin."""
         self._stopped = True
         _end(f"AUTOTM_MUTANTS_LOG={self._log}")
 
@@ -116,7 +116,7 @@ def _end(variable: str) -> None:
 
 
 def prepared(work: Path, label: str, revision: str | None) -> Tree:
-    """A clone of a revision, or (none) of the working tree with all that is not committed."""
+    """Return a clone of a revision, or (none) of the working tree with all that is not committed."""
     folder = work / label
     if not folder.exists():
         git(work, "clone", "--quiet", "--no-checkout", str(ROOT), str(folder))
@@ -151,7 +151,7 @@ def prepared(work: Path, label: str, revision: str | None) -> Tree:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What git answers in this folder."""
+    """Return what git answers in this folder."""
     return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
@@ -161,7 +161,7 @@ def _files(folder: Path) -> set[str]:
 
 
 def _calls(folder: Path) -> list[list[str]]:
-    """What `make test` tells each pytest to choose; how many processes it takes is our matter."""
+    """Return what `make test` tells each pytest to choose; how many processes it takes is our matter."""
     text = subprocess.run(["make", "-n", "test"], cwd=folder, check=True, capture_output=True, text=True).stdout
     calls = []
     for line in text.replace("\\\n", " ").splitlines():

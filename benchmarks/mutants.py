@@ -80,13 +80,13 @@ class Reached:
     hits: dict[str, list[tuple[str, str]]]
 
     def without(self, files: Collection[str]) -> Reached:
-        """What is known of tests in other files."""
+        """Return what is known of tests in other files."""
         tests = {name: test for name, test in self.tests.items() if _file(name) not in files}
         hits = {name: [hit for hit in hits if hit[1] or _file(hit[0]) not in files] for name, hits in self.hits.items()}
         return Reached(self.files, self.asked, self.faults, tests, hits)
 
     def directly(self, fault: Fault) -> list[str]:
-        """The tests that reach its line, or share a fixture, or a list of cases, that did."""
+        """Return the tests that reach its line, or share a fixture, or a list of cases, that did."""
         hits = self.hits.get(fault.name, [])
         tests, shared = {test for test, _ in hits}, {at for _, at in hits if at}
         return [
@@ -123,7 +123,7 @@ def _file(test: str) -> str:
 
 
 def reached(tree: Tree, asked: Sequence[str], wanted: Mapping[str, Fault], work: Path, jobs: int) -> Reached:
-    """Runs all tests once on sources that note what is reached, or takes what such a run left.
+    """Return runs all tests once on sources that note what is reached, or takes what such a run left.
 
     Where nothing but files of tests changed since, only these run again.
     """
@@ -228,7 +228,7 @@ _NUMBERS = count()
 
 
 def judged(tree: Tree, fault: Fault, coverage: Reached, hints: Collection[str], bound_s: float) -> Verdict:
-    """Runs what may catch the fault, until something does."""
+    """Return runs what may catch the fault, until something does."""
     started, further = time.perf_counter(), coverage.further(fault, tree.folder, bound_s)
     verdict, passed = Verdict(directly=len(direct := coverage.directly(fault))), set[str]()
     known = [name for name in hints if name in coverage.tests and coverage.tests[name].outcome == "passed"]
@@ -260,7 +260,7 @@ def _caught(tree: Tree, asked: Sequence[str], tests: Mapping[str, Test], verdict
 def _first_failure(
     tree: Tree, names: Sequence[str], tests: Mapping[str, Test]
 ) -> tuple[str | None, str, str, set[str]]:
-    """The test that fails first, how, with which words, and which passed before."""
+    """Return the test that fails first, how, with which words, and which passed before."""
     log = tree.folder.parent / f"{tree.label}-{next(_NUMBERS)}.log"
     expected_s = {name: tests[name].seconds if name in tests else 0.0 for name in names}
     files: dict[str, float] = {}
@@ -291,7 +291,7 @@ def _first_failure(
 
 
 def _chosen(names: Collection[str], tests: Mapping[str, Test], log: Path) -> Path:
-    """The file that tells pytest what to run, and for how long."""
+    """Return the file that tells pytest what to run, and for how long."""
     file = log.with_suffix(".tests")
     seconds = {name: 20 + 5 * (tests[name].seconds if name in tests else 0.0) for name in names}
     file.write_text(json.dumps({"seconds": seconds, "known": list(tests)}))
@@ -370,7 +370,7 @@ class Results:
         return json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def add(self, key: str, name: str, verdict: Verdict) -> None:
-        """Keeps one more."""
+        """Keep one more."""
         with self.lock:
             all_of_them = self.read()
             all_of_them.setdefault(key, {})[name] = asdict(verdict)
@@ -435,7 +435,7 @@ def report(
     known: Any,
     folder: Path,
 ) -> str:
-    """The table, how its numbers came about, survivors, and tests left out."""
+    """Return the table, how its numbers came about, survivors, and tests left out."""
     labels, lines = sorted(columns, reverse=True), packages(folder)
     heads = "".join(f"{label:>9}" for label in labels)
     said = [f"{'package':10}{'lines':>7}{'faults':>8}{heads}"]

@@ -38,7 +38,7 @@ class Transformer(nn.Module):
 
 
 def network(name: str, batch: int, device: torch.device) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """A module with a batch."""
+    """Return a module with a batch."""
     torch.manual_seed(0)
     if name == "transformer":
         words = torch.randint(VOCABULARY, (batch, WORDS), device=device)

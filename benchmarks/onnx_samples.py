@@ -107,7 +107,7 @@ def _is_tensor(item: onnx.ValueInfoProto) -> bool:
 
 
 def _with_initializers(test: NodeTest) -> tuple[ModelProto, dict[str, Array]]:
-    """The model with small inputs as initializers, and the values of the others."""
+    """Return the model with small inputs as initializers, and the values of the others."""
     model = ModelProto()
     model.CopyFrom(test.model)
     values = {item.name: value for item, value in zip(model.graph.input, test.inputs, strict=False)}

@@ -71,7 +71,7 @@ def solve_published(
 
 
 def published_model(case: Instance, limit_bytes: int, *, moves: bool, reach: int = 0, exact: bool) -> pyo.ConcreteModel:
-    """The model, in microseconds; `exact` reads every configuration's time instead of adding operands up."""
+    """Return the model, in microseconds; `exact` reads every configuration's time instead of adding operands up."""
     model = pyo.ConcreteModel()
     model.rows = pyo.ConstraintList()
     model.terms = []
@@ -135,7 +135,7 @@ def _tensor_flow(
 
 
 def _moves(model: Any, case: Instance, tensor: Tensor, gadgets: list[int], x: dict[Edge, Any]) -> None:
-    """What moves cost: beside a kernel if the gadget that the edge leaves is no user; else the step waits."""
+    """Price the moves: beside a kernel if the gadget that the edge leaves is no user; else the step waits."""
     reads = [edge for edge in x if edge[0][0] == "C" and edge[1][0] == "B"]
     writes = [edge for edge in x if edge[0][0] == "A" and edge[1][0] == "C"]
     for edges, tier in ((reads, Tier.FAST), (writes, Tier.SLOW)):
@@ -223,7 +223,7 @@ def _kernel_configurations(
 
 
 def _variants(graph: Graph, index: int) -> list[Graph]:
-    """The step with each implementation of one kernel."""
+    """Return the step with each implementation of one kernel."""
     if not graph.kernels[index].alternatives:
         return [graph]
     names = [kernel.implementation for kernel in graph.kernels]

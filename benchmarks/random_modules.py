@@ -74,7 +74,7 @@ class RandomModule(nn.Module):
         return [x, y, self.square, self.rows, self.scale, self.frozen, self.average, self.kept]
 
     def forward(self, x: Tensor, y: Tensor, places: Tensor) -> Tensor:
-        """A loss."""
+        """Return a loss."""
         self.places = places
         values = self._first_values((x, y, places))
         try:

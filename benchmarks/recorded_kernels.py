@@ -78,7 +78,7 @@ class Table:
     unknown_ops: dict[str, int]
 
     def at_least(self, min_us: float) -> tuple[Recording, ...]:
-        """Recordings of kernels that take at least `min_us` with every operand in DRAM."""
+        """Return recordings of kernels that take at least `min_us` with every operand in DRAM."""
         return tuple(recording for recording in self.recordings if recording.all_fast_us >= min_us)
 
 

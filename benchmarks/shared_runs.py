@@ -80,7 +80,7 @@ class MethodResults:
         self.wall_s.append(wall_s)
 
     def at(self, plan: tuple[str, str]) -> float:
-        """The median over rounds."""
+        """Return the median over rounds."""
         return median(self.slow_downs[plan])
 
     @property
@@ -137,7 +137,7 @@ def make_programs(study: Study, network: str, plans: list[tuple[str, str]]) -> N
 
 @contextmanager
 def measuring(options: argparse.Namespace, checkout: Path, method: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that measures the plans it is asked for."""
+    """Yield a process that measures the plans it is asked for."""
     command = [sys.executable, "-c", CHILD, options.scale, options.network, method]
     env = os.environ | {"PYTHONPATH": str(checkout / "src")}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as child:

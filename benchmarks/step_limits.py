@@ -43,7 +43,7 @@ class Spent:
         return sum(self._bytes(kernel) for kernel in others) / seconds / limits.bytes_per_s
 
     def slowest(self, limits: Limits, count: int) -> Iterator[str]:
-        """The distinct kernels that lose most time over the step against both limits, as lines."""
+        """Yield the distinct kernels that lose most time over the step against both limits, as lines."""
         groups: dict[str, list[Kernel]] = collections.defaultdict(list)
         for kernel in self.graph.kernels:
             groups[kernel.identity].append(kernel)

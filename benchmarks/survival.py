@@ -166,7 +166,7 @@ def _given(network: str, scale: str, graphs: Path, results: Path | None) -> tupl
 
 
 def perturbed(profile: Profile, deviation: float, draw: int) -> Profile:
-    """The profile with all times of each kernel's implementation multiplied by one lognormal factor."""
+    """Return the profile with all times of each kernel's implementation multiplied by one lognormal factor."""
     drawn = random.Random(f"{deviation} {draw}")  # noqa: S311 - noise, not a secret
     implementations = sorted({key[:2] for key in profile.timings})
     factors = {implementation: drawn.lognormvariate(0, deviation) for implementation in implementations}

@@ -84,7 +84,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def compiled_step(network: zoo.Network, arrays: Mapping[str, np.ndarray]) -> Callable[[], None]:
-    """A compiled step; with gradients as large as their tables where the compiler cannot add sparse ones."""
+    """Return a compiled step; with gradients as large as their tables where the compiler cannot add sparse ones."""
     # What was compiled before has the same code with other sizes: Dynamo would take sizes for variables from now on.
     torch.compiler.reset()
     for sparse in (True, False):
@@ -112,7 +112,7 @@ def torch_step(model: torch.nn.Module, network: zoo.Network) -> Callable[[], Non
 
 
 def start_values(network: zoo.Network, seed: int) -> dict[str, np.ndarray]:
-    """Inputs and parameters as autotm's own step has them before it starts."""
+    """Return inputs and parameters as autotm's own step has them before it starts."""
     fills = {**network.inputs, **network.parameters}
     types = {var.name: var.ty for var in network.module["main"].params if var.name in fills}
     shapes = {name: tuple(int(extent) for extent in item.shape) for name, item in types.items()}

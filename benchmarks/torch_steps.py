@@ -37,7 +37,7 @@ def torch_step(
     optimizer: type[torch.optim.Optimizer] = torch.optim.SGD,
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> Stepped:
-    """A step of plain descent by PyTorch in that precision, on a copy of the module whose images lie in that format."""
+    """Return a step of plain descent by PyTorch in that precision, on a copy of the module, images in that format."""
     module = copy.deepcopy(case.module).to(dtype=dtype, memory_format=memory_format).train()
     trained = optimizer(module.parameters(), lr=RATE)
     if isinstance(case.inputs, Mapping):
@@ -52,7 +52,7 @@ def torch_step(
 
 
 def single_steps(case: TrainingCase) -> list[Stepped]:
-    """The step in float32 in each of PyTorch's ways: as it comes, without oneDNN, and images with channels last.
+    """Return the step in float32 in each of PyTorch's ways: as it comes, without oneDNN, and images with channels last.
 
     They add in different orders, as we do. Where a sum is so near zero that its last bit decides whether a ReLU lets it
     through, one of them may be off by a thousand times what roundings make of the others.
@@ -66,7 +66,7 @@ def single_steps(case: TrainingCase) -> list[Stepped]:
 
 
 def state_of(module: torch.nn.Module) -> dict[str, Array]:
-    """A module's state; each tensor once, under its first name."""
+    """Return a module's state; each tensor once, under its first name."""
     state, seen = {}, set()
     for name, value in module.state_dict(keep_vars=True).items():
         if value.is_floating_point() and id(value) not in seen:

@@ -16,7 +16,7 @@ _THREADS = 24
 
 
 def zoo_graph(network: str, scale: str, cache: Path) -> Graph:
-    """The step of `network`, from `cache` where it has been lowered before (lowering takes up to minutes)."""
+    """Return the step of `network`, from `cache` where it has been lowered before (lowering takes up to minutes)."""
     kept = cache / scale / f"{network}.json"
     if kept.exists():
         return load(kept, "graph", Graph)

@@ -15,7 +15,7 @@ import autotm
 
 
 def mlp(batch: int, width: int = 4096) -> autotm.Network:
-    """The network for `batch` samples a step: a forward pass and its loss; gradients and updates are autotm's work."""
+    """Build the network for `batch` samples: a forward pass and its loss; gradients and updates are autotm's work."""
     net = autotm.NetworkBuilder("my_mlp", batch, learning_rate=0.005)
     x = net.input("data", (batch, width), autotm.Initial("normal"))
     for _ in range(3):

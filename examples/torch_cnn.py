@@ -18,7 +18,7 @@ CLASSES = 10
 
 
 def cnn() -> nn.Module:
-    """A convolutional network for 32 x 32 images, with batch norm and dropout."""
+    """Return a convolutional network for 32 x 32 images, with batch norm and dropout."""
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
@@ -27,7 +27,7 @@ def cnn() -> nn.Module:
 
 
 def network(batch: int) -> dict[str, Any]:
-    """What `autotm.from_torch` takes: the pipeline calls this with the sizes in the config."""
+    """Return what `autotm.from_torch` takes: the pipeline calls this with the sizes in the config."""
     return {
         "module": cnn(),
         "inputs": torch.randn(batch, 3, 32, 32),

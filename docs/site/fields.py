@@ -58,7 +58,7 @@ class Field:
 
 
 def fields_of(kind: type[Any]) -> list[Field]:
-    """The fields of a dataclass, of a model of pydantic or of a typed dictionary, in order.
+    """Return the fields of a dataclass, of a model of pydantic or of a typed dictionary, in order.
 
     Raises:
         MeaninglessError: a field has no meaning, or a number with a fraction no unit.
@@ -95,12 +95,12 @@ def meanings_of(kind: type[Any]) -> dict[str, str]:
 
 
 def paragraphs(kind: type[Any]) -> str:
-    """What a docstring says before its sections."""
+    """Return what a docstring says before its sections."""
     return re.split(r"\n\n(?=(?:Attributes|Raises):\n)", inspect.cleandoc(kind.__doc__ or ""))[0]
 
 
 def unit_of(name: str, kind: Any = float) -> str:
-    """The unit that a name tells of numbers; empty where it tells none, or what it names has no numbers."""
+    """Return the unit that a name tells of numbers; empty where it tells none, or what it names has no numbers."""
     if not {int, float} & set(_leaves(kind)):
         return ""
     return next((unit for pattern, unit in _BY_NAME.items() if re.fullmatch(pattern, name)), "")
@@ -111,7 +111,7 @@ def _unit(kind: type[Any], name: str, holds: Any) -> str:
 
 
 def inner_types(kind: Any) -> Iterator[type[Any]]:
-    """The classes with fields of their own that values of a type are made of."""
+    """Yield the classes with fields of their own that values of a type are made of."""
     for leaf in _leaves(kind):
         has_fields = inspect.isclass(leaf) and (dataclasses.is_dataclass(leaf) or issubclass(leaf, BaseModel))
         if has_fields and not _is_text(leaf):
@@ -124,7 +124,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def in_words(kind: Any) -> str:
-    """A type as a reader of the file sees it, with links to the classes on the same page."""
+    """Return a type as a reader of the file sees it, with links to the classes on the same page."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is None:
         return _word(kind)
@@ -148,7 +148,7 @@ def _word(kind: Any) -> str:
 
 
 def _leaves(kind: Any) -> Iterator[Any]:
-    """The types at the end of a type: those in lists, in mappings, and of alternatives."""
+    """Yield the types at the end of a type: those in lists, in mappings, and of alternatives."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
         return

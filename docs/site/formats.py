@@ -123,7 +123,7 @@ def text() -> str:
 
 
 def _format(each: Format, told: set[type[Any]]) -> Iterator[str]:
-    """A file, then the classes that its fields are made of, unless they have been told."""
+    """Yield a file, then the classes that its fields are made of, unless they have been told."""
     yield from (f"### `{each.name}`", "")
     yield each.about + (f" Kind `{each.kind}`, version {schema_version(each.kind)}." if each.kind else "")
     yield ""

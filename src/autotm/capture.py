@@ -39,7 +39,7 @@ _TENSOR = object()
 
 
 def is_own(file: str) -> bool:
-    """Whether a file of code is PyTorch's or autotm's, not the user's."""
+    """Return whether a file of code is PyTorch's or autotm's, not the user's."""
     return file.startswith((f"{_PYTORCH}/", f"{_OWN}/", "<"))
 
 
@@ -104,7 +104,7 @@ class Step(nn.Module):
     """
 
     def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
-        """`call` computes the step from a function that applies the module and the flat inputs."""
+        """Take `call`, which computes the step from a function that applies the module and the flat inputs."""
         super().__init__()
         named = list(module.named_parameters(remove_duplicate=False))
         buffers = list(module.named_buffers(remove_duplicate=False))
@@ -220,7 +220,7 @@ def _attributes_kept(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _resizing_whole() -> Iterator[None]:
-    """Keeps PyTorch from taking resizing apart before any table of decompositions is asked."""
+    """Keep PyTorch from taking resizing apart before any table of decompositions is asked."""
     overloads = [
         getattr(packet, name)
         for packet in (torch.ops.aten.upsample_nearest2d, torch.ops.aten.upsample_bilinear2d)
@@ -241,7 +241,7 @@ def _resizing_whole() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_onednn() -> Iterator[None]:
-    """Captures recurrent layers as operators that every kernel library has, not as one of oneDNN's."""
+    """Capture recurrent layers as operators that every kernel library has, not as one of oneDNN's."""
     was_enabled = torch._C._get_mkldnn_enabled()  # noqa: SLF001 - torch.backends.mkldnn.flags sets more, and warns
     torch._C._set_mkldnn_enabled(False)  # noqa: SLF001
     try:
@@ -359,7 +359,7 @@ def array_of(value: torch.Tensor) -> npt.NDArray[Any] | None:
 
 
 def is_empty(node: Any) -> bool:
-    """Whether a value is a node whose result is one tensor without elements."""
+    """Return whether a value is a node whose result is one tensor without elements."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     return isinstance(value, torch.Tensor) and value.numel() == 0
 

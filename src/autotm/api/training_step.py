@@ -149,7 +149,7 @@ class Placement:
         return origin.outputs([self.training_step.to_framework(value) for value in results.values()])
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and running averages as they are after the steps run so far, by their names in the source.
+        """Return the weights and running averages as they are after the steps run so far, by their names in the source.
 
         Of a network that came from PyTorch: what its module's `load_state_dict` takes.
         """
@@ -309,7 +309,7 @@ class TrainingStep:
         sweep_s: float = SWEEP_S,
         **solver: Any,
     ) -> SweepResult[Placement]:
-        """As `plan` for several limits, which share one model: how little fast memory the step needs.
+        """Plan for several limits, which share one model, and tell how little fast memory the step needs.
 
         Args:
             limits: as in `plan`; None for a series from all fast down to the least that can be kept.

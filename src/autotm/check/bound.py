@@ -59,11 +59,11 @@ class Engines:
         return held_up
 
     def alone_ns(self, tensor: Tensor, destination: Tier) -> int:
-        """(A1) How long an engine works at a move while no kernel runs."""
+        """Return how long an engine works at a move while no kernel runs (A1)."""
         return math.ceil(1e3 * self.links.transfer_us(destination, tensor.size_bytes))
 
     def work_ns(self, tensor: Tensor, destination: Tier, start: int, end: int) -> int:
-        """(A2) How long an engine works at a move that overlaps kernels [start, end)."""
+        """Return how long an engine works at a move that overlaps kernels [start, end) (A2)."""
         alone = self.alone_ns(tensor, destination)
         held_up, until = self.held_up_ns[destination], self.until_ns
         more = alone * int(held_up[end] - held_up[start])
@@ -71,7 +71,7 @@ class Engines:
         return alone + (more + lasts - 1) // lasts
 
     def windows(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """(A3) Kernels [start, end) of the moves that are allowed in the gap [first, end)."""
+        """Yield kernels [start, end) of the moves that are allowed in the gap [first, end) (A3)."""
         passed_ns = self.until_ns[first : end + 1] - self.until_ns[first]
         whole = int(passed_ns[-1])
         middle = int(np.argmax(2 * passed_ns >= whole))
@@ -89,7 +89,7 @@ class Engines:
                 yield span
 
     def check(self, chosen: ChosenGraph, moves: Sequence[Move]) -> None:
-        """Every asynchronous move has a window that it may have, and no engine has more to do than it can.
+        """Check that every asynchronous move has a window that it may have, and no engine has more to do than it can.
 
         `chosen` is the step with the implementations of the plan, whose workspaces its moves may name.
         """
@@ -108,7 +108,7 @@ class Engines:
             require(late is None, Fault.ENGINE, f"{late}: its engine has too much to do to be done in time")
 
     def _allowed(self, tensor: Tensor, move: Move) -> set[tuple[int, int]]:
-        """Windows of the gap between two users in which the move begins."""
+        """Return the windows of the gap between two users in which the move begins."""
         assert move.since is not None
         before = max((user for user in tensor.users if user < move.since), default=None)
         after = min((user for user in tensor.users if user >= move.since), default=None)
@@ -118,7 +118,7 @@ class Engines:
 
 
 def _late(jobs: Iterable[_Job]) -> str | None:
-    """(A4) A move that is late though the one that must be complete first is always served first; None if none is."""
+    """Return a move that is late though the most urgent one is always served first; None if none is (A4)."""
     waiting: list[tuple[int, int, str]] = []
     now_ns = 0
     for begins_ns, due_ns, work_ns, where in [*sorted(jobs), (_NEVER_NS, _NEVER_NS, 0, "")]:
@@ -139,7 +139,7 @@ def _late(jobs: Iterable[_Job]) -> str | None:
 
 
 def computed(graph: CountedGraph, plan: Plan) -> ChosenGraph:
-    """The step with the plan's implementations, as it is called.
+    """Return the step with the plan's implementations, as it is called.
 
     Raises:
         FaultError: it names an implementation that a kernel has not, or not one for each kernel; or its calls are not
@@ -158,7 +158,7 @@ def computed(graph: CountedGraph, plan: Plan) -> ChosenGraph:
 def kernel_us(
     graph: CountedGraph, chosen: ChosenGraph, profile: Profile, plan: Plan, index: int, slow: frozenset[str]
 ) -> float:
-    """Predicted time of a call as the plan computes it, with exactly the operands in `slow` in slow memory."""
+    """Return a call's predicted time as the plan computes it, with exactly the operands in `slow` in slow memory."""
     kernel, number = chosen.kernels[index], called_kernels(graph, plan)[index]
     at = bisect_left(plan.tabled, number)
     if plan.tabled[at : at + 1] == (number,):
@@ -171,7 +171,7 @@ def kernel_us(
 
 
 def own_workspaces(graph: CountedGraph, index: int) -> tuple[str, ...]:
-    """Workspaces that come with the default implementation and are no operands, since another may be chosen."""
+    """Return the workspaces of the default implementation, which are no operands, since another may be chosen."""
     kernel = graph.kernels[index]
     return tuple(operand.tensor for operand in kernel.workspaces) if kernel.alternatives else ()
 
@@ -193,13 +193,13 @@ class Menus:
         self._read: dict[object, tuple[npt.NDArray[np.float64], ...]] = {}
 
     def operands(self, index: int) -> list[str]:
-        """Movable tensors whose tiers a tabled kernel's entries tell apart."""
+        """Return the movable tensors whose tiers a tabled kernel's entries tell apart."""
         graph = self._graph
         own = own_workspaces(graph, index)
         return [name for name in graph.slots_of(graph.kernels[index]) if name not in own]
 
     def cheapest_us(self, index: int, holding: HoldingCosts, slow_us: Floats) -> float:
-        """Least of time + holding cost of the workspaces' fast bytes - prices of the slow operands.
+        """Return the least of time + holding cost of the workspaces' fast bytes - prices of the slow operands.
 
         `slow_us` is of shape (operands,).
         """
@@ -211,7 +211,7 @@ class Menus:
         return float(cost_us[fast_bytes <= self._plan.dram_limit_bytes].min(initial=math.inf))
 
     def _menu(self, index: int) -> tuple[npt.NDArray[np.float64], ...]:
-        """Times, slow operands (entries x operands) and fast bytes of the entries of all implementations."""
+        """Return the times, slow operands (entries x operands) and fast bytes of the entries of all implementations."""
         kernel, parts = self._graph.kernels[index], []
         for variant in self._variants[: len(kernel.implementations)]:
             chosen = variant.kernels[index]
@@ -337,7 +337,7 @@ class _Charged:
         return self.profile.extra_us(self.graph, self.graph.kernels[user], tensor.name)
 
     def fast_us(self, tensor: Tensor, start: int, end: int) -> float:
-        """Holding cost of fast memory during kernels [start, end), a kernel that uses it or all between two."""
+        """Return the holding cost of fast memory in kernels [start, end): one that uses it, or all between two."""
         if end <= start:
             return 0.0
         if tensor.allocated_bytes > self.plan.dram_limit_bytes:
@@ -345,7 +345,7 @@ class _Charged:
         return self.holding.span_us(tensor.name, tensor.allocated_bytes, start, end)
 
     def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> float:
-        """The cheapest copy over the gap [first, end): blocking, or in a window, with what memory and engine cost.
+        """Return the cheapest copy over the gap [first, end), blocking or in a window, with its memory and engine.
 
         Windows of asynchronous copies that would cost no less than the blocking one are none.
         """
@@ -393,7 +393,7 @@ def _cheapest_for_life(charged: _Charged, tensor: Tensor, tier: Tier | None) -> 
 
 
 def _cheapest_path(charged: _Charged, tensor: Tensor) -> float:
-    """Shortest path over (kernel using the tensor) x (only fast, fast and slow, only slow)."""
+    """Return the shortest path over (kernel using the tensor) x (only fast, fast and slow, only slow)."""
     users = tensor.users
     only, both, slow = charged.fast_us(tensor, users[0], users[0] + 1), math.inf, charged.slow_us(tensor, users[0])
     for before, user in pairwise(users):

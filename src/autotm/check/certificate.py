@@ -85,14 +85,14 @@ class HoldingCosts:
         return total + sum(float(cut.prices_us.sum()) * int(cut.most(self._limit_bytes)) for cut in self._cuts)
 
     def span_us(self, name: str, size_bytes: int, start: int, end: int) -> float:
-        """Holding cost of a tensor during kernels [start, end)."""
+        """Return the holding cost of a tensor during kernels [start, end)."""
         total = float(self._until[end] - self._until[start]) * size_bytes
         for cut, weight in self._of.get(name, ()):
             total += float(cut.until[end] - cut.until[start]) * weight
         return total
 
     def at_us(self, kernel: int, size_bytes: Floats) -> Floats:
-        """(sizes,) Holding cost of workspaces of so many bytes each (whole numbers) during one kernel."""
+        """Return (sizes,) holding cost of workspaces of so many bytes each (whole numbers) during one kernel."""
         total: Floats = size_bytes * self._byte_us[kernel]
         for cut in self._cuts:
             if cut.prices_us[kernel]:
@@ -102,12 +102,12 @@ class HoldingCosts:
 
 
 def until(prices: Floats) -> Floats:
-    """(kernels + 1,) Sums of the prices of all kernels before each."""
+    """Return (kernels + 1,) sums of the prices of all kernels before each."""
     return np.concatenate(([0.0], np.cumsum(prices)))
 
 
 def spread(stated: KernelPrices | Cut, count: int) -> Floats:
-    """(kernels,) Return the stated prices of kernels; refuse those that prove no bound."""
+    """Return (kernels,) the stated prices of kernels; refuse those that prove no bound."""
     kernels = list(stated.kernels)
     distinct = kernels == sorted(set(kernels)) and all(0 <= kernel < count for kernel in kernels)
     require(distinct, Fault.CERTIFICATE, "kernels with prices are not distinct, ascending kernels of the step")

@@ -71,12 +71,12 @@ def require(condition: bool, fault: Fault, where: str) -> None:
 
 
 def called_kernels(graph: Graph, plan: Plan) -> Sequence[int]:
-    """The kernel of each call of a plan."""
+    """Return the kernel of each call of a plan."""
     return plan.calls or range(len(graph.kernels))
 
 
 def check_calls(graph: Graph, plan: Plan) -> None:
-    """Each kernel runs, for the first time in the graph's order, and no call finds another value of an argument.
+    """Check that kernels first run in the graph's order, and no call finds another value of an argument.
 
     The memory of an argument has a version: how many kernels have written to it. Every call of a kernel has to find
     the versions that the kernel finds where each runs once, and leave those that it leaves there.
@@ -101,7 +101,7 @@ def check_calls(graph: Graph, plan: Plan) -> None:
 
 
 def _touched(graph: Graph, index: int, versions: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Versions of arguments that a kernel finds and leaves, by name; `versions` are then those after it."""
+    """Return the versions of arguments that a kernel finds and leaves, by name; `versions` are then those after it."""
     kernel = graph.kernels[index]
     read, written = (
         {storage_of(graph, one.tensor) for one in operands if not graph.by_name[one.tensor].role.is_movable}

@@ -35,7 +35,7 @@ class Residence:
             self._moves[move.tensor].append(move)
 
     def check(self) -> None:
-        """Every stay has data from its first kernel on, every move a source and a destination, in the stated order."""
+        """Check that stays have data from their first kernel on, and moves a source, a destination and their order."""
         stays = [(stay.start, stay.tensor, stay.tier.value) for stay in self._plan.stays]
         require(stays == sorted(stays), Fault.ORDER, "stays are not sorted by start, tensor, tier")
         moves = [(move.before, not move.is_asynchronous, move.destination is Tier.FAST) for move in self._plan.moves]
@@ -57,13 +57,13 @@ class Residence:
                 require(held, Fault.NOT_HELD, f"'{movable.name}' at kernel {user}")
 
     def usable(self, tensor: str, tier: Tier, kernel: int) -> bool:
-        """Whether a stay in `tier` covers `kernel`, and no asynchronous move is still filling it."""
+        """Return whether a stay in `tier` covers `kernel`, and no asynchronous move is still filling it."""
         filling = any(move.destination is tier and move.start <= kernel < move.before for move in self._moves[tensor])
         held = any(stay.start <= kernel < stay.end for stay in self._stays[tensor, tier])
         return held and not filling
 
     def slow_operands(self, kernel: int) -> frozenset[str]:
-        """Movable operands that the kernel has to use in slow memory, having no copy in fast memory."""
+        """Return the movable operands that the kernel has to use in slow memory, having no copy in fast memory."""
         names = {operand.tensor for operand in self._graph.kernels[kernel].operands}
         movable = (name for name in names if self._graph.by_name[name].is_movable)
         return frozenset(name for name in movable if not self.usable(name, Tier.FAST, kernel))
@@ -113,7 +113,7 @@ class Residence:
 
 
 def check_addresses(graph: ChosenGraph, plan: Plan) -> None:
-    """Offsets are aligned, keep the limit where plans have to, and no two stays of a tier share bytes during a kernel.
+    """Check that offsets are aligned and keep the limit, and that no two stays share bytes during a kernel.
 
     `graph` is the step with the plan's implementations.
 

@@ -36,7 +36,7 @@ class Memory:
         self._contents[first:last] = [*(content for content in near if content[1] <= start), (start, end, tensor)]
 
     def holds(self, tensor: str, start: int, size_bytes: int) -> bool:
-        """Whether exactly these bytes hold the tensor's data, whole."""
+        """Return whether exactly these bytes hold the tensor's data, whole."""
         at = bisect_left(self._contents, (start, 0, ""))
         return self._contents[at : at + 1] == [(start, start + size_bytes, tensor)]
 
@@ -131,7 +131,7 @@ class _Simulation:
                 self._write(tensor, address)
 
     def finish(self) -> None:
-        """Arguments are still whole for the next step."""
+        """Check that arguments are still whole for the next step."""
         for tensor, address in self._held.items():
             self._require_valid(tensor, address, "end of the step")
 
@@ -221,7 +221,7 @@ class _Simulation:
         self._memory[address.tier].write(content, address.offset, self._sizes[sized])
 
     def _meet(self, one: str, here: Address, other: str, there: Address) -> bool:
-        """Whether tensor `one` at `here` and tensor `other` at `there` share bytes."""
+        """Return whether tensor `one` at `here` and tensor `other` at `there` share bytes."""
         assert here.offset is not None
         assert there.offset is not None
         ends = here.offset + self._sizes[one], there.offset + self._sizes[other]

@@ -46,7 +46,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in `click.Group`; an unknown name's error tells the nearest ones."""
+        """Resolve a command as `click.Group` does; name the nearest ones in the error of an unknown name."""
         if args and self.get_command(ctx, args[0]) is None:
             raise click.NoSuchCommand(args[0], possibilities=self._entries, ctx=ctx)
         return super().resolve_command(ctx, args)

@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(words: list[str], status: int, text: str | None) -> int:
-    """Where JSON was asked for and not written yet, write the error as JSON; return the exit status."""
+    """Write the error as JSON where that was asked for and not written yet; return the exit status."""
     if text is not None and "--json" in words:
         with contextlib.suppress(OSError):
             click.echo(json.dumps({"error": text, "exit_status": status}))

@@ -75,7 +75,7 @@ class Interrupts:
             signal.signal(number, signal.SIG_IGN)
 
     def _unraisable(self, lost: sys.UnraisableHookArgs) -> None:
-        """An exception that compiled code could not pass on; Python itself would print it and go on."""
+        """Report an exception that compiled code could not pass on; Python itself would print it and go on."""
         if issubclass(lost.exc_type, KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
         elif not self.pressed:

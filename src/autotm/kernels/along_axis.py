@@ -23,7 +23,7 @@ _MANY_ROWS = 64  # Indices before the axis from which threads share these.
 
 
 def concat(inputs: Sequence[te.Tensor], axis: int) -> te.Tensor:
-    """The inputs one after the other along `axis`; one plain copy loop per input, already scheduled.
+    """Return the inputs one after the other along `axis`; one plain copy loop per input, already scheduled.
 
     A te.compute would have to choose the input at every element; an extern's loops choose nothing.
     """
@@ -35,7 +35,7 @@ def concat(inputs: Sequence[te.Tensor], axis: int) -> te.Tensor:
 
 
 def _copies(inputs: Sequence[tirx.Buffer], output: tirx.Buffer, axis: int) -> tirx.Stmt:
-    """Many indices before `axis`: for each, copy every input, so that the output is written front to back.
+    """Emit code for many indices before `axis`: for each, copy every input, to write the output front to back.
 
     With few, threads share the copy of each input along `axis` too.
     """
@@ -72,7 +72,7 @@ def _copy(source: tirx.Buffer, begin: int, output: tirx.Buffer, outer: list[tir.
 
 
 def running_sum(x: te.Tensor, axis: int, dtype: str, *, exclusive: bool = False, reverse: bool = False) -> te.Tensor:
-    """At each position of `axis` the sum up to it, in `dtype`; already scheduled.
+    """Compute at each position of `axis` the sum up to it, in `dtype`; already scheduled.
 
     An exclusive sum leaves out the position itself, a reverse one runs from the end. Of truth values: whether any is
     true.
@@ -109,7 +109,7 @@ def running_sum(x: te.Tensor, axis: int, dtype: str, *, exclusive: bool = False,
 
 
 def ranks(x: te.Tensor, axis: int, *, descending: bool) -> te.Tensor:
-    """How many elements along `axis` come before each one; of equal ones, those that lie before it (int32)."""
+    """Return how many elements along `axis` come before each one; of equal ones, those that lie before it (int32)."""
     other = te.reduce_axis((0, x.shape[axis]), "other")
 
     def element(*at: tirx.Var) -> tirx.Expr:
@@ -122,12 +122,12 @@ def ranks(x: te.Tensor, axis: int, *, descending: bool) -> te.Tensor:
 
 
 def ranked(x: te.Tensor, rank: te.Tensor, axis: int, count: int) -> te.Tensor:
-    """The elements with rank 0 to `count` - 1 along `axis`."""
+    """Return the elements with rank 0 to `count` - 1 along `axis`."""
     return _at_ranks(rank, axis, count, x.dtype, lambda place, _: x(*place))
 
 
 def ranked_places(rank: te.Tensor, axis: int, count: int, dtype: str) -> te.Tensor:
-    """Where along `axis` the elements with rank 0 to `count` - 1 lie."""
+    """Return where along `axis` the elements with rank 0 to `count` - 1 lie."""
     return _at_ranks(rank, axis, count, dtype, lambda _, position: tirx.Cast(dtype, position))
 
 

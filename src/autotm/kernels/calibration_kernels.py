@@ -23,7 +23,7 @@ _STEPS = 2_000_000  # Some 10 ms: long against starting the threads.
 
 
 def multiply_add_loop(target: tvm.target.Target, threads: int) -> tuple[tirx.PrimFunc, int]:
-    """A loop of float32 multiply-adds in registers on so many threads, and its floating-point operations.
+    """Return a loop of float32 multiply-adds in registers on so many threads, and its floating-point operations.
 
     It takes an array that its sums start from and end in.
     """
@@ -58,7 +58,7 @@ def multiply_add_loop(target: tvm.target.Target, threads: int) -> tuple[tirx.Pri
 
 
 def _layer(batch: int, extent: int, channels: int, features: int) -> tuple[tuple[int, ...], ...]:
-    """Shapes of image, weights and result of a 3 x 3 convolution with padding 1 that keeps its image's size."""
+    """Return the shapes of image, weights and result of a 3 x 3 convolution that keeps its image's size."""
     image = (batch, extent, extent)
     return (*image, channels), (3, 3, channels, features), (*image, features)
 
@@ -114,7 +114,7 @@ def co_runner_functions(contraction_flop_per_s: float = math.inf) -> dict[OpClas
 
 
 def _function(compute: Callable[..., Any], shapes: Sequence[Sequence[int]]) -> tirx.PrimFunc:
-    """A function of float32 tensors of these shapes: inputs, then outputs."""
+    """Return a function of float32 tensors of these shapes: inputs, then outputs."""
     inputs = [te.placeholder(shape, "float32", f"x{index}") for index, shape in enumerate(shapes)]
     outputs = compute(*inputs)
     return te.create_prim_func([*inputs, *(outputs if isinstance(outputs, list) else [outputs])])

@@ -37,7 +37,7 @@ from autotm.model.system import find_compiler
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -103,7 +103,7 @@ def hash_of_sources(files: Sequence[Path]) -> str:
 
 
 def code_key(symbol: str, identity: str) -> str:
-    """The name of one kernel's machine code."""
+    """Return the name of one kernel's machine code."""
     return f"{symbol}-{identity[:32]}"
 
 
@@ -142,7 +142,7 @@ def add_object(
 
 
 def split(names: list[str]) -> list[list[str]]:
-    """Names of kernels in groups that each become one object."""
+    """Return the names of kernels in groups that each become one object."""
     wanted = -(-len(names) // (_TASKS_PER_PROCESS * cores()))
     size = min(max(wanted, _LEAST_PER_OBJECT), _MOST_PER_OBJECT)
     return [names[start : start + size] for start in range(0, len(names), size)]
@@ -154,7 +154,7 @@ _PASSES_HASH = hash_of_sources([Path(module.__file__) for module in (passes, sha
 
 
 def identity(func: tirx.PrimFunc, target: tvm.target.Target) -> str:
-    """Hash of the scheduled TIR (shapes, loops, constants, but no names), target and passes: equal hash, equal code."""
+    """Hash the scheduled TIR (shapes, loops, constants, no names), target and passes: equal hash, equal code."""
     return hashlib.sha256(f"{tvm.__version__}\n{_PASSES_HASH}\n{target}\n{_structure(func)}".encode()).hexdigest()
 
 
@@ -188,7 +188,7 @@ def build_library(
 
 @contextmanager
 def objects_in(folder: Path | None) -> Iterator[Path]:
-    """The folder that keeps objects, made if need be; without one, a folder that is gone afterwards."""
+    """Yield the folder that keeps objects, made if need be; without one, a folder that is gone afterwards."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
@@ -282,17 +282,17 @@ class Request:
         return self.family, [tuple(int(extent) for extent in operand.shape) for operand in self.func.params]
 
     def key(self, target: tvm.target.Target, threads: int) -> str:
-        """Hash of all that decides what the kernel becomes."""
+        """Return the hash of all that decides what the kernel becomes."""
         parts = (tvm.__version__, _SOURCES_HASH, target, target_info(target), threads, self.implementation)
         return hashlib.sha256("\n".join([*map(str, parts), function_hash(self.func)]).encode()).hexdigest()
 
     def scheduled(self, target: tvm.target.Target, threads: int) -> tuple[ScheduledKernel, KernelFacts]:
-        """The kernel, scheduled here and now."""
+        """Return the kernel, scheduled here and now."""
         kernel = schedule(self.func, target, threads, self.implementation)
         return kernel, KernelFacts.of(kernel, target)
 
     def wants_code(self, facts: KernelFacts) -> bool:
-        """Whether the kernel is worth compiling."""
+        """Return whether the kernel is worth compiling."""
         return self.most_workspace_bytes is None or facts.workspace_bytes <= self.most_workspace_bytes
 
 
@@ -350,7 +350,7 @@ class KernelCompiler:
         return [_FACTS.validate_python(known[key]) for key in keys]
 
     def link(self, kernels: Iterable[KernelFacts], path: Path) -> None:
-        """A library of kernels that were made, written whole or not at all.
+        """Link compiled kernels to a library, which is written whole or not at all.
 
         Raises:
             AutotmError: linking failed.

@@ -49,7 +49,7 @@ class CalibrationKernels:
 
 
 def contraction_flop_per_s(library: KernelLibrary, known: CalibrationKernels, machine: Machine, watch: Watch) -> float:
-    """Median over the convolutions of each one's best rate, in floating-point operations a second (2 a multiply-add).
+    """Return the median of the convolutions' best rates, in floating-point operations a second (2 a multiply-add).
 
     `watch` judges each layer's runs together: those during which others hold the cores are repeated. Where a layer
     takes seconds, as on a processor that is emulated in software, its rate stands for the others'.
@@ -70,7 +70,7 @@ def contraction_flop_per_s(library: KernelLibrary, known: CalibrationKernels, ma
 
 
 def multiply_add_flop_per_s(library: KernelLibrary, known: CalibrationKernels, machine: Machine, watch: Watch) -> float:
-    """Best rate of all the machine's threads together, in floating-point operations a second (2 a multiply-add).
+    """Return the best rate of all threads together, in floating-point operations a second (2 a multiply-add).
 
     `watch` judges the runs: those during which others hold the cores are repeated. One that takes longer than a second,
     as on a processor that is emulated in software, tells the rate alone.
@@ -87,13 +87,13 @@ def multiply_add_flop_per_s(library: KernelLibrary, known: CalibrationKernels, m
 def co_runners(
     library: KernelLibrary, known: CalibrationKernels, machine: Machine
 ) -> Iterator[dict[OpClass, BoundKernel]]:
-    """A kernel of each op class, whose name is its symbol, on the machine's threads and cores, to be called inside."""
+    """Yield a kernel of each op class, named by its symbol, on the machine's threads and cores, to call inside."""
     with pinned(machine):
         yield {OpClass(symbol): bound_to_noise(library, symbol, each) for symbol, each in known.kernels.items()}
 
 
 def bound_to_noise(library: KernelLibrary, symbol: str, kernel: CalibrationKernel) -> BoundKernel:
-    """The kernel on operands and workspaces filled with normal noise."""
+    """Return the kernel on operands and workspaces filled with normal noise."""
     views = [aligned_empty(shape, np.float32) for shape in kernel.operands]
     generator = np.random.default_rng(0)
     for view in views:
@@ -102,7 +102,7 @@ def bound_to_noise(library: KernelLibrary, symbol: str, kernel: CalibrationKerne
 
 
 def _best_s(call: BoundKernel) -> float:
-    """Least seconds of a call: disturbances only ever make it longer. None is repeated beyond `_LONGEST_S`."""
+    """Return the least seconds of a call, as disturbances only add. None is repeated beyond `_LONGEST_S`."""
     times: list[float] = []
     while sum(times) < (_SECONDS_EACH if len(times) >= _MIN_RUNS else _LONGEST_S):
         times.append(_seconds(call))

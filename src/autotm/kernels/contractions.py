@@ -22,12 +22,12 @@ Padding = tuple[int, int, int, int]
 
 
 def output_extent(extent: int, window: int, stride: int, before: int, after: int) -> int:
-    """Positions of a window of `window` that slides by `stride` over `extent` padded by `before` and `after`."""
+    """Return the positions of a window of `window` sliding by `stride` over `extent` padded by `before` and `after`."""
     return (extent + before + after - window) // stride + 1
 
 
 def conv2d(x: te.Tensor, w: te.Tensor, stride: Pair, padding: Padding, groups: int = 1) -> te.Tensor:
-    """Cross-correlation: (N,H,W,C) with (R,S,C/G,K) gives (N,P,Q,K)."""
+    """Compute cross-correlation: (N,H,W,C) with (R,S,C/G,K) gives (N,P,Q,K)."""
     rows, columns, channels, features = extents(w)
     padded = _padded(x, padding)
     batch, height, width, _ = extents(padded)
@@ -45,7 +45,7 @@ def conv2d(x: te.Tensor, w: te.Tensor, stride: Pair, padding: Padding, groups: i
 def conv2d_data_gradient(
     dy: te.Tensor, w: te.Tensor, x_shape: tuple[int, int, int, int], stride: Pair, padding: Padding, groups: int = 1
 ) -> te.Tensor:
-    """Gradient with respect to the input: (N,P,Q,K) with (R,S,C/G,K) gives `x_shape`, (N,H,W,C).
+    """Compute the gradient with respect to the input: (N,P,Q,K) with (R,S,C/G,K) gives `x_shape`, (N,H,W,C).
 
     Written as the convolution of dy, spread to the input's grid, with the turned weights; no such grid is made when
     the stride is above 1 (each phase of the grid meets its own taps only).
@@ -76,7 +76,7 @@ def conv2d_data_gradient(
 def conv2d_weight_gradient(
     x: te.Tensor, dy: te.Tensor, w_shape: tuple[int, int, int, int], stride: Pair, padding: Padding, groups: int = 1
 ) -> te.Tensor:
-    """Gradient with respect to the weights: (N,H,W,C) with (N,P,Q,K) gives `w_shape`, (R,S,C/G,K)."""
+    """Compute the gradient with respect to the weights: (N,H,W,C) with (N,P,Q,K) gives `w_shape`, (R,S,C/G,K)."""
     padded = _padded(x, padding)
     n, i, j = reduce_axes("nij", extents(dy)[:3])
     _, _, channels, features = w_shape
@@ -95,7 +95,7 @@ def _padded(x: te.Tensor, padding: Padding) -> te.Tensor:
 
 
 def _spread(x: te.Tensor, stride: Pair, offset: tuple[int, int], extent: tuple[int, int]) -> te.Tensor:
-    """Pixels of `x` put at offset + stride * index of a zero grid of `extent`; `x` itself if nothing changes.
+    """Put the pixels of `x` at offset + stride * index of a zero grid of `extent`; `x` itself if unchanged.
 
     A negative offset, or an extent below what `x` covers, cuts pixels off.
     """
@@ -115,7 +115,7 @@ def _spread(x: te.Tensor, stride: Pair, offset: tuple[int, int], extent: tuple[i
 
 
 def _member(index: tirx.Var, size: int, other: tirx.Var, extent: int, groups: int) -> tirx.Expr:
-    """Channel `index` of the group, of `size` channels, that feature `other` of `extent` belongs to; or vice versa."""
+    """Return channel `index` of the group of `size` channels of feature `other` of `extent`; or vice versa."""
     return index if groups == 1 else other // (extent // groups) * size + index
 
 
@@ -131,7 +131,7 @@ def _window(stride: Pair, padding: Padding, groups: int) -> dict[str, list[int]]
 
 
 def to_phases(x: te.Tensor, dilation: Pair, before: Pair, shape: Pair) -> te.Tensor:
-    """The phases of `x` moved by `before`, each cut or filled with zeros to `shape`: (dilations * N, *shape, C)."""
+    """Return the phases of `x` moved by `before`, each cut or zero-filled to `shape`: (dilations * N, *shape, C)."""
     batch, height, width, channels = extents(x)
     down, across = dilation
 
@@ -145,7 +145,7 @@ def to_phases(x: te.Tensor, dilation: Pair, before: Pair, shape: Pair) -> te.Ten
 
 
 def from_phases(x: te.Tensor, dilation: Pair, before: Pair, shape: Pair) -> te.Tensor:
-    """The images that phases are of, (N, *shape, C): undoes `to_phases`."""
+    """Return the images that phases are of, (N, *shape, C): undoes `to_phases`."""
     batch, height, width, channels = extents(x)
     down, across = dilation
     images = batch // (down * across)
@@ -162,7 +162,7 @@ def from_phases(x: te.Tensor, dilation: Pair, before: Pair, shape: Pair) -> te.T
 
 
 def spread_taps(w: te.Tensor, dilation: Pair) -> te.Tensor:
-    """Weights (R,S,C,K) with zeros between the taps: those of the undilated convolution that does the same."""
+    """Return weights (R,S,C,K) with zeros between the taps: those of the same convolution without dilation."""
     rows, columns, channels, features = extents(w)
     down, across = dilation
 
@@ -174,7 +174,7 @@ def spread_taps(w: te.Tensor, dilation: Pair) -> te.Tensor:
 
 
 def taps(w: te.Tensor, dilation: Pair) -> te.Tensor:
-    """The taps of weights with zeros between them."""
+    """Return the taps of weights with zeros between them."""
     rows, columns, *rest = extents(w)
     down, across = dilation
     shape = ((rows - 1) // down + 1, (columns - 1) // across + 1, *rest)
@@ -199,7 +199,7 @@ class Slices:
     groups: int
 
     def gathered(self, x: te.Tensor, count: int) -> te.Tensor:
-        """(N,D,H,W,C) as (N * count, H, W, window * C): what each of `count` windows meets."""
+        """Compute (N,D,H,W,C) as (N * count, H, W, window * C): what each of `count` windows meets."""
         batch, depth, height, width, channels = extents(x)
         part = channels // self.groups
 
@@ -211,7 +211,7 @@ class Slices:
         return te.compute((batch * count, height, width, self.window * channels), element, name="gathered_slices")
 
     def scattered(self, dy: te.Tensor, shape: Sequence[int]) -> te.Tensor:
-        """The gradient of `gathered`, of `shape` (N,D,H,W,C): each slice's, summed over the windows that meet it."""
+        """Return the gradient of `gathered`, (N,D,H,W,C): each slice's, summed over the windows that meet it."""
         batch, _, _, _, channels = shape
         images, *_ = extents(dy)
         count, part = images // batch, channels // self.groups
@@ -232,19 +232,19 @@ def _where(condition: tirx.Expr, value: tirx.Expr, dtype: str) -> tirx.Expr:
 
 
 def matmul(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-    """A B: (M,K) with (K,N) gives (M,N)."""
+    """Return A B: (M,K) with (K,N) gives (M,N)."""
     (m, k), (_, n) = extents(a), extents(b)
     return _product(m, n, k, lambda i, j, s: a[i, s] * b[s, j], "matmul")
 
 
 def matmul_nt(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-    """A Bᵀ: (M,K) with (N,K) gives (M,N)."""
+    """Return A Bᵀ: (M,K) with (N,K) gives (M,N)."""
     (m, k), (n, _) = extents(a), extents(b)
     return _product(m, n, k, lambda i, j, s: a[i, s] * b[j, s], "matmul_nt")
 
 
 def matmul_tn(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-    """Aᵀ B: (K,M) with (K,N) gives (M,N)."""
+    """Compute Aᵀ B: (K,M) with (K,N) gives (M,N)."""
     (k, m), (_, n) = extents(a), extents(b)
     return _product(m, n, k, lambda i, j, s: a[s, i] * b[s, j], "matmul_tn")
 
@@ -317,7 +317,7 @@ class Subscripts:
 
 
 def batched_matmul(left: te.Tensor, right: te.Tensor, subscripts: str) -> te.Tensor:
-    """The sums over the one letter that the result lacks, e.g. `bihd,bjhd->bhij`.
+    """Return the sums over the one letter that the result lacks, e.g. `bihd,bjhd->bhij`.
 
     Raises:
         ValueError: the subscripts are no batched product of matrices.

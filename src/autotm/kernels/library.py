@@ -40,13 +40,13 @@ _BUILT_FOR = "autotm: built for {} threads;"
 
 
 def threads_of(library: bytes) -> int | None:
-    """How many threads a library says that it was built for."""
+    """Return how many threads a library says that it was built for."""
     match = re.search(_BUILT_FOR.format(r"(\d+)").encode(), library)
     return int(match[1]) if match else None
 
 
 def link(objects: Sequence[Path], path: Path, threads: int | None = None) -> None:
-    """A shared library of all `objects` at `path`, written whole or not at all.
+    """Link all `objects` to a shared library at `path`, which is written whole or not at all.
 
     `threads` is what its kernels are built for, if it is to say so (`threads_of`).
 
@@ -86,7 +86,7 @@ _AS_MANY_AS_THREADS = 0
 
 @functools.cache
 def _loaded() -> ctypes.CDLL:
-    """The shared library that compiled kernels call for their threads; the same one that `import tvm` loads."""
+    """Return the shared library that compiled kernels call for their threads; the same one that `import tvm` loads."""
     spec = importlib.util.find_spec("tvm")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("No module named 'tvm'", name="tvm")
@@ -145,7 +145,7 @@ def pinned(machine: Machine) -> Iterator[None]:
 
 
 def pinned_machine() -> Machine | None:
-    """The machine whose threads this thread's kernels run on, within `pinned`."""
+    """Return the machine whose threads this thread's kernels run on, within `pinned`."""
     return getattr(_PINNED, "machine", None)
 
 
@@ -179,7 +179,7 @@ def check_cores(machine: Machine, work: Callable[[], None], busy: int | None = N
 
 
 def kernel_threads() -> set[int]:
-    """The threads that run parts of a kernel which this thread calls, itself among them, by Linux's numbers."""
+    """Return the threads that run parts of a kernel which this thread calls, itself among them, by Linux's numbers."""
     threads: set[int] = set()
 
     def part(*_: int | None) -> int:
@@ -191,7 +191,7 @@ def kernel_threads() -> set[int]:
 
 
 def measure_cores(work: Callable[[], None], min_s: float) -> float:
-    """Cores kept busy while `work` repeats for `min_s` seconds or more, after a call that wakes the threads."""
+    """Return the cores kept busy while `work` repeats for at least `min_s` seconds, after a call that wakes threads."""
     work()
     cpu_before, start = time.process_time_ns(), time.perf_counter_ns()
     while time.perf_counter_ns() - start < min_s * 1e9:
@@ -269,7 +269,7 @@ class KernelLibrary:
         return threads
 
     def function(self, symbol: str) -> Callable[..., None]:
-        """The compiled function of that name.
+        """Return the compiled function of that name.
 
         Raises:
             BadInputError: the library has no such function.
@@ -283,7 +283,7 @@ class KernelLibrary:
         return function
 
     def bind(self, symbol: str, views: Sequence[Any]) -> BoundKernel:
-        """The kernel as a call without arguments on `views`, one per slot in calling order, copying nothing.
+        """Return the kernel as a call without arguments on `views`, one per slot in calling order, copying nothing.
 
         Views are NumPy arrays. Their memory is held as long as the returned callable is. A call returns when the kernel
         is done.
@@ -324,7 +324,7 @@ def _require_framework(path: Path, module: str, package: str, name: str) -> None
 
 
 def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """An uninitialised array that a compiled kernel accepts: contiguous, starting at a multiple of 64 bytes."""
+    """Return an uninitialised array that a compiled kernel accepts: contiguous, starting at a multiple of 64 bytes."""
     kind = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)

@@ -16,7 +16,7 @@ from autotm.kernels.tir import extents
 
 
 def statistics(x: te.Tensor, epsilon: float) -> list[te.Tensor]:
-    """Mean, and 1 / sqrt(variance + epsilon), of each channel; the variance is that of the batch, not an estimate."""
+    """Compute each channel's mean and 1 / sqrt(variance + epsilon), with the variance of the batch, no estimate."""
     *leading, channels = extents(x)
     count = tirx.const(math.prod(leading), x.dtype)
     mean_axes, square_axes = _axes(leading), _axes(leading)
@@ -47,7 +47,7 @@ def running_averages(
     epsilon: float,
     count: int,
 ) -> list[te.Tensor]:
-    """Running mean and variance after a batch of `count` values a channel: old (1 - momentum) + new momentum.
+    """Compute running mean and variance after a batch of `count` values a channel: old (1 - momentum) + new momentum.
 
     The new variance is the unbiased one, found from `inverse` in float64: PyTorch's definitions.
     """
@@ -69,14 +69,14 @@ def running_averages(
 
 
 def normalise(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, mean: te.Tensor, inverse: te.Tensor) -> te.Tensor:
-    """(x - mean) * inverse * gamma + beta."""
+    """Compute (x - mean) * inverse * gamma + beta."""
     return te.compute(
         x.shape, lambda *i: (x(*i) - mean[i[-1]]) * (inverse[i[-1]] * gamma[i[-1]]) + beta[i[-1]], name="batch_norm"
     )
 
 
 def gradient_sums(dy: te.Tensor, x: te.Tensor, mean: te.Tensor, inverse: te.Tensor) -> list[te.Tensor]:
-    """Gradients of gamma and beta."""
+    """Compute the gradients of gamma and beta."""
     *leading, channels = extents(x)
     beta_axes, gamma_axes = _axes(leading), _axes(leading)
     beta = te.compute((channels,), lambda c: te.sum(dy(*beta_axes, c), axis=beta_axes), name="batch_norm_beta")
@@ -98,7 +98,7 @@ def data_gradient(
     dgamma: te.Tensor,
     dbeta: te.Tensor,
 ) -> te.Tensor:
-    """Gradient of x; mean and variance depend on x too."""
+    """Compute the gradient of x; mean and variance depend on x too."""
     share = tirx.const(1 / math.prod(extents(x)[:-1]), x.dtype)
 
     def element(*i: tirx.Var) -> tirx.Expr:
@@ -117,7 +117,7 @@ def _axes(extents: list[int]) -> list[tirx.IterVar]:
 
 
 def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) -> te.Tensor:
-    """Gamma (x - mean) / sqrt(variance + epsilon) + beta; gamma and beta have the last axis."""
+    """Compute gamma (x - mean) / sqrt(variance + epsilon) + beta; gamma and beta have the last axis."""
     normal, _ = _normalized(x, epsilon)
     return te.compute(
         x.shape, lambda *at: normal(*at) * gamma(at[-1]) + beta(at[-1]), name="layer_norm", attrs={"epsilon": epsilon}
@@ -125,7 +125,7 @@ def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) 
 
 
 def layer_norm_gradient(x: te.Tensor, gamma: te.Tensor, dy: te.Tensor, epsilon: float) -> list[te.Tensor]:
-    """Gradients by x, gamma and beta.
+    """Compute the gradients by x, gamma and beta.
 
     With n the normalized x and g = gamma dy: dx = (g - mean g - n mean(g n)) / sqrt(variance + epsilon); dgamma and
     dbeta are the sums of n dy and of dy over all rows. Mean and variance are computed again: x must be read anyway.
@@ -150,7 +150,7 @@ def _column_sum(x: te.Tensor, name: str) -> te.Tensor:
 
 
 def _normalized(x: te.Tensor, epsilon: float) -> tuple[te.Tensor, te.Tensor]:
-    """(x - mean) / sqrt(variance + epsilon), and 1 / sqrt(variance + epsilon) of each row."""
+    """Compute (x - mean) / sqrt(variance + epsilon), and 1 / sqrt(variance + epsilon) of each row."""
     mean = _row_mean(x)
     squares = te.compute(
         x.shape, lambda *at: (x(*at) - mean(*at[:-1])) * (x(*at) - mean(*at[:-1])), name="squared_distance"
@@ -175,28 +175,28 @@ def _row_mean(x: te.Tensor) -> te.Tensor:
 
 
 def softmax(x: te.Tensor) -> te.Tensor:
-    """exp(x - max x) / sum exp(x - max x)."""
+    """Compute exp(x - max x) / sum exp(x - max x)."""
     exponential = _exponential(x)
     total = _sum(exponential)
     return te.compute(x.shape, lambda *at: exponential(*at) / total(*at[:-1]), name="softmax")
 
 
 def softmax_gradient(y: te.Tensor, dy: te.Tensor) -> te.Tensor:
-    """Y (dy - sum y dy), y being the softmax."""
+    """Compute y (dy - sum y dy), y being the softmax."""
     products = te.compute(y.shape, lambda *at: y(*at) * dy(*at), name="products")
     total = _sum(products)
     return te.compute(y.shape, lambda *at: y(*at) * (dy(*at) - total(*at[:-1])), name="softmax_gradient")
 
 
 def log_softmax(x: te.Tensor) -> te.Tensor:
-    """(x - max x) - log sum exp(x - max x)."""
+    """Compute (x - max x) - log sum exp(x - max x)."""
     peak = _peak(x)
     total = _sum(_exponential(x))
     return te.compute(x.shape, lambda *at: x(*at) - peak(*at[:-1]) - tirx.log(total(*at[:-1])), name="log_softmax")
 
 
 def log_softmax_gradient(y: te.Tensor, dy: te.Tensor) -> te.Tensor:
-    """Dy - exp(y) sum dy, y being the logarithm of the softmax."""
+    """Compute dy - exp(y) sum dy, y being the logarithm of the softmax."""
     total = _sum(dy)
     return te.compute(y.shape, lambda *at: dy(*at) - tirx.exp(y(*at)) * total(*at[:-1]), name="log_softmax_gradient")
 

@@ -46,12 +46,12 @@ class Use:
 
 
 def embedding(table: te.Tensor, indices: te.Tensor) -> te.Tensor:
-    """The rows of `table` that `indices`, of any shape, name: (*indices.shape, width)."""
+    """Return the rows of `table` that `indices`, of any shape, name: (*indices.shape, width)."""
     return taken(table, indices, 0, "embedding")
 
 
 def taken(x: te.Tensor, indices: te.Tensor, axis: int, name: str = "taken") -> te.Tensor:
-    """The entries along an axis that `indices`, of any shape, name; their axes take the place of that axis.
+    """Return the entries along an axis that `indices`, of any shape, name; their axes take the place of that axis.
 
     An index beyond the last takes the nearest. TVM needs to see bounds: where it sees none, it makes addresses of
     two widths out of one loop, and finds fault with that.
@@ -65,12 +65,12 @@ def taken(x: te.Tensor, indices: te.Tensor, axis: int, name: str = "taken") -> t
 
 
 def nearest(index: tirx.Expr, extent: tir.Index) -> tirx.Expr:
-    """An index as int64, or the one nearest to it in [0, extent)."""
+    """Return an index as int64, or the one nearest to it in [0, extent)."""
     return tirx.max(tirx.min(index.astype("int64"), tir.number(int(extent) - 1)), tir.number(0))
 
 
 def call_embedding_concat(builder: relax.BlockBuilder, parts: Sequence[tuple[relax.Expr, ...]]) -> relax.Expr:
-    """A call that puts parts side by side: (rows, width) matrices, given alone, and lookups, as (table, indices).
+    """Return a call that puts parts side by side: (rows, width) matrices, alone, and lookups, as (table, indices).
 
     As `embedding` and `concat` in turn, but what is looked up is written once, where it belongs.
     """
@@ -86,7 +86,7 @@ def call_embedding_concat(builder: relax.BlockBuilder, parts: Sequence[tuple[rel
 
 
 def embedding_concat(parts: Sequence[tuple[te.Tensor, ...]]) -> te.Tensor:
-    """The kernel of `call_embedding_concat`, already scheduled."""
+    """Return the kernel of `call_embedding_concat`, already scheduled."""
     tensors = list(itertools.chain.from_iterable(parts))
     count, *_ = tir.extents(parts[0][-1])
     begins = list(itertools.accumulate((int(part[0].shape[1]) for part in parts), initial=0))
@@ -108,7 +108,7 @@ def embedding_concat(parts: Sequence[tuple[te.Tensor, ...]]) -> te.Tensor:
 def _copy_row(
     target: tirx.Buffer, at: tir.Index, begin: int, source: tirx.Buffer, indices: tirx.Buffer | None = None
 ) -> tirx.Stmt:
-    """Row `at` of a matrix, or the row that `indices[at]` names, to row `at` of the target."""
+    """Emit the row `at` of a matrix, or the row that `indices[at]` names, to row `at` of the target."""
     width, total = int(source.shape[1]), int(target.shape[1])
 
     def copy(row: tir.Index) -> tirx.Stmt:
@@ -121,7 +121,7 @@ def _copy_row(
 
 
 def call_embedding_update(builder: relax.BlockBuilder, lookups: Sequence[Lookup], rate: float) -> relax.Expr:
-    """A call of the kernel that takes `rate` times the gradient of `lookups` off their tables, in place.
+    """Return a call of the kernel that takes `rate` times the gradient of `lookups` off their tables, in place.
 
     The result is the table, or the tuple of all tables in order of appearance. Each is whole, yet only rows that were
     looked up are written, and nothing of the operand is read: **a result's memory must be that of its table**, as
@@ -146,7 +146,7 @@ def call_embedding_update(builder: relax.BlockBuilder, lookups: Sequence[Lookup]
 def embedding_update(
     tables: Sequence[te.Tensor], others: Sequence[te.Tensor], uses: Sequence[Use], rate: float
 ) -> te.Tensor | list[te.Tensor]:
-    """The kernel of `call_embedding_update`: a result for each table."""
+    """Return the kernel of `call_embedding_update`: a result for each table."""
 
     def body(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
         return UpdateLoops(tuple(outs), tuple(ins[len(tables) :]), tuple(uses), rate).rows(lanes=1)
@@ -194,7 +194,7 @@ class UpdateLoops:
         return sum(3 * 4 * self._count(use) * self._width(use) for use in self.uses)
 
     def shared(self, lanes: int, threads: int) -> tirx.Stmt:
-        """Every thread reads all indices and updates the rows that are its own, so no row has two writers."""
+        """Emit code in which every thread reads all indices and updates its own rows: no row has two writers."""
         if threads == 1:
             return self.rows(lanes)
 
@@ -206,7 +206,7 @@ class UpdateLoops:
     def rows(
         self, lanes: int, mine: Callable[[tirx.Expr], tirx.Expr] | None = None, column: tirx.Expr | None = None
     ) -> tirx.Stmt:
-        """All occurrences in order, or those of the rows that are `mine`; whole rows, or one column of them."""
+        """Emit all occurrences in order, or those of the rows that are `mine`; whole rows, or one column of them."""
 
         def one(use: Use, occurrence: tir.Index) -> tirx.Stmt:
             def subtract(row: tir.Index) -> tirx.Stmt:
@@ -302,7 +302,7 @@ class Scatter:
 
 
 def scatter_sum(dy: te.Tensor, indices: Sequence[te.Tensor], shape: Sequence[int], scatter: Scatter) -> te.Tensor:
-    """The sums of `dy` at the places of `shape`; zero where no index points."""
+    """Return the sums of `dy` at the places of `shape`; zero where no index points."""
 
     def body(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
         return ScatterLoops(scatter, ins[0], tuple(ins[1:]), outs[0]).all(lanes=1)
@@ -355,7 +355,7 @@ class ScatterLoops:
         return tir.loop(self.scatter.outer, lambda outer: self.part(outer, 0, self.scatter.inner, lanes), "outer")
 
     def shared(self, lanes: int, threads: int) -> tirx.Stmt:
-        """Threads share the outer indices where there are enough of them, else columns, else places."""
+        """Emit code in which the threads share the outer indices if these are enough, else columns, else places."""
         scatter = self.scatter
         if scatter.outer >= threads:
             tasks = (threads, scatter.outer)
@@ -386,7 +386,7 @@ class ScatterLoops:
         lanes: int,
         mine: tuple[tirx.Expr, tirx.Expr] | None = None,
     ) -> tirx.Stmt:
-        """The sums of one outer index, in some columns: cleared, then added to; `mine` are the places of a thread."""
+        """Emit the sums of one outer index in some columns: cleared, then added to; `mine` are a thread's places."""
         scatter = self.scatter
         lanes = 1 if scatter.is_each else lanes
         first, count = (0, scatter.places) if mine is None else (mine[0], mine[1] - mine[0])
@@ -442,6 +442,6 @@ class ScatterLoops:
 
 
 def _counted(value: tirx.Expr, extent: int) -> tirx.Expr:
-    """An index, from the end where it is negative."""
+    """Return an index, from the end where it is negative."""
     wide = tirx.Cast("int64", value)
     return nearest(tirx.Select(wide < tir.number(0), wide + tir.number(extent), wide), extent)

@@ -35,13 +35,13 @@ class TargetInfo:
 
 
 def host_target(threads: int | None = None) -> tvm.target.Target:
-    """The LLVM target of this host's CPU; `num-cores` is `threads`, or the cores this process may use."""
+    """Return the LLVM target of this host's CPU; `num-cores` is `threads`, or the cores this process may use."""
     cores = threads if threads is not None else len(os.sched_getaffinity(0))
     return tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu()), "num-cores": cores})
 
 
 def machine_target(machine: Machine) -> tvm.target.Target:
-    """The target that a machine file names: this host's CPU, or a TVM target string.
+    """Return the target that a machine file names: this host's CPU, or a TVM target string.
 
     Raises:
         BadInputError: TVM does not know the target.
@@ -59,7 +59,7 @@ def machine_target(machine: Machine) -> tvm.target.Target:
 
 
 def target_info(target: tvm.target.Target) -> TargetInfo:
-    """Vector width and registers from the target's CPU features, the cache's size from the host.
+    """Return the vector width and registers from the target's CPU features, the cache's size from the host.
 
     The `mcpu` decides the instruction set, so that an AVX2 target can be compiled and run on an AVX-512 host.
     """
@@ -93,7 +93,7 @@ _LINUX_NAMES = {"sse4.1": "sse4_1", "sse4.2": "sse4_2", "sse3": "pni", "bmi": "b
 
 
 def cpu_flags(target: tvm.target.Target) -> list[str]:
-    """Vector instructions that code for a CPU target may use, as Linux names them in /proc/cpuinfo.
+    """Return the vector instructions that code for a CPU target may use, as Linux names them in /proc/cpuinfo.
 
     Of those that LLVM names otherwise, the ones that generated kernels can meet are translated.
     """
@@ -129,13 +129,13 @@ class Cut:
         return self.extent - (self.size - 1) * self.count
 
     def counts(self) -> tuple[tuple[int, int], ...]:
-        """The different lengths, longest first, and how many pieces have each."""
+        """Return the different lengths, longest first, and how many pieces have each."""
         rest = self.count - self.longer
         return ((self.size, self.longer), (self.size - 1, rest)) if rest else ((self.size, self.longer),)
 
 
 def cut(extent: int, largest: int) -> Cut:
-    """The fewest nearly equal pieces no longer than `largest`."""
+    """Return the fewest nearly equal pieces no longer than `largest`."""
     return Cut(extent, -(-extent // max(1, min(largest, extent))))
 
 
@@ -150,7 +150,7 @@ class Tiles:
 
 @functools.lru_cache(maxsize=4096)
 def register_tiles(rows: int, columns: int, features: int, steps: int, info: TargetInfo) -> Tiles:
-    """The cut of a (rows, columns, features) result with the least estimated cycles for `steps` products each."""
+    """Return the tiles of a (rows, columns, features) result with the least estimated cycles for `steps` products."""
     vectors = -(-features // info.lanes)
 
     def cycles(tiles: Tiles) -> float:
@@ -164,7 +164,7 @@ def register_tiles(rows: int, columns: int, features: int, steps: int, info: Tar
 
 
 def tile_cycles(scalars: int, vectors: int, steps: int) -> float:
-    """Estimated cycles of one register tile: bound by FMA units, load ports or FMA latency, plus entry and exit."""
+    """Estimate the cycles of a register tile: bound by FMA units, load ports or FMA latency, plus entry and exit."""
     step = max(scalars * vectors / _FMA_PER_CYCLE, (scalars + vectors) / _LOADS_PER_CYCLE, float(_FMA_LATENCY))
     return steps * step + _TILE_OVERHEAD_CYCLES + 2 * scalars * vectors
 
@@ -194,15 +194,15 @@ class Parallelism:
     lanes: int
 
     def is_parallel(self, touched: Mapping[tirx.Buffer, int]) -> bool:
-        """Whether a kernel that touches so many bytes of buffers is worth waking the other threads."""
+        """Return whether a kernel that touches so many bytes of buffers is worth waking the other threads."""
         return self.threads > 1 and sum(touched.values()) >= PARALLEL_BYTES
 
     def vector(self, extent: int) -> int:
-        """Elements of a contiguous axis to handle as one vector: its largest divisor that a register holds."""
+        """Return how many elements of a contiguous axis are one vector: its largest divisor that a register holds."""
         return next(size for size in range(min(self.lanes, extent), 0, -1) if extent % size == 0)
 
     def tile(self, extent: int) -> int | None:
-        """Elements of a contiguous axis to keep in registers: a divisor of `extent`, whole vectors if possible.
+        """Return how many elements of an axis registers keep: a divisor of `extent`, whole vectors if possible.
 
         None where no divisor fills a vector at least half: such an axis is best left to the compiler in one piece.
         """
@@ -214,7 +214,7 @@ class Parallelism:
 
 
 def divisor_near(extent: int, wanted: float) -> int:
-    """The divisor of `extent` nearest to `wanted` by ratio."""
+    """Return the divisor of `extent` nearest to `wanted` by ratio."""
     small = [size for size in range(1, math.isqrt(extent) + 1) if extent % size == 0]
     divisors = small + [extent // size for size in small]
     return min(divisors, key=lambda size: max(size / wanted, wanted / size))

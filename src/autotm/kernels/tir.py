@@ -71,18 +71,18 @@ class Nest:
 
 
 def size_bytes(buffer: tirx.Buffer) -> int:
-    """Bytes of a dense buffer of constant shape."""
+    """Return the bytes of a dense buffer of constant shape."""
     return elements(buffer) * int(buffer.dtype.itemsize)
 
 
 def top_blocks(schedule: Schedule) -> list[SBlockRV]:
-    """The blocks below the root in order; none if the function is one opaque block."""
+    """Return the blocks below the root in order; none if the function is one opaque block."""
     root = schedule.mod["main"].body.block.name_hint
     return list(schedule.get_child_blocks(schedule.get_sblock(root)))
 
 
 def read_nest(schedule: Schedule, block: SBlockRV) -> Nest | None:
-    """The block's nest, or None if it is not a plain one: opaque, already scheduled, or of a symbolic shape."""
+    """Return the block's nest, or None if it is not a plain one: opaque, already scheduled, or of a symbolic shape."""
     statement = schedule.get(block)
     loops = [schedule.get(loop) for loop in schedule.get_loops(block)]
     kinds = tuple(int(axis.iter_type) for axis in statement.iter_vars)
@@ -143,7 +143,7 @@ class _Uses:
 
 
 def variables_of(expression: Any) -> set[tirx.Var]:
-    """Every variable in an expression."""
+    """Return every variable in an expression."""
     variables: set[tirx.Var] = set()
     tvm_ffi.structural_walk(expression, (tirx.Var, variables.add))
     return variables
@@ -163,7 +163,7 @@ Workspace = tuple[tuple[int, ...], str]
 
 
 def hoist_workspaces(func: tirx.PrimFunc, *, relocate: bool = True) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:
-    """The function with its large inner buffers as further parameters, in order, and their shapes and dtypes.
+    """Return the function with its large inner buffers as further parameters, in order, and their shapes and dtypes.
 
     A buffer allocated inside a parallel loop is given one copy for each iteration, by a leading axis.
 
@@ -197,7 +197,7 @@ class _Hoister:
         self._new: dict[tirx.Buffer, tuple[tirx.Buffer, list[tirx.Expr]]] = {}
 
     def rewrite(self, body: tirx.Stmt) -> tirx.Stmt:
-        """The body without large allocations."""
+        """Emit the body without large allocations."""
         return tvm_ffi.structural_mutate(
             body,
             [
@@ -259,7 +259,7 @@ class _Hoister:
 
 
 def _allocating(block: SBlock, buffers: Sequence[tirx.Buffer]) -> SBlock:
-    """The block with other allocations."""
+    """Return the block with other allocations."""
     parts = block.iter_vars, block.reads, block.writes, block.name_hint, block.body, block.init
     return SBlock(*parts, list(buffers), block.match_buffers, block.annotations)
 
@@ -270,27 +270,27 @@ Index = int | tirx.Expr
 
 
 def number(value: Index) -> tirx.Expr:
-    """An int64 constant, or the expression itself."""
+    """Return an int64 constant, or the expression itself."""
     return tirx.IntImm("int64", value) if isinstance(value, int) else value
 
 
 def extents(shaped: tirx.Buffer | te.Tensor) -> tuple[int, ...]:
-    """The static shape of a buffer or tensor."""
+    """Return the static shape of a buffer or tensor."""
     return tuple(int(extent) for extent in shaped.shape)
 
 
 def reduce_axes(names: str, extents: Sequence[int]) -> list[tirx.IterVar]:
-    """Reduction axes, each named by a letter."""
+    """Return reduction axes, each named by a letter."""
     return [te.reduce_axis((0, extent), name) for name, extent in zip(names, extents, strict=True)]
 
 
 def elements(shaped: tirx.Buffer | te.Tensor) -> int:
-    """Number of elements of a static shape."""
+    """Return the number of elements of a static shape."""
     return math.prod(extents(shaped))
 
 
 def unravel(position: Index, shape: Sequence[int]) -> list[Index]:
-    """The index in `shape` of a row-major position."""
+    """Return the index in `shape` of a row-major position."""
     index, stride = [], math.prod(shape)
     for axis, extent in enumerate(shape):
         stride //= extent
@@ -305,7 +305,7 @@ def loop(
     kind: tirx.ForKind = tirx.ForKind.SERIAL,
     start: Index = 0,
 ) -> tirx.Stmt:
-    """A loop over [start, start + extent); none is written around a single pass of known length."""
+    """Emit a loop over [start, start + extent); none is written around a single pass of known length."""
     if isinstance(extent, int) and extent == 1 and kind != tirx.ForKind.PARALLEL:
         return body(start)
     variable = tirx.Var(name, "int64")
@@ -315,14 +315,14 @@ def loop(
 
 
 def parallel(extent: Index, body: Callable[[Index], tirx.Stmt], name: str, *, when: bool = True) -> tirx.Stmt:
-    """A loop from 0 whose iterations run on different threads if `when` holds."""
+    """Emit a loop from 0 whose iterations run on different threads if `when` holds."""
     return loop(extent, body, name, tirx.ForKind.PARALLEL if when else tirx.ForKind.SERIAL)
 
 
 def in_tasks(
     tasks: int, total: int, body: Callable[[Index, Index], tirx.Stmt], name: str, *, when: bool = True
 ) -> tirx.Stmt:
-    """`body(item, task)` for each of `total` items: each of `tasks` parallel tasks takes neighbouring ones in turn."""
+    """Emit `body(item, task)` for each of `total` items; each of `tasks` parallel tasks takes neighbouring ones."""
 
     def task(index: Index) -> tirx.Stmt:
         first, last = share(index, tasks, total)
@@ -332,14 +332,14 @@ def in_tasks(
 
 
 def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """The statements one after the other."""
+    """Emit the statements one after the other."""
     if not statements:
         return tirx.Evaluate(tirx.IntImm("int32", 0))
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 
 def choose(condition: tirx.Expr | bool, then: tirx.Stmt, otherwise: tirx.Stmt | None) -> tirx.Stmt:
-    """A branch; none is written for a condition known now."""
+    """Emit a branch; none is written for a condition known now."""
     if isinstance(condition, bool):
         return then if condition else otherwise if otherwise is not None else sequence([])
     return tirx.IfThenElse(condition, then, otherwise)
@@ -361,7 +361,7 @@ def bind_all(values: Sequence[Index], names: str, body: Callable[..., tirx.Stmt]
 
 
 def flat(buffer: tirx.Buffer, offset: Index, lanes: int = 1) -> list[tirx.Expr]:
-    """Indices of the element at a linear offset, or of the vector that starts there."""
+    """Return the indices of the element at a linear offset, or of the vector that starts there."""
     last = number(offset)
     if lanes > 1:
         last = tirx.Ramp(last, tirx.IntImm("int64", 1), lanes)
@@ -369,7 +369,7 @@ def flat(buffer: tirx.Buffer, offset: Index, lanes: int = 1) -> list[tirx.Expr]:
 
 
 def load(buffer: tirx.Buffer, offset: Index, lanes: int = 1) -> tirx.Expr:
-    """The element or vector at a linear offset."""
+    """Return the element or vector at a linear offset."""
     return tirx.BufferLoad(buffer, flat(buffer, offset, lanes))
 
 
@@ -379,22 +379,22 @@ def store(buffer: tirx.Buffer, offset: Index, value: tirx.Expr, lanes: int = 1) 
 
 
 def splat(value: tirx.Expr, lanes: int) -> tirx.Expr:
-    """The value in every lane."""
+    """Return the value in every lane."""
     return tirx.Broadcast(value, lanes) if lanes > 1 else value
 
 
 def constant(value: float, lanes: int = 1) -> tirx.Expr:
-    """A float32 number in every lane."""
+    """Return a float32 number in every lane."""
     return splat(tirx.FloatImm("float32", value), lanes)
 
 
 def zeros(lanes: int) -> tirx.Expr:
-    """A float32 vector of zeros."""
+    """Return a float32 vector of zeros."""
     return constant(0.0, lanes)
 
 
 def segments(width: int, lanes: int) -> tuple[tuple[int, int], ...]:
-    """(offset, lanes) of the vectors that cover `width` elements: full ones, then powers of two."""
+    """Return (offset, lanes) of the vectors that cover `width` elements: full ones, then powers of two."""
     pieces, offset = [], 0
     while offset < width:
         while lanes > width - offset:
@@ -405,7 +405,7 @@ def segments(width: int, lanes: int) -> tuple[tuple[int, int], ...]:
 
 
 def spans(count: int, lanes: int, write: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
-    """`write(offset, width)` for vectors that cover `count` elements: a loop of whole ones, then what remains."""
+    """Emit `write(offset, width)` for vectors that cover `count` elements: a loop of whole ones, then what remains."""
     whole = count // lanes
     statements = [loop(whole, lambda i: write(i * lanes, lanes), "vector")] if whole else []
     statements += [write(whole * lanes + offset, width) for offset, width in segments(count % lanes, lanes)]
@@ -413,17 +413,17 @@ def spans(count: int, lanes: int, write: Callable[[Index, int], tirx.Stmt]) -> t
 
 
 def lanewise(extent: int, lanes: int, body: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
-    """`body(position)` for each element of a row, as lanes of the vectors of `spans`."""
+    """Emit `body(position)` for each element of a row, as lanes of the vectors of `spans`."""
     return spans(extent, lanes, lambda start, width: vector(width, lambda lane: body(start + lane)))
 
 
 def vector(lanes: int, body: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
-    """`body(lane)` for each lane of one vector."""
+    """Emit `body(lane)` for each lane of one vector."""
     return loop(lanes, body, "lane", tirx.ForKind.VECTORIZED)
 
 
 def pick(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
-    """The body for piece `tile`, given its start and its length, which is a constant in each branch."""
+    """Emit the body for piece `tile`, given its start and its length, which is a constant in each branch."""
     if cut.longer == cut.count:
         return body(tile * cut.size, cut.size)
     short = tile * (cut.size - 1) + cut.longer
@@ -431,21 +431,21 @@ def pick(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx
 
 
 def pick_overlapping(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
-    """As `pick`, but every piece has the full length: the last ones share what is missing with those before them."""
+    """Emit as `pick`, but with pieces of full length: the last ones share elements with those before them."""
     if cut.longer == cut.count:
         return body(tile * cut.size, cut.size)
     return body(tirx.min(tile * cut.size, number(cut.extent - cut.size)), cut.size)
 
 
 def share(index: Index, parts: int, total: int) -> tuple[Index, Index]:
-    """[first, last) of part `index` of `parts` nearly equal ones."""
+    """Return [first, last) of part `index` of `parts` nearly equal ones."""
     if parts == 1:
         return 0, total
     return index * total // parts, (index + 1) * total // parts
 
 
 def workspace(size: int, name: str) -> tirx.Buffer:
-    """A flat float32 buffer of the root block; never empty."""
+    """Return a flat float32 buffer of the root block; never empty."""
     return tirx.decl_buffer((tirx.IntImm("int64", max(size, 1)),), "float32", name=name)
 
 
@@ -464,7 +464,7 @@ class Registers:
         return sequence([tirx.AllocBuffer(row) for row in self.rows])
 
     def get(self, row: int, offset: Index, lanes: int = 1) -> tirx.Expr:
-        """One sum, or a vector of them."""
+        """Return one sum, or a vector of them."""
         return load(self.rows[row], offset, lanes)
 
     def set(self, row: int, offset: Index, value: tirx.Expr, lanes: int = 1) -> tirx.Stmt:
@@ -475,7 +475,7 @@ class Registers:
 def rewrite(
     expr: tirx.Expr, variables: Mapping[tirx.Var, tirx.Expr], loads: Mapping[tirx.Buffer, Callable[[], tirx.Expr]]
 ) -> tirx.Expr:
-    """`expr` with variables and whole loads from the given buffers replaced."""
+    """Return `expr` with variables and whole loads from the given buffers replaced."""
 
     def variable(node: tirx.Var, mutator: StructuralMutator) -> Any:
         return variables[node] if node in variables else mutator.default_mutate(node)
@@ -487,14 +487,14 @@ def rewrite(
 
 
 def loads_of(expr: tirx.Expr) -> list[TensorLoad]:
-    """Every load in an expression."""
+    """Return every load in an expression."""
     loads: list[TensorLoad] = []
     tvm_ffi.structural_walk(expr, (TensorLoad, loads.append))
     return loads
 
 
 def is_own(indices: Sequence[tirx.Expr], variables: Sequence[tirx.Var]) -> bool:
-    """Whether the indices are the loops' variables themselves: an access of the loops' own element."""
+    """Return whether the indices are the loops' variables themselves: an access of the loops' own element."""
     return len(indices) == len(variables) and all(i.same_as(v) for i, v in zip(indices, variables, strict=True))
 
 
@@ -508,7 +508,7 @@ def extern(
     name: str,
     attrs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A TE function of loops that `body(inputs, outputs)` writes: one tensor, or a list of several.
+    """Return a TE function of loops that `body(inputs, outputs)` writes: one tensor, or a list of several.
 
     `results` are shape and dtype of each output. No buffer has a layout, as none has of a computed tensor.
     """
@@ -539,7 +539,7 @@ OPAQUE = {"op_pattern": 8}
 
 
 def parameters(sch: s_tir.Schedule) -> list[tirx.Buffer]:
-    """Inputs, then outputs, of the function in `sch`."""
+    """Return inputs, then outputs, of the function in `sch`."""
     return list(sch.mod["main"].params)
 
 

@@ -56,7 +56,7 @@ class Axis:
         return math.ceil(self.span / self.stride)
 
     def inside(self, element: tirx.Expr) -> list[tirx.Expr]:
-        """Conditions under which an element that a window reaches is not padding, without those that always hold."""
+        """Return the conditions that an element of a window is no padding, but for those that always hold."""
         conditions = []
         if self.before:
             conditions.append(element >= 0)
@@ -65,7 +65,7 @@ class Axis:
         return conditions
 
     def covers(self, window: tirx.Expr, offset: tirx.Expr) -> list[tirx.Expr]:
-        """Conditions under which a candidate window exists and covers its element, without those that always hold."""
+        """Return the conditions that a window exists and covers its element, but for those that always hold."""
         conditions = []
         if self.before // self.stride < self.covering - 1:
             conditions.append(window >= 0)
@@ -78,7 +78,7 @@ class Axis:
         return conditions
 
     def count(self, window: tirx.Expr) -> tirx.Expr | int:
-        """Elements of an undilated window that count for its mean."""
+        """Return the elements of an undilated window that count for its mean."""
         start = window * self.stride - self.before
         end: tirx.Expr | int = start + self.window
         last = (self.windows - 1) * self.stride - self.before + self.window
@@ -107,7 +107,7 @@ class Grid:
         dilation: Pair = (1, 1),
         counted: Padding = (0, 0, 0, 0),
     ) -> Grid:
-        """The grid over an input of `shape`; padding, and what of it counts, are (top, left, bottom, right)."""
+        """Return the grid over an input of `shape`; padding, and what of it counts, are (top, left, bottom, right)."""
         n, h, w, c = (int(extent) for extent in shape)
         top, left, bottom, right = padding
         rows = Axis(h, pool[0], stride[0], top, bottom, dilation[0], counted[::2])
@@ -119,23 +119,23 @@ class Grid:
         return self.batch, self.rows.windows, self.columns.windows, self.channels
 
     def window_axes(self) -> list[tirx.IterVar]:
-        """Reduction axes over the positions of a window."""
+        """Return reduction axes over the positions of a window."""
         return reduce_axes("rs", (self.rows.window, self.columns.window))
 
     def element(self, i: tirx.Expr, j: tirx.Expr, r: tirx.Expr, s: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-        """Row and column, perhaps in the padding, that window (i, j) reads at its position (r, s)."""
+        """Return the row and column, perhaps in the padding, that window (i, j) reads at its position (r, s)."""
         rows, columns = self.rows, self.columns
         r, s = (at if axis.dilation == 1 else at * axis.dilation for at, axis in ((r, rows), (s, columns)))
         return i * rows.stride + r - rows.before, j * columns.stride + s - columns.before
 
     def inside(self, h: tirx.Expr, w: tirx.Expr, value: Callable[[], tirx.Expr], otherwise: tirx.Expr) -> tirx.Expr:
-        """`value` inside the image, else `otherwise`."""
+        """Return `value` inside the image, else `otherwise`."""
         return _where([*self.rows.inside(h), *self.columns.inside(w)], value(), otherwise)
 
     def gathered(
         self, h: tirx.Expr, w: tirx.Expr, term: Callable[..., tirx.Expr], further: Sequence[tirx.IterVar] = ()
     ) -> tirx.Expr:
-        """The sum over all windows that cover element (h, w), and over `further` axes.
+        """Return the sum over all windows that cover element (h, w), and over `further` axes.
 
         `term(i, j, u, v)` is what window (i, j) adds to the element that it reads at its position (u, v).
         """
@@ -151,7 +151,7 @@ class Grid:
         return te.sum(value, axis=[a, b, *further])
 
     def reciprocal_count(self, i: tirx.Expr, j: tirx.Expr, dtype: str) -> tirx.Expr:
-        """1 / (positions of window (i, j) that count)."""
+        """Return 1 / (positions of window (i, j) that count)."""
         count = self.rows.count(i) * self.columns.count(j)
         if isinstance(count, int):
             return tirx.const(1.0 / count, dtype)
@@ -186,7 +186,7 @@ _LARGEST = te.comm_reducer(
 
 
 def max_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, dilation: Pair = (1, 1)) -> te.Tensor:
-    """The maximum over each window; x is (n, h, w, c)."""
+    """Return the maximum over each window; x is (n, h, w, c)."""
     grid = Grid.of(x.shape, pool, stride, padding, dilation)
     r, s = grid.window_axes()
 
@@ -200,7 +200,7 @@ def max_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, dilatio
 def max_pool2d_gradient(
     x: te.Tensor, y: te.Tensor, dy: te.Tensor, pool: Pair, stride: Pair, padding: Padding, dilation: Pair = (1, 1)
 ) -> te.Tensor:
-    """Gradient of x, shape (n, h, w, c): each window's dy goes to its first maximum in row-major order, as in PyTorch.
+    """Compute the gradient of x, (n, h, w, c): a window's dy goes to its first maximum in row-major order.
 
     x is the pooled input, y the pooled output, dy the gradient of y. The place of the maximum within its window is
     kept in a workspace of y's shape (int8, or int32 where the window has more than 126 positions).
@@ -230,7 +230,7 @@ def max_pool2d_gradient(
 
 
 def avg_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, counted: Padding = (0, 0, 0, 0)) -> te.Tensor:
-    """The mean over the positions of each window that count; x is (n, h, w, c)."""
+    """Return the mean over the positions of each window that count; x is (n, h, w, c)."""
     grid = Grid.of(x.shape, pool, stride, padding, counted=counted)
     r, s = grid.window_axes()
 
@@ -249,7 +249,7 @@ def avg_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, counted
 def avg_pool2d_gradient(
     dy: te.Tensor, x_shape: Sequence[int], pool: Pair, stride: Pair, padding: Padding, counted: Padding = (0, 0, 0, 0)
 ) -> te.Tensor:
-    """Gradient of x, shape `x_shape`: the sum of dy / positions that count over the windows that cover it."""
+    """Compute the gradient of x, `x_shape`: the sum of dy / positions that count over the windows that cover it."""
     grid = Grid.of(x_shape, pool, stride, padding, counted=counted)
 
     def gather(n: tirx.Var, h: tirx.Var, w: tirx.Var, c: tirx.Var) -> tirx.Expr:
@@ -265,12 +265,12 @@ def avg_pool2d_gradient(
 
 
 def depthwise_fits(window: Pair, padding: Padding) -> bool:
-    """Whether every window reaches into the image, as the expressions here need."""
+    """Return whether every window reaches into the image, as the expressions here need."""
     return max(padding[0], padding[2]) < window[0] and max(padding[1], padding[3]) < window[1]
 
 
 def depthwise_conv2d(x: te.Tensor, w: te.Tensor, stride: Pair, padding: Padding) -> te.Tensor:
-    """Cross-correlation: (N,H,W,C) with (R,S,1,K) gives (N,P,Q,K)."""
+    """Compute cross-correlation: (N,H,W,C) with (R,S,1,K) gives (N,P,Q,K)."""
     rows, columns, _, features = extents(w)
     grid = Grid.of(x.shape, (rows, columns), stride, padding)
     multiple = features // grid.channels
@@ -286,7 +286,7 @@ def depthwise_conv2d(x: te.Tensor, w: te.Tensor, stride: Pair, padding: Padding)
 def depthwise_conv2d_data_gradient(
     dy: te.Tensor, w: te.Tensor, x_shape: Sequence[int], stride: Pair, padding: Padding
 ) -> te.Tensor:
-    """Gradient with respect to the input: (N,P,Q,K) with (R,S,1,K) gives `x_shape`, (N,H,W,C)."""
+    """Compute the gradient with respect to the input: (N,P,Q,K) with (R,S,1,K) gives `x_shape`, (N,H,W,C)."""
     rows, columns, _, features = extents(w)
     grid = Grid.of(x_shape, (rows, columns), stride, padding)
     multiple = features // grid.channels
@@ -302,7 +302,7 @@ def depthwise_conv2d_data_gradient(
 def depthwise_conv2d_weight_gradient(
     x: te.Tensor, dy: te.Tensor, w_shape: Sequence[int], stride: Pair, padding: Padding
 ) -> te.Tensor:
-    """Gradient with respect to the weights: (N,H,W,C) with (N,P,Q,K) gives `w_shape`, (R,S,1,K)."""
+    """Compute the gradient with respect to the weights: (N,H,W,C) with (N,P,Q,K) gives `w_shape`, (R,S,1,K)."""
     rows, columns, _, features = w_shape
     grid = Grid.of(x.shape, (rows, columns), stride, padding)
     multiple = features // grid.channels
@@ -360,7 +360,7 @@ class Line:
         return cls(extent, results, step, first, unit, method, rounding, alpha)
 
     def taps(self, result: tirx.Expr, dtype: str) -> list[tuple[tirx.Expr, tirx.Expr]]:
-        """(pixel, weight) of everything that a result is made of; pixels outside are the nearest inside."""
+        """Return (pixel, weight) of everything that a result is made of; pixels outside are the nearest inside."""
         position = result * self.step + self.first
         if self.method == "nearest_neighbor":
             return [(self._inside(self._nearest(position)), tirx.const(1.0, dtype))]
@@ -389,7 +389,7 @@ class Line:
         return (0, 1) if self.method == "nearest_neighbor" else METHODS[self.method]
 
     def first_reader(self, pixel: tirx.Expr) -> tirx.Expr:
-        """A result before which none reads a pixel, not below zero."""
+        """Return a result before which none reads a pixel, not below zero."""
         if self.step == 0:
             return pixel * 0
         _, last = self._reach
@@ -412,7 +412,7 @@ class Line:
 
 
 def _cubic(part: tirx.Expr, alpha: float, dtype: str) -> list[tirx.Expr]:
-    """Keys' cubic convolution (1981) with a = `alpha`."""
+    """Compute Keys' cubic convolution (1981) with a = `alpha`."""
 
     def polynomial(*coefficients: float) -> tirx.Expr:
         value = tirx.const(coefficients[0], dtype)
@@ -430,7 +430,7 @@ def _cubic(part: tirx.Expr, alpha: float, dtype: str) -> list[tirx.Expr]:
 
 
 def resize(x: te.Tensor, first: int, lines: tuple[Line, Line]) -> te.Tensor:
-    """`x` with axes `first` and `first` + 1 resized."""
+    """Compute `x` with axes `first` and `first` + 1 resized."""
     shape = list(extents(x))
     shape[first : first + 2] = [line.results for line in lines]
 
@@ -447,7 +447,7 @@ def resize(x: te.Tensor, first: int, lines: tuple[Line, Line]) -> te.Tensor:
 
 
 def resize_gradient(dy: te.Tensor, axis: int, line: Line) -> te.Tensor:
-    """The gradient along one axis: each pixel's, summed over the results that read it."""
+    """Return the gradient along one axis: each pixel's, summed over the results that read it."""
     shape = list(extents(dy))
     shape[axis] = line.extent
     reader = te.reduce_axis((0, line.readers), "reader")

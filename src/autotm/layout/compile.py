@@ -21,7 +21,7 @@ from autotm.model.program import (
 
 
 def compile_program(graph: CountedGraph, plan: Plan, layout: Layout) -> Program:
-    """The plan as steps over addresses: before each kernel its moves, in the order that `Move` states.
+    """Return the plan as steps over addresses: before each kernel its moves, in the order that `Move` states.
 
     An asynchronous move's number is its index in the plan.
 
@@ -98,7 +98,7 @@ def _steps(graph: ChosenGraph, plan: Plan, addresses: _Addresses) -> Iterator[In
 
 
 def _ends(move: Move, addresses: _Addresses) -> tuple[Address, Address]:
-    """Source and destination of a move."""
+    """Return the source and destination of a move."""
     if move.destination is Tier.SLOW:
         source = addresses.require(move.tensor, Tier.FAST, move.before - 1)
     else:

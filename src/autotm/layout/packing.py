@@ -43,7 +43,7 @@ class Blocks:
 
     @classmethod
     def of(cls, graph: ChosenGraph, stays: Sequence[Stay]) -> Blocks:
-        """The stays as blocks of their tensors' allocated bytes."""
+        """Return the stays as blocks of their tensors' allocated bytes."""
         sizes = [graph.by_name[stay.tensor].allocated_bytes for stay in stays]
         columns = (sizes, [stay.start for stay in stays], [stay.end for stay in stays])
         return cls(*(np.array(column, np.int64) for column in columns))
@@ -52,7 +52,7 @@ class Blocks:
         return len(self.sizes)
 
     def __getitem__(self, members: Sequence[int] | Ints) -> Blocks:
-        """Some of the blocks, in that order."""
+        """Return some of the blocks, in that order."""
         chosen = np.asarray(members, np.int64)
         return Blocks(self.sizes[chosen], self.starts[chosen], self.ends[chosen])
 
@@ -75,11 +75,11 @@ class Blocks:
         return int(self.live_bytes.max(initial=0))
 
     def height(self, offsets: Ints) -> int:
-        """Bytes that a pool needs for these offsets."""
+        """Return the bytes that a pool needs for these offsets."""
         return int((offsets + self.sizes).max(initial=0))
 
     def groups(self) -> Iterator[list[int]]:
-        """Groups of blocks whose spans never meet those of another group: each can use the whole pool."""
+        """Yield groups of blocks whose spans never meet those of another group: each can use the whole pool."""
         group: list[int] = []
         end = 0
         for block in np.argsort(self.starts, kind="stable").tolist():
@@ -103,7 +103,7 @@ _PLACED = np.iinfo(np.int64).max
 
 
 def skyline(blocks: Blocks, priority: npt.NDArray[np.float64]) -> Ints:
-    """Offsets when the lowest stretch always takes the fitting block of highest `priority`."""
+    """Return the offsets when the lowest stretch always takes the fitting block of highest `priority`."""
     ranks = np.empty(len(blocks), np.int64)
     ranks[np.argsort(-priority, kind="stable")] = np.arange(len(blocks))
     # Blocks by their start, so that those within a stretch are looked for among its own only.
@@ -166,7 +166,7 @@ _MOST_LARGE = 4000
 
 
 def searched_packings(blocks: Blocks, bound_bytes: int, end_s: float = math.inf) -> Iterator[Ints]:
-    """Offsets with at least the large blocks within `bound_bytes`; others may end above it.
+    """Yield the offsets with at least the large blocks within `bound_bytes`; others may end above it.
 
     Nothing is searched once `time.perf_counter` has reached `end_s`.
     """
@@ -218,7 +218,7 @@ def _search(blocks: Blocks, bound_bytes: int, order: str, end_s: float) -> Ints 
 
 
 def _filled(blocks: Blocks, large: Ints, offsets: Ints) -> Ints:
-    """The large blocks where they are, the others first-fit around them, the largest first."""
+    """Return the large blocks where they are, the others first-fit around them, the largest first."""
     allocations = _allocations(blocks)
     for block, offset in zip(large.tolist(), offsets.tolist(), strict=True):
         allocations[block] = allocations[block].with_offset(offset // ALIGNMENT_BYTES)
@@ -251,7 +251,7 @@ Place = Callable[[Blocks, int | None], Ints]
 
 
 def layout_of(graph: CountedGraph, plan: Plan, place: Place | None = None) -> Layout:
-    """An offset for every stay of the plan, 64-byte aligned: those that the plan states, or else new ones.
+    """Return an offset for every stay of the plan, 64-byte aligned: those that the plan states, or else new ones.
 
     Two stays of one tier may share bytes exactly when their spans [start, end) do not meet. That suffices at the
     boundary before kernel b. A stay that ends at b is still read there by asynchronous moves, which are waited for
@@ -280,7 +280,7 @@ def layout_of(graph: CountedGraph, plan: Plan, place: Place | None = None) -> La
 
 
 def pack_blocks(blocks: Blocks, limit_bytes: int | None = None, end_s: float = math.inf) -> Ints:
-    """Offsets within 0.05 % of the live peak; else within the limit; else the lowest found.
+    """Return the offsets within 0.05 % of the live peak; else within the limit; else the lowest found.
 
     Once `time.perf_counter` has reached `end_s`, the packings on a skyline are all that is tried.
     """
@@ -296,13 +296,13 @@ def pack_blocks(blocks: Blocks, limit_bytes: int | None = None, end_s: float = m
 
 
 def fits_within(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> bool:
-    """Whether offsets within the limit are found; quicker than to look for the lowest ones."""
+    """Return whether offsets within the limit are found; quicker than to look for the lowest ones."""
     groups = (blocks[members] for members in blocks.groups())
     return all(group.height(_first_within(group, [limit_bytes], end_s)) <= limit_bytes for group in groups)
 
 
 def _first_within(blocks: Blocks, targets: list[int], end_s: float) -> Ints:
-    """The first packing within the first target that can be met; else the lowest."""
+    """Return the first packing within the first target that can be met; else the lowest."""
     best, lowest = np.zeros(0, np.int64), None
     for target in targets:
         quick = skyline_packings(blocks) if target == targets[0] else ()
@@ -316,7 +316,7 @@ def _first_within(blocks: Blocks, targets: list[int], end_s: float) -> Ints:
 
 
 def skyline_packings(blocks: Blocks) -> Iterator[Ints]:
-    """Offsets on a skyline whose lowest stretch prefers long lives, or large areas."""
+    """Yield the offsets on a skyline whose lowest stretch prefers long lives, or large areas."""
     sizes, spans = blocks.sizes.astype(np.float64), (blocks.ends - blocks.starts).astype(np.float64)
     return (skyline(blocks, priority) for priority in (spans + sizes / (sizes.max(initial=0) + 1), sizes * spans))
 
@@ -342,13 +342,13 @@ class Addresses:
 
     @classmethod
     def of(cls, stays: Sequence[Stay], blocks: Blocks, offsets: Ints, limit_bytes: int) -> Addresses:
-        """The offsets of stays as far as they are within the limit."""
+        """Return the offsets of stays as far as they are within the limit."""
         places = dict(zip(stays, zip(offsets.tolist(), blocks.sizes.tolist(), strict=True), strict=True))
         within = {stay: place for stay, place in places.items() if sum(place) <= limit_bytes}
         return cls(within, [stay for stay in stays if stay not in within], limit_bytes)
 
     def copy(self) -> Addresses:
-        """The same, to be changed by itself."""
+        """Return the same, to be changed by itself."""
         other = copy.copy(self)
         other.__dict__.update(
             _rows=dict(self._rows),
@@ -369,7 +369,7 @@ class Addresses:
             self._unused.append(row)
 
     def has_hole(self, stay: Stay, size_bytes: int) -> bool:
-        """Whether `put` would find an offset."""
+        """Return whether `put` would find an offset."""
         return self._lowest(stay, size_bytes) + size_bytes <= self._limit_bytes
 
     def put(self, stay: Stay, size_bytes: int) -> bool:
@@ -422,12 +422,12 @@ class StepPacking:
         self._known: dict[bytes, Ints] = {}
 
     def fits(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> bool:
-        """Whether offsets within the limit are found for the fast stays."""
+        """Return whether offsets within the limit are found for the fast stays."""
         _, blocks = self._blocks(stays, implementations)
         return blocks.height(self.place(blocks, limit_bytes)) <= limit_bytes
 
     def conflict(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> Sequence[Stay]:
-        """The smallest set of fast stays found that does not fit."""
+        """Return the smallest set of fast stays found that does not fit."""
         fast, blocks = self._blocks(stays, implementations)
         return [fast[member] for member in conflict(blocks, limit_bytes, self.end_s)]
 
@@ -469,7 +469,7 @@ class StepPacking:
 
 
 def conflict(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> list[int]:
-    """Indices of large blocks that were found not to fit together; none if they do, or too many are needed.
+    """Return the indices of large blocks that were found not to fit together; none if they do, or too many are needed.
 
     A set that resists a short search, though its bytes never exceed the limit, need not be impossible to pack. First
     the last kernels go, then the first ones, then the smallest blocks, each by bisection, then single blocks. None is
@@ -496,7 +496,7 @@ def conflict(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> list[
 
 
 def _shortest(members: Ints, resists: Callable[[Ints], bool], trials: Iterator[int]) -> Ints:
-    """The shortest beginning found that still resists, all of them being known to."""
+    """Return the shortest beginning found that still resists, all of them being known to."""
     fits, fails = 0, len(members)
     while fails - fits > 1 and next(trials, None) is not None:
         middle = (fits + fails) // 2

@@ -80,7 +80,7 @@ def _gather(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Block
 
 
 def to_places(builder: relax.BlockBuilder, dy: relax.Expr, indices: relax.Expr, shape: Ints, axis: int) -> relax.Expr:
-    """`dy` added up along `axis` at places with an index for each element: the gradient of a gather from `shape`."""
+    """Return `dy` added up along `axis` at an index for each element: the gradient of a gather from `shape`."""
     own = shape_of(dy)
     is_aligned = all(own[other] == shape[other] for other in range(len(own)) if other != axis)
     if own[axis] <= _FEW or not is_aligned:
@@ -179,7 +179,7 @@ def _scatter_nd(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.B
 
 
 def _is_replaced(call: relax.Call) -> bool:
-    """Whether updates take the place of what was there; else they are added.
+    """Return whether updates take the place of what was there; else they are added.
 
     Raises:
         NotImplementedError: they are combined otherwise.
@@ -210,7 +210,7 @@ def _legalize_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def lookup_behind(builder: relax.BlockBuilder, value: relax.Expr) -> tuple[relax.Expr, relax.Expr] | None:
-    """(table, indices) if `value` is the result of a lookup with one index a row that is a kernel call already."""
+    """Return (table, indices) if `value` is the result of a lookup, one index a row, that is a kernel call already."""
     call = builder.lookup_binding(value) if isinstance(value, relax.Var) else None
     if not is_call(call, "relax.call_tir") or not len(call.args[1].fields):
         return None

@@ -116,7 +116,7 @@ Emit = Callable[[relax.Expr], relax.Var]
 
 @differentiates("relax.nn.rms_norm")
 def _rms_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    """With r = 1 / sqrt(mean(x^2) + eps) and g = dy w: dx = r (g - x r^2 mean(g x)), dw = sum(dy x r)."""
+    """Compute, with r = 1 / sqrt(mean(x^2) + eps), g = dy w: dx = r (g - x r^2 mean(g x)), dw = sum(dy x r)."""
     (x, weight), emit, op = call.args, builder.emit, relax.op
     rank = len(shape_of(x))
     axes = sorted(axis % rank for axis in ints(call.attrs.axes))
@@ -205,7 +205,7 @@ def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 @differentiates("relax.nn.group_norm")
 def _group_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
-    """With x^ = (x - mean) r and g = dy gamma, means over a group: dx = r (g - mean(g) - x^ mean(g x^))."""
+    """Compute, with x^ = (x - mean) r, g = dy gamma, means over a group: dx = r (g - mean(g) - x^ mean(g x^))."""
     (x, gamma, _), groups, emit, op = call.args, _Groups.of(call), builder.emit, relax.op
     normed, root = groups.normed(emit, x)
     slopes = emit(op.reshape(dy, groups.apart))

@@ -164,7 +164,7 @@ def _elementwise(name: str, slope: Slope) -> Gradient:
 
 
 def _gelu(x: tirx.Expr, constant: Constant, _call: relax.Call) -> tirx.Expr:
-    """d/dx x Phi(x) = Phi(x) + x phi(x), with the normal distribution Phi and its density phi."""
+    """Return d/dx x Phi(x) = Phi(x) + x phi(x), with the normal distribution Phi and its density phi."""
     below = constant(0.5) * (constant(1.0) + tirx.erf(x * constant(math.sqrt(0.5))))
     return below + x * tirx.exp(x * x * constant(-0.5)) * constant(1 / math.sqrt(2 * math.pi))
 

@@ -103,7 +103,7 @@ _FORMS = {(0, 1): contractions.matmul, (0, 0): contractions.matmul_nt, (1, 1): c
 
 
 def _is_dense(call: relax.Call) -> bool:
-    """Whether every row of a tensor of more axes is multiplied by one matrix: to the kernels, rows of a matrix."""
+    """Return whether every row of a tensor of more axes is multiplied by one matrix, as the rows of a matrix are."""
     a, b = (len(shape_of(argument)) for argument in call.args)
     return a > 2 and b == 2  # noqa: PLR2004  (matrices)
 

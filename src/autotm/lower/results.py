@@ -128,7 +128,7 @@ def _with_copies(
 
 
 def _may_replace(functions: Functions, call: Call, operand: Operand, result: Result) -> bool:
-    """Whether the kernel may write the result over the argument that it replaces, as far as its own reads go."""
+    """Return whether the kernel may write the result over the argument that it replaces, as far as its own reads go."""
     slots = [slot for slot, item in enumerate(call.inputs) if item.tensor == result.replaces]
     if not slots:
         return True
@@ -140,7 +140,7 @@ def _may_replace(functions: Functions, call: Call, operand: Operand, result: Res
 
 
 def _is_in_place(func: tirx.PrimFunc, old: tirx.Buffer, new: tirx.Buffer) -> bool:
-    """Whether an element of `old` is read for the same element of `new` only, and no later than that is written.
+    """Return whether an element of `old` is read for the same element of `new` only, and no later than that is written.
 
     What is computed from `old` counts as `old`: it may be inlined wherever it is read.
     """
@@ -157,7 +157,7 @@ def _is_in_place(func: tirx.PrimFunc, old: tirx.Buffer, new: tirx.Buffer) -> boo
 
 
 def _is_elementwise(block: s_tir.SBlock, buffers: list[tirx.Buffer]) -> bool:
-    """Whether a block reads `buffers` nowhere but at the element that it writes."""
+    """Return whether a block reads `buffers` nowhere but at the element that it writes."""
     store = block.body
     if not isinstance(store, tirx.BufferStore) or any(int(axis.iter_type) != _PARALLEL for axis in block.iter_vars):
         return False

@@ -78,7 +78,7 @@ def lowered(builder: relax.BlockBuilder, call: relax.Expr) -> relax.Var:
 
 
 def is_call(expression: relax.Expr, operator: str) -> bool:
-    """Whether an expression is a call of the operator of that name."""
+    """Return whether an expression is a call of the operator of that name."""
     return isinstance(expression, tvm.ir.Call) and expression.op == tvm.ir.Op.get(operator)
 
 
@@ -93,7 +93,7 @@ def ints(values: object) -> Ints:
 
 
 def is_float(expression: relax.Expr) -> bool:
-    """Whether a tensor expression holds floating-point numbers."""
+    """Return whether a tensor expression holds floating-point numbers."""
     return dtype_of(expression).startswith("float")
 
 

@@ -139,7 +139,7 @@ class _AdamFormula:
 
 
 def is_vector(tensor: relax.Expr) -> bool:
-    """Whether a tensor is so small that several go into one kernel."""
+    """Return whether a tensor is so small that several go into one kernel."""
     return len(tensor.ty.shape) <= 1
 
 

@@ -53,18 +53,18 @@ class Effort:
     point_s: float = 1.0
 
     def is_enough(self, times_ns: Sequence[int]) -> bool:
-        """Whether the median of these times is known."""
+        """Return whether the median of these times is known."""
         return bool(times_ns) and self.is_known(times_ns, statistics.median(times_ns), sum(times_ns))
 
     def is_known(self, samples: Sequence[float], whole: float, spent_ns: int) -> bool:
-        """Whether the median of `samples`, which took `spent_ns` to take, is known to a share of `whole`."""
+        """Return whether the median of `samples`, which took `spent_ns` to take, is known to a share of `whole`."""
         if len(samples) >= self.most or (samples and spent_ns >= self.point_s * 1e9):
             return True
         return len(samples) >= self.least and half_interval(samples) <= self.share * whole
 
 
 def half_interval(samples: Sequence[float]) -> float:
-    """Half the width of the median's 95 % confidence interval: between two order statistics, whatever the distribution.
+    """Return half the width of the median's 95 % confidence interval, between two order statistics.
 
     Their ranks are n/2 -+ 1.96 sqrt(n)/2 (Conover, Practical Nonparametric Statistics, section 3.2); of five samples it
     is the whole range, which holds the median with 94 %.
@@ -75,7 +75,7 @@ def half_interval(samples: Sequence[float]) -> float:
 
 
 def medians_ns(timed: Mapping[Key, Callable[[], int]], effort: Effort, watch: Watch, label: str) -> dict[Key, int]:
-    """Median nanoseconds of each of `timed`, which take turns: a disturbance hits one sample of each, not all of one.
+    """Return the median nanoseconds of each of `timed`, in turn: a disturbance hits a sample of each, not all of one.
 
     A round is one sample of each that is not known yet; where `watch` says that others held the cores, it is repeated.
     """
@@ -96,7 +96,7 @@ def medians_ns(timed: Mapping[Key, Callable[[], int]], effort: Effort, watch: Wa
 
 
 def sizes_in_time(sizes_bytes: Sequence[int], longest_ns: Callable[[int], int], point_s: float) -> tuple[int, ...]:
-    """The ascending sizes up to the first that takes longer than `point_s` seconds, and at least two.
+    """Return the ascending sizes up to the first that takes longer than `point_s` seconds, and at least two.
 
     Links take larger copies to have the bandwidth of their last two sizes. `longest_ns` makes the copies of a size once
     and returns the longest time, so that they are warm afterwards.
@@ -113,7 +113,7 @@ _ROUNDS = 7
 
 
 def copy_bytes_per_s(machine: Machine, watch: Watch, size_bytes: int = _BYTES) -> float:
-    """Best rate of a copy by all kernel threads, bytes read plus bytes written a second.
+    """Return the best rate of a copy by all kernel threads, bytes read plus bytes written a second.
 
     `watch` judges the copies: those during which others hold the cores are repeated.
     """
@@ -142,7 +142,7 @@ Array = npt.NDArray[np.uint8]
 
 
 def _views(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> tuple[Array, Array]:
-    """Destination and source of a copy."""
+    """Return the destination and source of a copy."""
     source = Tier.SLOW if destination is Tier.FAST else Tier.FAST
     to_view, from_view = (tiers.pool(tier).view(offset, (size_bytes,), "uint8") for tier in (destination, source))
     return to_view, from_view
@@ -156,7 +156,7 @@ def _points(
     watch: Watch,
     label: str,
 ) -> dict[Key, tuple[tuple[int, int], ...]]:
-    """Median nanoseconds by size, in pairs, of each kind of copy.
+    """Return the median nanoseconds by size, in pairs, of each kind of copy.
 
     `timed_ns` gives its destination's tier, and a function of views of destination and source that returns nanoseconds.
 
@@ -180,7 +180,7 @@ def _points(
 def copy_curves(
     tiers: Tiers, cpus: Sequence[int], sizes_bytes: Sequence[int], effort: Effort, watch: Watch
 ) -> tuple[CopyCurve, ...]:
-    """Median times of copies in both directions, by 1, 2, 4, ... and all threads, with plain and streaming stores.
+    """Time copies in both directions, by 1, 2, 4, ... and all threads, with plain and streaming stores: medians.
 
     They are as the memory itself gives them: no emulated wait. The caller is on the first of `cpus`.
     """
@@ -248,7 +248,7 @@ def contention(
 
 
 def _overlapped_ns(async_copy: AsyncCopy, co_runner: Callable[[], None]) -> tuple[int, int, int]:
-    """Nanoseconds of the copy, of as many calls of `co_runner` as it takes, and of as many without it."""
+    """Return the nanoseconds of the copy, of as many calls of `co_runner` as it takes, and of as many without it."""
     async_copy.start()
     start_ns = perf_counter_ns()
     co_runner()
@@ -265,7 +265,7 @@ def _overlapped_ns(async_copy: AsyncCopy, co_runner: Callable[[], None]) -> tupl
 
 
 def call_us(async_copy: AsyncCopy, effort: Effort, watch: Watch) -> float:
-    """Median microseconds of the two calls that start a copy and, when it is complete, wait for it."""
+    """Return the median microseconds of the two calls that start a copy and, when it is complete, wait for it."""
 
     def calls_ns() -> int:
         first_ns = perf_counter_ns()
@@ -358,7 +358,7 @@ def calibrate_links(
 
 
 def _long_async_copy(tiers: Tiers, link: Link) -> AsyncCopy:
-    """A copy that takes about `_CONTENTION_US`, or as large as the pools."""
+    """Return a copy that takes about `_CONTENTION_US`, or as large as the pools."""
     largest, largest_ns = link.points[-1]
     wanted = int(largest * _CONTENTION_US * 1e3 / largest_ns) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
     size_bytes = max(ALIGNMENT_BYTES, min(wanted, tiers.fast.size_bytes))

@@ -42,7 +42,7 @@ _OPTIONS = ("-x", "c", "-std=gnu11", "-O3", "-shared", "-fPIC", "-pthread")
 
 
 def compiled(source: Path) -> ctypes.CDLL:
-    """The library that `source` makes, loaded; calls of its functions let go of the interpreter.
+    """Return the library that `source` makes, loaded; calls of its functions let go of the interpreter.
 
     A bundle has it compiled beside the source. Elsewhere it is kept under a hash of all that it depends on, in
     $XDG_CACHE_HOME/autotm or ~/.cache/autotm; where that cannot be written, it is compiled again for every process.
@@ -126,7 +126,7 @@ def _functions() -> ctypes.CDLL:
 
 @functools.cache
 def widest_store() -> int:
-    """Bytes of a streaming store here: 64 with AVX-512, 32 with AVX2, 16 with SSE2; 0 where memcpy makes all copies."""
+    """Return the bytes of a streaming store: 64 with AVX-512, 32 with AVX2, 16 with SSE2; 0 where memcpy copies."""
     return int(_functions().autotm_widest_store())
 
 
@@ -181,16 +181,16 @@ class CopyMethods:
     alone: tuple[Stores, ...]
 
     def method(self, size_bytes: int) -> CopyMethod:
-        """The method of a copy that the step waits for."""
+        """Return the method of a copy that the step waits for."""
         return self.methods[bisect.bisect_right(self.from_bytes, size_bytes) - 1]
 
     def stores_alone(self, size_bytes: int) -> Stores:
-        """The stores of a copy by one thread."""
+        """Return the stores of a copy by one thread."""
         return self.alone[bisect.bisect_right(self.from_bytes, size_bytes) - 1]
 
 
 def usual_methods(threads: int) -> CopyMethods:
-    """The methods that caches suggest where nothing was measured: streaming stores from `streamed_bytes()` on."""
+    """Return the methods that caches suggest without measurements: streaming stores from `streamed_bytes()` on."""
     from_bytes = sorted({0, streamed_bytes(), _PARALLEL_BYTES})
     alone = tuple(Stores(widest_store()) if start >= streamed_bytes() else PLAIN for start in from_bytes)
     methods = tuple(
@@ -201,7 +201,7 @@ def usual_methods(threads: int) -> CopyMethods:
 
 
 def measured_methods(curves: Sequence[CopyCurve], destination: Tier, threads: int) -> CopyMethods:
-    """The fastest of the measured methods at each size, by `threads` or fewer; between sizes, that of the nearer one.
+    """Return the fastest measured method at each size, by `threads` or fewer; between sizes, the nearer one's.
 
     At sizes below `streamed_bytes()` stores stay plain: such a copy stays in the caches for the kernel that reads it,
     which its own time does not show. How early streaming copies ask for lines is chosen for all sizes together, since
@@ -316,7 +316,7 @@ def caller_on(cpu: int) -> Iterator[None]:
 
 
 def ends(label: str, destination: npt.NDArray[Any], source: npt.NDArray[Any]) -> tuple[int, int, int]:
-    """Addresses of a copy's destination and source, and its bytes.
+    """Return the addresses of a copy's destination and source, and its bytes.
 
     Raises:
         AutotmError: the sizes differ, the two overlap, an array is not contiguous, or the destination is read-only;
@@ -490,7 +490,7 @@ class AsyncCopyEngine:
                 self._end(async_copy, None)
 
     def _most_urgent(self) -> AsyncCopy | None:
-        """The first of the queue, which stays in it; None when the engine is closed."""
+        """Return the first of the queue, which stays in it; None when the engine is closed."""
         with self._changed:
             while not self._queue and not self._is_closed:
                 self._changed.wait()

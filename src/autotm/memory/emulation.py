@@ -161,7 +161,7 @@ class PublishedDevice(Strict):
     slow: SlowMemory = Field(description="the memory that is emulated")
 
     def constants(self, fitted: DeviceFile) -> DeviceFile:
-        """The constants, with what kernels hide as `fitted` has it."""
+        """Return the constants, with what kernels hide as `fitted` has it."""
         read_ns = max(0.0, _ns(1, self.slow.read) - _ns(1, self.fast.read))
         write_ns = max(0.0, _ns(2, self.slow.read_as_written) - _ns(2, self.fast.read_as_written))
         both_ns = max(0.0, _ns(3, self.slow.read_twice_written) - _ns(3, self.fast.read_twice_written))
@@ -248,7 +248,7 @@ class Emulation:
         *,
         first_touch: bool = False,
     ) -> int:
-        """Nanoseconds that a kernel's slow operands add to its time with all operands in fast memory.
+        """Return the nanoseconds that a kernel's slow operands add to its time with all operands in fast memory.
 
         Args:
             op_class: of the kernel.
@@ -267,11 +267,11 @@ class Emulation:
         return round(delay_ns * self.stretch)
 
     def move_ns(self, destination: Tier, size_bytes: int) -> int:
-        """Nanoseconds that a blocking copy of `size_bytes` to `destination` takes at least."""
+        """Return the nanoseconds that a blocking copy of `size_bytes` to `destination` takes at least."""
         return self._copy_ns(self.device.moves, destination, size_bytes, self.device.latency_ns)
 
     def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
-        """Nanoseconds for which a copy of `size_bytes` to `destination` beside kernels occupies its engine at least."""
+        """Return the least nanoseconds a copy of `size_bytes` to `destination` during kernels occupies its engine."""
         return self._copy_ns(self.device.asynchronous_moves, destination, size_bytes)
 
     def _copy_ns(self, moves: MoveBandwidth, destination: Tier, size_bytes: int, latency_ns: float = 0.0) -> int:
@@ -280,7 +280,7 @@ class Emulation:
 
 
 def measured_stretch(machine: Machine, devices_dir: Path, contraction_flop_per_s: float) -> float:
-    """How much longer than beside the original processor the emulated slow memory takes for this process.
+    """Return how much longer than beside the original processor the emulated slow memory takes for this process.
 
     `balanced` keeps the ratio of compute to slow memory that the device's constants were measured with, so a process
     that computes faster than the original gets a stretch below 1; `whole` takes the constants as they are. 1 where
@@ -296,7 +296,7 @@ def measured_stretch(machine: Machine, devices_dir: Path, contraction_flop_per_s
 
 
 def stretch_of(slow_tier: EmulatedTier, links: Links | None) -> float:
-    """The stretch that calibration stored; 1 for `whole`, which needs no calibration.
+    """Return the stretch that calibration stored; 1 for `whole`, which needs no calibration.
 
     Raises:
         BadInputError: `balanced` without calibration results.

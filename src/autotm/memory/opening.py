@@ -45,7 +45,7 @@ def open_tiers(
 
 
 def open_for(program: Program, machine: Machine, links: Links, devices_dir: Path) -> Tiers:
-    """As `open_tiers`, with pools for a program; where Linux is to place its pages, and can, it does (`open_paged`).
+    """Open pools for a program, as `open_tiers`; Linux places its pages where it is to, and can (`open_paged`).
 
     Raises:
         as `open_tiers`; BadInputError, too, where the machine has no such cache, or Linux cannot follow the policy.

@@ -59,7 +59,7 @@ class Pool:
         self._touch()
 
     def _mapped(self, size_bytes: int) -> mmap.mmap:
-        """Memory of at least that size, not touched yet."""
+        """Return the memory of at least that size, not touched yet."""
         self._require_available(size_bytes)
         try:
             return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -90,11 +90,11 @@ class Pool:
         """
 
     def pages_by_node(self) -> dict[str, int]:
-        """How many pages are on which memory node now; empty where they are bound to none."""
+        """Return how many pages are on which memory node now; empty where they are bound to none."""
         return {}
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """The array that starts `offset` bytes into the pool: no copy, C order, 64-byte aligned.
+        """Return the array that starts `offset` bytes into the pool: no copy, C order, 64-byte aligned.
 
         Raises:
             AutotmError: the offset is not a multiple of 64, or the array leaves the pool.

@@ -79,17 +79,17 @@ class Tiers(AbstractContextManager["Tiers"]):
             pool.check()
 
     def pool(self, tier: Tier) -> Pool:
-        """The pool that plays `tier`."""
+        """Return the pool that plays `tier`."""
         return self.fast if tier is Tier.FAST else self.slow
 
     def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
-        """Blocking move: returns when the bytes of the source are in the view of the other pool, `destination`."""
+        """Move bytes, blocking: return when those of the source are in the view of the other pool, `destination`."""
         self._engine.copy(destination_view, source_view, self._methods[destination].method(source_view.nbytes))
 
     def async_copy(
         self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier, deadline: int
     ) -> AsyncCopy:
-        """Asynchronous move, prepared: of those under way, the one with the earliest deadline is served first.
+        """Prepare an asynchronous move: of those under way, the one with the earliest deadline is served first.
 
         The first one to each tier starts the engine's thread.
         """
@@ -101,14 +101,14 @@ class Tiers(AbstractContextManager["Tiers"]):
         return AsyncCopy(self._async_copy_engines[destination], destination_view, source_view, deadline, stores)
 
     def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
-        """Nanoseconds for which bytes on their way to `destination` occupy the engine at least; 0 for real memory."""
+        """Return the least nanoseconds that bytes for `destination` occupy the engine; 0 for real memory."""
         del destination, size_bytes
         return 0
 
     def kernel_delay_ns(
         self, op_class: OpClass, slow_read_bytes: tuple[int, ...], slow_write_bytes: tuple[int, ...]
     ) -> int:
-        """Nanoseconds to wait after a kernel for what its slow operands would have cost; 0 where they really are slow.
+        """Return the nanoseconds to wait after a kernel for its slow operands; 0 where they really are slow.
 
         Depends on nothing but its arguments, so that executors compute it before they run. A workspace is written and
         read: it stands in both tuples.
@@ -117,7 +117,7 @@ class Tiers(AbstractContextManager["Tiers"]):
         return 0
 
     def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int, own_bytes: int) -> int:
-        """Nanoseconds to wait after a kernel for what it misses in a cache of slow memory, and for the cache itself.
+        """Return the nanoseconds to wait after a kernel for its misses in a cache of slow memory, and for the cache.
 
         Bytes that are fetched and written back cost what slow operands do; `own_bytes` are what the cache reads and
         writes in fast memory for itself. 0 for real memory, of which none is such a cache.
@@ -126,7 +126,7 @@ class Tiers(AbstractContextManager["Tiers"]):
         return 0
 
     def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
-        """Nanoseconds to wait after a kernel for slow pages and those that move meanwhile; 0 where they really are."""
+        """Return the nanoseconds to wait after a kernel for slow and moving pages; 0 where they really are slow."""
         del op_class, traffic
         return 0
 

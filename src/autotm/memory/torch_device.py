@@ -44,10 +44,10 @@ class Device(ABC):
 
     @abstractmethod
     def copies(self) -> Copies:
-        """New streams of copies."""
+        """Return new streams of copies."""
 
     def host_pool(self, size_bytes: int) -> torch.Tensor:
-        """Bytes of host memory, pinned where that makes a difference.
+        """Allocate host memory, pinned where that makes a difference.
 
         Raises:
             AutotmError: the system does not give them.
@@ -71,10 +71,10 @@ class Device(ABC):
 
     @abstractmethod
     def seconds(self, call: Callable[[], object], calls: int) -> float:
-        """How long that many calls take, one after another."""
+        """Return how long that many calls take, one after another."""
 
     def median_ns(self, call: Callable[[], object], least_s: float) -> tuple[int, int, int, int, int]:
-        """Least, median, lower and upper quartile of repeated calls in nanoseconds, and how many were made."""
+        """Return the least, median and quartiles (lower, upper) of repeated calls in nanoseconds, and their number."""
         first = self.seconds(call, 1)
         # Calls shorter than the clock's own cost are timed several at once.
         together = max(1, min(1000, int(_SHORT_S / max(first, 1e-7))))
@@ -115,7 +115,7 @@ class Copies(ABC):
 
     @abstractmethod
     def seconds(self, copy: Any) -> float:
-        """How long a copy took, from its beginning; it is complete."""
+        """Return how long a copy took, from its beginning; it is complete."""
 
     def close(self) -> None:
         """End what copies, after what it is copying."""
@@ -132,7 +132,7 @@ class Cuda(Device):
         self.name = torch.cuda.get_device_name(device)
 
     def copies(self) -> CudaCopies:
-        """A stream a direction."""
+        """Return copies with a stream for each direction."""
         return CudaCopies(self.torch)
 
     def seconds(self, call: Callable[[], object], calls: int) -> float:
@@ -209,7 +209,7 @@ class Cpu(Device):
         self.name = "CPU, ordinary memory in the place of device memory"
 
     def copies(self) -> ThreadCopies:
-        """A thread a direction."""
+        """Return copies with a thread for each direction."""
         return ThreadCopies()
 
     def seconds(self, call: Callable[[], object], calls: int) -> float:
@@ -220,7 +220,7 @@ class Cpu(Device):
         return time.perf_counter() - begun
 
     def peak(self, call: Callable[[], Any]) -> tuple[Any, int]:
-        """As PyTorch's allocator reports to its profiler; threads that it does not know of allocate nothing here."""
+        """Return what PyTorch's allocator reports to its profiler; threads that it does not know, allocate nothing."""
         profiler = torch.autograd
         more = torch._C._profiler._ExperimentalConfig()  # noqa: SLF001
         config = profiler.ProfilerConfig(profiler.ProfilerState.CPU, False, True, False, False, False, more)
@@ -312,7 +312,7 @@ class ThreadCopies(Copies):
 
 
 def device_of(device: torch.device) -> Device:
-    """The device that a module is on.
+    """Return the device that a module is on.
 
     Raises:
         BadInputError: PyTorch runs there, but nothing here copies for it.

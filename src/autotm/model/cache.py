@@ -89,13 +89,13 @@ class CacheCounts:
 
     @classmethod
     def of(cls, pool: CachedPool) -> CacheCounts:
-        """The sums over kernels."""
+        """Return the sums over kernels."""
         blocks = tuple(sum(column) for column in (pool.hits, pool.clean_misses, pool.dirty_misses))
         return cls(pool.block_bytes, *blocks, *(number * pool.block_bytes for number in blocks))
 
 
 def block_bytes_for(pool_bytes: int) -> int:
-    """4 KiB, doubled until the pool has at most `MOST_BLOCKS` blocks."""
+    """Return 4 KiB, doubled until the pool has at most `MOST_BLOCKS` blocks."""
     size = BLOCK_BYTES
     while pool_bytes > size * MOST_BLOCKS:
         size *= 2
@@ -125,7 +125,7 @@ def cached_pool(
 
 
 def amplified_bytes(graph: Graph, kernel: Kernel, fetched_bytes: int) -> int:
-    """Bytes of fast memory that a cache reads and writes beside what the kernel itself does.
+    """Return the bytes of fast memory that a cache reads and writes beside what the kernel itself does.
 
     Cascade Lake keeps a line's tag beside it. A read finds it with the data; a write has to read it first, hit or miss;
     a line that was fetched has to be written. So a read that hits is 1 access, one that misses 3 (4 if dirty), a write
@@ -156,7 +156,7 @@ class _Cache:
         self._dirty = np.zeros(blocks, np.bool_)
 
     def touch(self, offset: int, size_bytes: int, touched_bytes: int, is_write: bool) -> npt.NDArray[np.int64]:
-        """Hits, clean and dirty misses of a pass over one tensor."""
+        """Return hits, clean and dirty misses of a pass over one tensor."""
         first = offset // self._block_bytes
         count = -(-(offset + size_bytes) // self._block_bytes) - first
         touched = min(count, -(-touched_bytes // self._block_bytes)) if touched_bytes < size_bytes else count
@@ -283,7 +283,7 @@ class PageCounts:
 
     @classmethod
     def of(cls, pool: PagedPool, graph: Graph) -> PageCounts:
-        """The sums over the kernels of `graph`, the step with the implementations that run."""
+        """Return the sums over the kernels of `graph`, the step with the implementations that run."""
         traffic = list(pool.traffic(graph))
         return cls(
             pool.placed_by,

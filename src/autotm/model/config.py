@@ -393,11 +393,11 @@ class ScaleFile(Strict):
     minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
 
     def of_profile(self, config: ProfileConfig) -> ProfileConfig:
-        """How kernels of this scale are timed in a study that says `config`."""
+        """Return how kernels of this scale are timed in a study that says `config`."""
         return config.model_copy(update=self._shorter(config, "step_s", "kernel_s", "patience_s"))
 
     def of_run(self, config: RunConfig) -> RunConfig:
-        """How steps of this scale are timed in a study that says `config`."""
+        """Return how steps of this scale are timed in a study that says `config`."""
         return config.model_copy(update=self._shorter(config, "min_seconds", "patience_s"))
 
     def _shorter(self, config: ProfileConfig | RunConfig, *names: str) -> dict[str, float]:
@@ -414,13 +414,13 @@ def load_scale(path: Path) -> ScaleFile:
 
 
 def sizes_at(name: str, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The sizes, given for every scale alike, of a network at the scale `name`: `NAME-batch-4` changes its batch."""
+    """Return a network's sizes, the same at every scale, at the scale `name`: `NAME-batch-4` changes its batch."""
     match = _BATCH.match(name)
     return {**sizes, "batch": int(match[2])} if match and "batch" in sizes else dict(sizes)
 
 
 def scale_named(folder: Path, name: str) -> ScaleFile:
-    """The scale `name` of a folder of scale files.
+    """Return the scale `name` of a folder of scale files.
 
     Two more are made from each file: `NAME-batch-4` has 4 samples for every network that has a batch, `NAME-modelled`
     the same sizes, for steps that are modelled from small batches instead of compiled.

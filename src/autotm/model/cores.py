@@ -75,7 +75,7 @@ class Topology:
         numa_node: int | None = None,
         fast_nodes: tuple[int, ...] | None = None,
     ) -> Topology:
-        """The part on a socket, on a memory node, next to fast memory nodes, or all of it.
+        """Return the part on a socket, on a memory node, next to fast memory nodes, or all of it.
 
         Raises:
             BadInputError: this process may use nothing there; says what it may use.
@@ -98,7 +98,7 @@ class Topology:
         return Topology(threads)
 
     def pinned(self, where: str, threads: int | None, threads_per_core: int) -> tuple[int, ...]:
-        """Hardware threads for `threads` kernel threads, core after core, `threads_per_core` on each; None fills all.
+        """Choose cores for `threads` kernel threads, core by core, `threads_per_core` on each; None fills all.
 
         Raises:
             BadInputError: no core has so many hardware threads, or there are too few cores; says how many there are.
@@ -124,7 +124,7 @@ class Topology:
         return tuple(places[:count])
 
     def spare(self, used: Iterable[int]) -> tuple[int, ...]:
-        """The best hardware threads beside `used`: next to its memory nodes rather than not, then on idle cores."""
+        """Return the best hardware threads besides `used`: first those next to its memory nodes, then idle cores."""
         taken = {thread for thread in self.threads if thread.cpu in set(used)}
         nodes, cores = {thread.numa_node for thread in taken}, {thread.core for thread in taken}
 
@@ -137,12 +137,12 @@ class Topology:
 
 
 def usable_cpus() -> tuple[int, ...]:
-    """Hardware threads this process may run on, ascending."""
+    """Return hardware threads this process may run on, ascending."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def described(cpus: Sequence[int]) -> dict[str, Any]:
-    """Where threads pinned to `cpus` sit, for provenance: most on one core, sockets, memory nodes."""
+    """Return where threads pinned to `cpus` sit, for provenance: most on one core, sockets, memory nodes."""
     topology = Topology.of(cpus)
     return {
         "threads_per_core": max(len(cpus) for cpus in topology.cores.values()),
@@ -152,7 +152,7 @@ def described(cpus: Sequence[int]) -> dict[str, Any]:
 
 
 def parse_cpu_list(text: str) -> list[int]:
-    """Linux's lists, e.g. `0-3,8,10-11`."""
+    """Read Linux's lists, e.g. `0-3,8,10-11`."""
     numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -161,7 +161,7 @@ def parse_cpu_list(text: str) -> list[int]:
 
 
 def read_text(file: Path, otherwise: str = "") -> str:
-    """The text of a file of the system; `otherwise` where it cannot be read as UTF-8 text."""
+    """Return the text of a file of the system; `otherwise` where it cannot be read as UTF-8 text."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -193,7 +193,7 @@ class CoreChoice:
     fast_nodes: tuple[int, ...] | None = None
 
     def here(self, threads: int | None, asked_in: object) -> Pinned:
-        """The hardware threads of this computer for `threads` kernel threads, or for as many as there can be.
+        """Return the hardware threads of this computer for `threads` kernel threads, or for as many as there can be.
 
         Raises:
             BadInputError: this process may not use such cores, or not as many.
@@ -243,7 +243,7 @@ _STEAL_FIELD = 8
 
 
 def lost_ns(cpus: Sequence[int]) -> int:
-    """Nanoseconds that this process was kept from `cpus`: waited for others to leave them, or lost to the hypervisor.
+    """Return the nanoseconds that this process waited for `cpus`, held by other processes or by the hypervisor.
 
     Meaningful as a difference over a stretch of time; the hypervisor's part comes in steps of `TICK_NS`. 0 where Linux
     does not count.
@@ -283,7 +283,7 @@ class Watch:
         self.disturbed: list[str] = []
 
     def judge(self, lost: int, wall_ns: int) -> bool:
-        """Whether a round of `wall_ns` is good although other processes took `lost` nanoseconds of its cores' time."""
+        """Return whether a round of `wall_ns` counts although others took `lost` nanoseconds of its cores' time."""
         is_good = lost <= DISTURBED * len(self._cpus) * wall_ns
         if is_good:
             self._good_ns += wall_ns

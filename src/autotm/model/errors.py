@@ -52,19 +52,19 @@ class IllegalPlanError(AutotmError):
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> BadInputError:
-    """An error that names the nearest known name, and all of them."""
+    """Return an error that names the nearest known name, and all of them."""
     return BadInputError(f"unknown {kind} '{name}'{_nearest(str(name), known)}")
 
 
 def no_such_file(kind: str, path: Path) -> BadInputError:
-    """An error that names the nearest of the files beside it, and all of them, without their suffix."""
+    """Return an error that names the nearest of the files beside it, and all of them, without their suffix."""
     return BadInputError(
         f"{path}: no such {kind} file{_nearest(path.stem, (file.stem for file in path.parent.glob(f'*{path.suffix}')))}"
     )
 
 
 def made_by_another(file: Path, version: int, reads: int, remedy: str, counted: str = "schema") -> FileVersionError:
-    """An error that names both versions, that of the file and the one that is read, and how to make the file again."""
+    """Return an error that names the file's version, the one that is read, and how to make the file again."""
     age = "an older" if version < reads else "a newer"
     origin = f"made by {age} autotm: {counted} {version}, this one reads {reads}"
     return FileVersionError(f"{file}: {origin}; {remedy}", origin)
@@ -93,7 +93,7 @@ def validated(model: type[Model], value: object, source: object) -> Model:
 
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first fault of `error`; unknown keys get their nearest name.
+    """Return the first fault of `error`; unknown keys get their nearest name.
 
     A misspelt required key is two faults, missing and unknown: the unknown one comes first, it shows the mistake.
     """
@@ -117,7 +117,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _locate(location: tuple[int | str, ...], model: type[BaseModel]) -> tuple[str, list[str]]:
-    """The key as a person writes it, without pydantic's names of union members, and the keys known beside it."""
+    """Return the key as a person writes it, without pydantic's names of union members, and the keys known beside it."""
     parts: list[str] = []
     known: list[str] = []
     current: Any = model

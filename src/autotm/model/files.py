@@ -129,14 +129,14 @@ def schema_version(kind: str) -> int:
 
 
 def damaged(path: Path, kind: str, reason: str) -> DamagedFileError:
-    """The error for a file that must be rebuilt."""
+    """Return the error for a file that must be rebuilt."""
     return DamagedFileError(
         f"{path}: damaged {kind} file: {reason}; remove it and rebuild: rm {path} && snakemake {path}"
     )
 
 
 def content_hash(document: Any) -> str:
-    """A short stable hash of a JSON-able value."""
+    """Return a short stable hash of a JSON-able value."""
     return hashlib.sha256(_text(document).encode()).hexdigest()[:_DIGITS]
 
 
@@ -147,14 +147,14 @@ _adapters: dict[type[Any], TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """The reader and writer of a dataclass; making one takes milliseconds, so each is made once."""
+    """Return the reader and writer of a dataclass; making one takes milliseconds, so each is made once."""
     if kind not in _adapters:
         _adapters[kind] = TypeAdapter(kind)
     return _adapters[kind]
 
 
 def hash_of(value: Any) -> str:
-    """The content hash of a frozen dataclass, equal for equal values; kept with it, since a step's takes seconds."""
+    """Return the content hash of a frozen dataclass; it is kept with the object, as a step's takes seconds."""
     members: dict[str, Any] = value.__dict__
     if _HASH not in members:
         digest = hashlib.sha256()
@@ -216,7 +216,7 @@ def load_with_provenance(path: Path, kind: str, value_type: type[T]) -> tuple[T,
 
 
 def read_yaml(path: Path, kind: str) -> Any:
-    """The contents of a YAML file that a person wrote.
+    """Return the contents of a YAML file that a person wrote.
 
     Raises:
         BadInputError: no such file, or not YAML.
@@ -289,11 +289,11 @@ class Archive:
         return manifest, contents
 
     def damaged(self, file: Path, reason: str) -> DamagedFileError:
-        """The error for an archive that must be made again."""
+        """Return the error for an archive that must be made again."""
         return DamagedFileError(f"{file}: damaged {self.kind}: {reason}; {self.remedy(file)}")
 
     def remedy(self, file: Path) -> str:
-        """What to do about an archive that cannot be used, in words."""
+        """Return what to do about an archive that cannot be used, in words."""
         return f"nothing was imported. Export it again where it comes from: autotm {self.command} {file.name}"
 
 

@@ -76,7 +76,7 @@ class InitialValue:
 
     @classmethod
     def stored(cls, value: Array, folder: Path) -> InitialValue:
-        """The value in a file of `folder`, which is written unless it is there."""
+        """Return the value in a file of `folder`, which is written unless it is there."""
         value = np.asarray(value, order="C")
         digest = hashlib.sha256(f"{value.dtype}{value.shape}".encode())
         digest.update(value.data)
@@ -86,7 +86,7 @@ class InitialValue:
         return cls(str(path))
 
     def read(self, tensor: str, shape: tuple[int, ...], dtype: str) -> Array:
-        """The value, mapped from its file.
+        """Return the value, mapped from its file.
 
         Raises:
             DamagedFileError: the file is gone or cut, or holds another shape or type.
@@ -211,7 +211,7 @@ class Kernel:
         return (self.implementation, *(other.name for other in self.alternatives))
 
     def computed_by(self, implementation: str) -> Kernel:
-        """The same kernel with that implementation and no other.
+        """Return the same kernel with that implementation and no other.
 
         Raises:
             BadInputError: it has no such implementation.
@@ -364,7 +364,7 @@ class Graph:
         return max(self.live_bytes, default=0)
 
     def computed_by(self, implementations: Sequence[str]) -> ChosenGraph:
-        """The step with one implementation for each kernel: what runs once a plan has chosen.
+        """Return the step with one implementation for each kernel: what runs once a plan has chosen.
 
         Workspaces of implementations that are not chosen are no tensors of it. With `()` every kernel keeps the
         implementation it has.
@@ -393,7 +393,7 @@ class Graph:
         return {}
 
     def slots_of(self, kernel: Kernel) -> dict[str, tuple[int, ...]]:
-        """Movable tensors of a kernel, by first appearance, each with the slots it fills (all share one tier)."""
+        """Return a kernel's movable tensors, by first appearance, each with the slots it fills (all share one tier)."""
         return self._slots.get(id(kernel)) or self._find_slots(kernel)
 
     @cached_property
@@ -419,7 +419,7 @@ ChosenGraph = NewType("ChosenGraph", Graph)
 
 
 def workspace(operand: Operand, kernel: int) -> Tensor:
-    """The tensor behind a workspace of kernel number `kernel`."""
+    """Return the tensor behind a workspace of kernel number `kernel`."""
     return Tensor(operand.tensor, Role.WORKSPACE, operand.shape, operand.dtype, operand.size_bytes, kernel, ())
 
 
@@ -462,12 +462,12 @@ Configuration = str
 
 
 def all_fast(kernel: Kernel) -> Configuration:
-    """The configuration with every operand in fast memory."""
+    """Return the configuration with every operand in fast memory."""
     return intern("D" * len(kernel.operands))
 
 
 def configuration(graph: Graph, kernel: Kernel, slow: Collection[str]) -> Configuration:
-    """The configuration of `kernel` when exactly the movable tensors in `slow` are in slow memory."""
+    """Return the configuration of `kernel` when exactly the movable tensors in `slow` are in slow memory."""
     letters = list(all_fast(kernel))
     for tensor, slots in graph.slots_of(kernel).items():
         if tensor in slow:
@@ -483,7 +483,7 @@ _KEPT = {Role.PARAMETER, Role.STATE}
 
 
 def slow_traffic(graph: Graph, kernel: Kernel, config: Configuration) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Bytes of each slow tensor that `kernel` reads, and of each that it writes.
+    """Return the bytes of each slow tensor that `kernel` reads, and of each that it writes.
 
     A tensor counts once a direction, whatever number of slots it fills; a workspace is written and read. Of a table
     that is looked up in, the rows that are looked up count, as many as there are indices.
@@ -506,7 +506,7 @@ def slow_traffic(graph: Graph, kernel: Kernel, config: Configuration) -> tuple[t
 
 
 def _looked_up_rows(graph: Graph, kernel: Kernel) -> int | None:
-    """Rows of each table that a lookup touches at most, of several tables on average; None for other kernels."""
+    """Return the most rows of a table that a lookup touches, the mean of several tables; None for other kernels."""
     if kernel.op not in _LOOKUPS:
         return None
     indices = [operand for operand in kernel.inputs if np.dtype(operand.dtype).kind in "iu"]

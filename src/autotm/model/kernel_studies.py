@@ -150,5 +150,5 @@ class Sensitivity:
         return tuple(row.optimizer for row in self.recorded)
 
     def of(self, optimizer: str) -> tuple[Draw, ...]:
-        """The drawn rows of one optimizer, by number."""
+        """Return the drawn rows of one optimizer, by number."""
         return tuple(row for row in self.draws if row.optimizer == optimizer)

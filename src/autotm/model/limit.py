@@ -116,7 +116,7 @@ class Limit:
         return self.slug if self.size_bytes is not None else f"{self.slow}:{self.fast}"
 
     def fast_bytes(self, peak_live_bytes: int, io_bytes: int = 0) -> int:
-        """The budget in bytes for a step whose movable tensors peak at `peak_live_bytes`, beside `io_bytes` of others.
+        """Return the budget in bytes of a step whose movable tensors peak at `peak_live_bytes`, besides `io_bytes`.
 
         Raises:
             InfeasibleLimitError: those others alone do not fit.
@@ -150,7 +150,7 @@ class Counts(StrEnum):
 
 
 def counting(graph: Graph, counts: Counts) -> CountedGraph:
-    """The step as a plan for that limit sees it.
+    """Return the step as a plan for that limit sees it.
 
     With `ALL`, parameters, inputs, constants and results are placed too, each in one tier for good, because the next
     step finds them where this one leaves them. What shares memory (a parameter and its update) becomes one tensor,
@@ -184,13 +184,13 @@ def counted_by(graph: CountedGraph) -> Counts:
 
 
 def fixed_bytes(graph: Graph) -> int:
-    """Bytes of fast memory that no plan for this graph decides about: its arguments, unless they are placed too."""
+    """Return the bytes that are fast in every plan for this graph: its arguments, unless they are placed too."""
     fixed = (tensor for tensor in graph.tensors if not tensor.is_movable and tensor.alias_of is None)
     return sum(tensor.allocated_bytes for tensor in fixed)
 
 
 def storage_of(graph: Graph, tensor: str) -> str:
-    """The tensor whose memory `tensor` uses: itself, or what it is in the end an alias of."""
+    """Return the tensor whose memory `tensor` uses: itself, or what it is in the end an alias of."""
     while (alias := graph.by_name[tensor].alias_of) is not None:
         tensor = alias
     return tensor

@@ -51,7 +51,7 @@ class Link:
             raise ValueError(f"link to {self.destination} needs at least two points ascending in bytes, got {sizes}")
 
     def copy_us(self, size_bytes: int) -> float:
-        """Predicted microseconds to copy `size_bytes`: linear between points, the last bandwidth beyond them."""
+        """Predict the microseconds to copy `size_bytes`: linear between points, the last bandwidth beyond them."""
         sizes = [size for size, _ in self.points]
         right = min(max(bisect.bisect_left(sizes, size_bytes), 1), len(sizes) - 1)
         (low, low_ns), (high, high_ns) = self.points[right - 1], self.points[right]
@@ -147,17 +147,17 @@ class Links:
     curves: tuple[CopyCurve, ...] = ()
 
     def fast_us(self, size_bytes: int) -> float:
-        """Microseconds in which all kernel threads read or write as many bytes of fast memory; 0 if not measured."""
+        """Return the microseconds in which all threads read or write so much fast memory; 0 if not measured."""
         return 0.0 if self.rates is None else size_bytes / self.rates.copy_bytes_per_s * 1e6
 
     def copy_us(self, destination: Tier, size_bytes: int) -> float:
-        """Predicted microseconds of a blocking move."""
+        """Return the predicted microseconds of a blocking move."""
         return (self.to_fast if destination is Tier.FAST else self.to_slow).copy_us(size_bytes)
 
     # The following raise BadInputError where asynchronous copies were not measured.
 
     def transfer_us(self, destination: Tier, size_bytes: int) -> float:
-        """Predicted microseconds from start to end of an asynchronous move that has its engine for itself."""
+        """Predict the microseconds from start to end of an asynchronous move that has its engine for itself."""
         links = self._measured_asynchronous
         return (links.to_fast if destination is Tier.FAST else links.to_slow).copy_us(size_bytes)
 
@@ -206,24 +206,24 @@ class OverlapCosts:
         return (0, *accumulate(self.kernel_ns))
 
     def work_ns(self, destination: Tier, size_bytes: int, start: int, end: int) -> int:
-        """(A2) Whole nanoseconds for which a move beside kernels [start, end) keeps its engine busy."""
+        """Return whole nanoseconds for which a move beside kernels [start, end) keeps its engine busy (A2)."""
         alone_ns = math.ceil(1e3 * self._links.transfer_us(destination, size_bytes))
         until = self._to_copy_until_ns[destination]
         return alone_ns + -(-alone_ns * (until[end] - until[start]) // self._lasts_ns(start, end))
 
     def added_us(self, destination: Tier, size_bytes: int, start: int, end: int) -> float:
-        """(A5) Predicted microseconds that a move beside kernels [start, end) adds to them, and by its calls."""
+        """Predict the microseconds that a move beside kernels [start, end) adds to them, and by its calls (A5)."""
         until = self._to_kernels_until_ns[destination]
         share = (until[end] - until[start]) / self._lasts_ns(start, end)
         return share * self._links.transfer_us(destination, size_bytes) + self._links.call_us
 
     def least_added_us(self, destination: Tier, size_bytes: int) -> float:
-        """A bound from below of `added_us` over all windows: beside the kernels that a copy disturbs least."""
+        """Return a bound from below of `added_us` over all windows: beside the kernels that a copy disturbs least."""
         least = min(each.to_kernels for each in self._links.contention(destination).values())
         return least * self._links.transfer_us(destination, size_bytes) + self._links.call_us
 
     def move_us(self, move: Move, size_bytes: int) -> float:
-        """Predicted microseconds that a move adds to the step."""
+        """Return the predicted microseconds that a move adds to the step."""
         if move.since is None:
             return self._links.copy_us(move.destination, size_bytes)
         return self.added_us(move.destination, size_bytes, move.since, move.before)

@@ -30,7 +30,7 @@ Products = Literal["float32", "tf32", "bf16"]
 
 
 def size_bytes(text: str | None) -> int | None:
-    """Bytes of a size such as 192GB; None where there is none."""
+    """Return the bytes of a size such as 192GB; None where there is none."""
     return None if text is None else Limit.parse(text).size_bytes
 
 
@@ -365,7 +365,7 @@ class Machine:
         return self.slow_tier.products if isinstance(self.slow_tier, CudaTier) else "float32"
 
     def to_measure_on(self) -> Machine:
-        """The machine with cores of this computer, on which nothing but this job runs.
+        """Return the machine with cores of this computer, on which nothing but this job runs.
 
         Raises:
             BadInputError: it is a model; or a kind of Slurm node and this is no job, other jobs may run beside this
@@ -462,7 +462,7 @@ _ELSEWHERE = "take another optimizer, or a machine whose slow memory is emulated
 
 
 def cannot_run(machine: Machine, optimizer: str, system: SystemMemory | None = None) -> str | None:
-    """Why programs of an optimizer cannot run on a machine's slow memory, and what helps; None where they can.
+    """Return why programs of an optimizer cannot run on a machine's slow memory, and what helps; None where they can.
 
     Args:
         machine: of which only what its file says counts where its jobs run elsewhere (Slurm).
@@ -492,7 +492,7 @@ def _of_linux(machine: Machine, tier: AnyTier, optimizer: str, system: SystemMem
 
 
 def kernel_lacks(optimizer: str, system: SystemMemory) -> str | None:
-    """Why the kernel of this computer cannot follow a policy, and what helps; None where it can."""
+    """Return why the kernel of this computer cannot follow a policy, and what helps; None where it can."""
     if optimizer == "linux-weighted-interleave" and not system.knows_weights:
         return (
             "this kernel has no /sys/kernel/mm/mempolicy/weighted_interleave, Linux 6.9 is the first that has; "
@@ -513,7 +513,7 @@ def kernel_lacks(optimizer: str, system: SystemMemory) -> str | None:
 
 
 def is_switched(name: str, text: str) -> bool:
-    """Whether one of `SWITCHES` that holds `text` is on; NUMA balancing has bits, of which 2 is for tiered memory."""
+    """Return whether a switch of `SWITCHES` with value `text` is on; bit 2 of NUMA balancing is tiered memory."""
     if name.endswith("numa_balancing"):
         return text.isdigit() and bool(int(text) & 2)
     return text in {"true", "1"}

@@ -33,7 +33,7 @@ class NetworkSource:
 
     @classmethod
     def imported(cls, name: str, sizes: Mapping[str, int], address: str, root: Path) -> NetworkSource:
-        """A network that `package.module:function` returns, whose package lies in `root` or is installed.
+        """Return a network that `package.module:function` returns, whose package lies in `root` or is installed.
 
         Raises:
             BadInputError: not such an address, or no such module; nothing is imported to find out.
@@ -73,7 +73,7 @@ class NetworkSource:
 
 
 def _file_of(name: str, module: str, root: Path) -> Path:
-    """The file of a module, found without importing the packages that it is in."""
+    """Return the file of a module, found without importing the packages that it is in."""
     top, *parts = module.split(".")
     spec = importlib.util.find_spec(top) if not (root / top).exists() and not (root / f"{top}.py").exists() else None
     folders = [root]
@@ -87,7 +87,7 @@ def _file_of(name: str, module: str, root: Path) -> Path:
 
 
 def _top_level(statements: list[ast.stmt]) -> Iterator[str]:
-    """The names that a module defines or imports; `*` where it imports all of another one."""
+    """Yield the names that a module defines or imports; `*` where it imports all of another one."""
     for statement in statements:
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():

@@ -104,42 +104,42 @@ class Paths(MachinePaths):
         return self._of_network / "reference.json"
 
     def plan(self, optimizer: str, limit: Limit) -> Path:
-        """The solver's answer."""
+        """Return the solver's answer."""
         return self._of_network / optimizer / limit.slug / "plan.json"
 
     def program(self, optimizer: str, limit: Limit) -> Path:
-        """The plan with addresses."""
+        """Return the plan with addresses."""
         return self._of_network / optimizer / limit.slug / "program.json"
 
     def record(self, optimizer: str, limit: Limit) -> Path:
-        """The file with the measurements of a run of the program."""
+        """Return the file with the measurements of a run of the program."""
         return self._of_network / optimizer / limit.slug / "record.json"
 
     def framework(self, optimizer: str, limit: Limit) -> Path:
-        """The file with the measurements of a framework's own step, on a machine with a GPU."""
+        """Return the file with the measurements of a framework's own step, on a machine with a GPU."""
         return self._of_network / optimizer / limit.slug / FRAMEWORK_FILE
 
     def modelled(self, optimizer: str, limit: Limit) -> Path:
-        """The step of the plan, or of a rival, on a GPU that is modelled."""
+        """Return the step of the plan, or of a rival, on a GPU that is modelled."""
         return self._of_network / optimizer / limit.slug / "modelled.json"
 
     def view(self, optimizer: str, limit: Limit) -> Path:
-        """The plan as a page; nothing depends on it."""
+        """Return the plan as a page; nothing depends on it."""
         return self._of_network / optimizer / limit.slug / "view.html"
 
     def trace(self, optimizer: str, limit: Limit) -> Path:
-        """A measured step of the program, for trace viewers; nothing depends on it."""
+        """Return a measured step of the program, for trace viewers; nothing depends on it."""
         return self._of_network / optimizer / limit.slug / "trace.json"
 
     def stays(self, optimizer: str, limit: Limit) -> dict[Tier, Path]:
-        """The buffers of each pool, for packers; nothing depends on them."""
+        """Return the buffers of each pool, for packers; nothing depends on them."""
         folder = self._of_network / optimizer / limit.slug
         return {Tier.FAST: folder / "stays_fast.csv", Tier.SLOW: folder / "stays_slow.csv"}
 
     def sweep(self, optimizer: str) -> Path:
-        """The folder of what `autotm sweep` found; nothing depends on it."""
+        """Return the folder of what `autotm sweep` found; nothing depends on it."""
         return self._of_network / optimizer / "sweep"
 
     def sensitivity(self, limit: Limit) -> Path:
-        """The file with the effect of resampled kernel times on the plans for a limit; nothing depends on it."""
+        """Return the file with the effect of resampled kernel times on the plans for a limit; nothing depends on it."""
         return self._of_network / "sensitivity" / f"{limit.slug}.json"

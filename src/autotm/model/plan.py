@@ -23,7 +23,7 @@ _AGAIN = " again"
 
 
 def called(graph: ChosenGraph, calls: Sequence[int]) -> ChosenGraph:
-    """The step as it is called: kernel number n is call number n.
+    """Return the step as it is called: kernel number n is call number n.
 
     A kernel reads of each intermediate what was computed last. Arguments are the same for all calls of a kernel, so
     one that runs again may neither write any, nor read any that was overwritten after it ran first; `check` vouches
@@ -66,12 +66,12 @@ def repeats(calls: Sequence[int]) -> list[int]:
 
 
 def _kernels(graph: Graph, calls: Sequence[int]) -> Iterator[Kernel]:
-    """Each call as a kernel, whose operands are the newest of their names."""
+    """Yield each call as a kernel, whose operands are the newest of their names."""
     times: Counter[int] = Counter()
     newest: dict[str, str] = {}
 
     def named(operands: tuple[Operand, ...], again: str | None) -> tuple[Operand, ...]:
-        """Operands that are read; or, with `again`, that are written, which makes them the newest."""
+        """Return the operands that are read; or, with `again`, that are written, which makes them the newest."""
         if again is not None:
             movable = (operand.tensor for operand in operands if graph.by_name[operand.tensor].role.is_movable)
             newest.update((name, name + again) for name in movable)
@@ -86,7 +86,7 @@ def _kernels(graph: Graph, calls: Sequence[int]) -> Iterator[Kernel]:
 
 
 def _used(tensor: Tensor, users: dict[int, bool], calls: int) -> Tensor:
-    """The tensor with the calls that use it, of which one writes it if it has a producer."""
+    """Return the tensor with the calls that use it, of which one writes it if it has a producer."""
     producer = None if tensor.producer is None else next(index for index, writes in users.items() if writes)
     readers = tuple(sorted(users.keys() - {producer}))
     held = None if tensor.held is None else (0, calls)
@@ -345,7 +345,7 @@ class Plan:
     calls: tuple[int, ...] = ()
 
     def step_of(self, graph: CountedGraph) -> ChosenGraph:
-        """The step that it is a plan for, of one with all implementations: with its own, and as it is called."""
+        """Return the step that it is a plan for, of one with all implementations: with its own, and as it is called."""
         return called(graph.computed_by(self.implementations), self.calls)
 
     @property

@@ -93,7 +93,7 @@ class Profile:
         return any(timing.disturbed for timing in self.timings.values())
 
     def timing(self, kernel: Kernel, config: Configuration) -> Timing | None:
-        """The measured timing, if that configuration was measured."""
+        """Return the measured timing, if that configuration was measured."""
         return self.timings.get((kernel.identity, kernel.implementation, config))
 
     def base_us(self, kernel: Kernel) -> float:
@@ -118,12 +118,12 @@ class Profile:
         return extra_ns / 1e3
 
     def additive_us(self, graph: Graph, kernel: Kernel, slow: frozenset[str]) -> float:
-        """All-fast time plus the extra of each slow tensor of the kernel."""
+        """Return the all-fast time plus the extra of each slow tensor of the kernel."""
         extras = (self.extra_us(graph, kernel, tensor) for tensor in graph.slots_of(kernel) if tensor in slow)
         return self.base_us(kernel) + sum(extras)
 
     def time_us(self, graph: Graph, kernel: Kernel, slow: frozenset[str]) -> float:
-        """The measured time with exactly the tensors in `slow` in slow memory; additive where it was not measured."""
+        """Return the time with exactly the tensors in `slow` in slow memory: measured, or else the additive reading."""
         beyond_ns = self._beyond_ns(kernel, configuration(graph, kernel, slow))
         if beyond_ns is None:
             return self.additive_us(graph, kernel, slow)
@@ -154,7 +154,7 @@ class Profile:
 
 
 def _read_ns(timing: Timing, fast: Mapping[tuple[str, str], Timing]) -> int:
-    """All-fast time of an implementation; of one that took turns with the default, from that and their difference."""
+    """Return an implementation's all-fast time: the default's plus their difference if they took turns."""
     default = None if timing.default_identity is None else fast.get((timing.default_identity, DEFAULT_IMPLEMENTATION))
     if default is None or timing.beyond_ns is None:
         return timing.median_ns
@@ -276,7 +276,7 @@ def slow_rates(graph: Graph, profile: Profile) -> Mapping[OpClass, SlowRates]:
 
 
 def _extras(graph: Graph, profile: Profile) -> Iterator[tuple[OpClass, bool, float, int]]:
-    """Class, whether it was written, added microseconds and bytes of each tensor that alone was slow."""
+    """Yield the class, whether it was written, added microseconds and bytes of each tensor that alone was slow."""
     seen = set()
     for kernel in graph.kernels:
         slots = graph.slots_of(kernel)

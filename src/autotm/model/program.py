@@ -128,7 +128,7 @@ class Program:
     calls: tuple[int, ...] = ()
 
     def step_of(self, graph: CountedGraph) -> ChosenGraph:
-        """The step that it runs, of one with all implementations: with its own, and as it is called."""
+        """Return the step that it runs, of one with all implementations: with its own, and as it is called."""
         return called(graph.computed_by(self.implementations), self.calls)
 
     @property

@@ -22,7 +22,7 @@ from autotm.model.system import SystemMemory
 
 
 def slow_memory_facts(tier: AnyTier, system: SystemMemory | None = None) -> dict[str, Any]:
-    """For provenance, as JSON; empty where slow memory is emulated. What the system does not tell is null.
+    """Return its provenance, as JSON; empty where slow memory is emulated. What the system does not tell is null.
 
     Of a modelled GPU the device file; of a real one its memories say more, where they are opened.
 
@@ -67,7 +67,7 @@ def slow_memory_facts(tier: AnyTier, system: SystemMemory | None = None) -> dict
 
 
 def slow_memory_text(source: Mapping[str, Any]) -> str:
-    """From the provenance of a file, a few words for captions; empty where slow memory is emulated.
+    """Return words for captions from a file's provenance; empty where slow memory is emulated.
 
     Of a GPU they say what else a reader must know, if its results are not exact.
     """
@@ -184,7 +184,7 @@ class Provenance(_Always, total=False):
 
 
 def cpu_model() -> str:
-    """The processor's name as the kernel gives it."""
+    """Return the processor's name as the kernel gives it."""
     return _cpu_fields().get("model name") or platform.processor() or platform.machine()
 
 
@@ -206,7 +206,7 @@ def _cpu_fields() -> dict[str, str]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Installed versions of what shapes a result; absent packages are left out."""
+    """Return installed versions of what shapes a result; absent packages are left out."""
     installed = {package: installed_version(package) for package in _PACKAGES}
     return {"python": platform.python_version(), **{name: text for name, text in installed.items() if text is not None}}
 
@@ -221,7 +221,7 @@ def installed_version(package: str) -> str | None:
 
 @cache
 def commit() -> str | None:
-    """Commit of the checkout autotm runs from, with `+` when it has changes; None outside a checkout.
+    """Return the commit of the checkout autotm runs from, with `+` when it has changes; None outside a checkout.
 
     Nothing of the checkout is written or locked: one that is ended meanwhile would leave the lock behind.
     """
@@ -237,7 +237,7 @@ def commit() -> str | None:
 
 
 def provenance(machine: Machine, seed: int, **extra: Any) -> dict[str, Any]:
-    """The provenance block of a file written now; `extra` adds what only that file knows."""
+    """Return the provenance block of a file written now; `extra` adds what only that file knows."""
     job, slow_memory = allocation(), slow_memory_facts(machine.slow_tier)
     return {
         "autotm_commit": commit(),

@@ -183,7 +183,7 @@ class Record:
         return None if measured_s is None or predicted_s is None else measured_s - predicted_s
 
     def __str__(self) -> str:
-        """One line: what ran, what it took, what was predicted. All fields, thousands of samples among them: repr."""
+        """Return one line: what ran, what it took, what was predicted. `repr` has all fields and samples."""
         text = f"{self.network}, {self.optimizer}, limit {self.limit}"
         text += f": {self.predicted_runtime_s:.6g} s a step predicted"
         memory = f"{self.tier_reality} slow memory, machine {self.machine}, threads {self.threads}, seed {self.seed}"

@@ -182,7 +182,7 @@ class SystemMemory:
         return min(quotas, default=None)
 
     def _control_groups(self, controller: str) -> Iterator[tuple[Path, int]]:
-        """The folders of the process's group and of all around it, with the version of each."""
+        """Yield the folders of the process's group and of all around it, with the version of each."""
         for group in self._text("proc/self/cgroup").splitlines():
             number, controllers, name = group.split(":", 2)
             version = _CGROUP_V2 if number == "0" and not controllers else _CGROUP_V1
@@ -212,7 +212,7 @@ class SystemMemory:
         ]
 
     def mount_of(self, path: Path) -> Mount | None:
-        """The file system that a folder is on; None where the system does not tell."""
+        """Return the file system that a folder is on; None where the system does not tell."""
         parents = {str(path.resolve()), *(str(parent) for parent in path.resolve().parents)}
         holding = [mount for mount in self.mounts if mount.folder in parents]
         longest = max((len(mount.folder) for mount in holding), default=0)
@@ -232,11 +232,11 @@ class SystemMemory:
         return {name: number * _SECTOR_BYTES for name, number in sectors.items() if number is not None}
 
     def holds_mounts(self, disk: str) -> bool:
-        """Whether a file system of the block device, or of a part of it, is mounted."""
+        """Return whether a file system of the block device, or of a part of it, is mounted."""
         return any(re.fullmatch(rf"/dev/{disk}(p\d+)?", mount.device) for mount in self.mounts)
 
     def dax_device_bytes(self, name: str) -> int:
-        """Size of a device in `dax_devices`; 0 where the system does not tell."""
+        """Return the size of a device in `dax_devices`; 0 where the system does not tell."""
         return _number(self._text(f"sys/bus/dax/devices/{name}/size")) or 0
 
     def dax_device_align_bytes(self, name: str) -> int:
@@ -244,7 +244,7 @@ class SystemMemory:
         return _number(self._text(f"sys/bus/dax/devices/{name}/align")) or 2 << 20
 
     def device_node(self, name: str) -> int | None:
-        """The node next to a DAX device or a block device of persistent memory; None where the system does not tell."""
+        """Return the node next to a DAX device or a block device of persistent memory; None where it is unknown."""
         places = (f"sys/bus/dax/devices/{name}/numa_node", f"sys/class/block/{name}/device/numa_node")
         return next((node for place in places if (node := _number(self._text(place))) is not None), None)
 
@@ -310,13 +310,13 @@ def _number(text: str) -> int | None:
 
 
 def _count(info: str, name: str) -> int:
-    """The number in a line of a meminfo file: KiB, or of `HugePages_...` pages; 0 where there is no such line."""
+    """Return the number in a line of a meminfo file: KiB, or for `HugePages_...` pages; 0 without such a line."""
     match = re.search(rf"\b{name}:\s*(\d+)", info)
     return int(match[1]) if match else 0
 
 
 def find_compiler() -> str:
-    """The C compiler that links kernels and compiles copies: $CC, or the first of the usual ones.
+    """Return the C compiler that links kernels and compiles copies: $CC, or the first of the usual ones.
 
     Raises:
         AutotmError: there is none.

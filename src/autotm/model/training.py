@@ -122,7 +122,7 @@ class Training:
             raise BadInputError(f"Training: clip_norm: {self.clip_norm} is not a positive number; None does not clip")
 
     def rule_of(self, parameter: str) -> UpdateRule:
-        """The rule that updates a parameter."""
+        """Return the rule that updates a parameter."""
         return self.rules.get(parameter, self.rule)
 
 

@@ -47,7 +47,7 @@ class Extrapolation:
 
 
 def extrapolate(profiled: Sequence[tuple[Graph, Profile]], batch: int, scale: str) -> Extrapolation:
-    """The step at `batch` samples, named `scale`, from at least three profiled batches of the same network.
+    """Return the step at `batch` samples, named `scale`, from at least three profiled batches of the same network.
 
     Raises:
         BadInputError: too few batches, steps of different networks, or extents that are no straight line in the batch.
@@ -141,7 +141,7 @@ def _workspace_at(operand: Operand, same: Sequence[Kernel], batches: Sequence[in
 
 
 def _base_ns(steps: Sequence[tuple[Graph, Profile]], batch: int) -> list[float]:
-    """All-fast time of every kernel at `batch`, from the two largest batches of `steps`."""
+    """Return the all-fast time of every kernel at `batch`, from the two largest batches of `steps`."""
     (small, few), (large, many) = steps[-2:]
     times_ns = []
     for a, b in zip(small.kernels, large.kernels, strict=True):

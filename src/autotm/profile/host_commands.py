@@ -202,7 +202,7 @@ def profiled(
 
 
 def _contraction_flop_per_s(graph: Graph, profile: Profile) -> float:
-    """Rate of the step's contractions, or, where it has none, of its kernels; floating-point operations a second."""
+    """Return the rate of the step's contractions, or else of its kernels, in floating-point operations a second."""
     kernels = [each for each in graph.computed_by(()).kernels if each.op_class in _CONTRACTIONS] or graph.kernels
     seconds = sum(profile.base_us(kernel) for kernel in kernels) / 1e6
     if not seconds:

@@ -86,7 +86,7 @@ class OperandPlan:
         return self.copy_bytes * self.copies
 
     def views(self, tiers: Tiers, config: Configuration, copy: int) -> list[Array]:
-        """One view per slot of copy number `copy`, each in the tier that `config` says."""
+        """Return one view per slot of copy number `copy`, each in the tier that `config` says."""
         return [
             (tiers.fast if letter == "D" else tiers.slow).view(
                 copy * self.copy_bytes + offset, operand.shape, operand.dtype
@@ -109,7 +109,7 @@ def plan_operands(graph: Graph, kernel: Kernel, rotation_bytes: int) -> OperandP
 
 
 def in_turn(plans: Sequence[OperandPlan]) -> tuple[OperandPlan, ...]:
-    """The same layouts with copies of one size and number, so that each finds in any copy what all were given.
+    """Return the same layouts with copies of one size and number, so that each finds in any copy what all were given.
 
     Slots that the kernels share come first in each layout: only what follows them, workspaces, differs.
     """
@@ -194,7 +194,7 @@ def time_interleaved(
 
 
 def summary(samples_ns: Sequence[int]) -> Timing:
-    """Minimum, median and quartiles of `samples_ns`, rounded to whole nanoseconds."""
+    """Return the minimum, median and quartiles of `samples_ns`, rounded to whole nanoseconds."""
     low, median, high = np.percentile(samples_ns, (25, 50, 75))
     return Timing(min(samples_ns), round(median), round(low), round(high), len(samples_ns))
 
@@ -207,12 +207,12 @@ def paired(samples_ns: Sequence[int], reference_ns: Sequence[int]) -> Timing:
 
 
 def after_a_wait(all_fast: Timing, wait_ns: int) -> Timing:
-    """The same kernel followed by a wait of known length, which nothing ran for."""
+    """Return the same kernel followed by a wait of known length, which nothing ran for."""
     return replace(shifted(all_fast, wait_ns), repeats=0, beyond_ns=wait_ns, beyond_error_ns=0)
 
 
 def shifted(timing: Timing, by_ns: int) -> Timing:
-    """The same times, all longer by so many nanoseconds, or shorter, but for one."""
+    """Return the same times, all longer by so many nanoseconds, or shorter, but for one."""
     names = ("min_ns", "median_ns", "lower_quartile_ns", "upper_quartile_ns")
     return replace(timing, **{name: max(1, getattr(timing, name) + by_ns) for name in names})
 

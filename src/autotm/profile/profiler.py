@@ -72,7 +72,7 @@ class Case:
 
 
 def steps_by_implementation(graph: Graph) -> tuple[Graph, ...]:
-    """The step computed by default, then by each other implementation wherever a kernel has it."""
+    """Return the step computed by default, then by each other implementation wherever a kernel has it."""
     others = dict.fromkeys(other.name for kernel in graph.kernels for other in kernel.alternatives)
     return (
         graph.computed_by(()),
@@ -86,7 +86,7 @@ def steps_by_implementation(graph: Graph) -> tuple[Graph, ...]:
 
 
 def cases(graph: Graph, mode: Literal["additive", "full"]) -> tuple[Case, ...]:
-    """Every kernel identity of the graph once, default implementations first, in order of first appearance."""
+    """Return every kernel identity of the graph once, default implementations first, in order of first appearance."""
     examples: dict[tuple[str, str], tuple[Graph, Kernel, str]] = {}
     needed: dict[tuple[str, str], dict[Configuration, None]] = {}
     for step in steps_by_implementation(graph):
@@ -169,7 +169,7 @@ class _Bench:
     context: str
 
     def timed(self, case: Case) -> tuple[Configuration, ...]:
-        """The configurations that are timed, all-fast first; where waits are known the others follow from that one."""
+        """Return the configurations to time, all-fast first; where waits are known the others follow from that one."""
         knows_waits = self.tiers.waits_are_known and not self.options.times_known_waits
         return case.configurations[:1] if knows_waits else case.configurations
 
@@ -230,7 +230,7 @@ def profile_kernels(
 
 
 def origin(library: KernelLibrary, machine: Machine, options: ProfileOptions) -> dict[str, Any]:
-    """Where a profile comes from."""
+    """Return where a profile comes from."""
     extra = {
         "configurations": options.configurations,
         "options_hash": hash_of(options),
@@ -241,7 +241,7 @@ def origin(library: KernelLibrary, machine: Machine, options: ProfileOptions) ->
 
 
 def delay_ns(tiers: Tiers, case: Case, config: Configuration) -> int:
-    """Nanoseconds to wait after a kernel for what its slow operands would have cost."""
+    """Return the nanoseconds to wait after a kernel for what its slow operands would have cost."""
     return tiers.kernel_delay_ns(case.kernel.op_class, *slow_traffic(case.graph, case.kernel, config))
 
 
@@ -290,7 +290,7 @@ def _time_all(bench: _Bench, machine: Machine, missing: Sequence[Sequence[Case]]
 def _timed(
     bench: _Bench, filler: Filler, group: Sequence[Case], plans: Plans, watch: Watch
 ) -> Round[dict[StoreKey, Timing]]:
-    """All implementations of one kernel, in turn: slow operands against all fast, others against the default."""
+    """Return all implementations of one kernel, in turn: slow operands against all fast, others against the default."""
     _fill(bench, filler, plans[group[0].key], group[0])
     calls, references, keys = [], [], []
     for case in group:
@@ -307,7 +307,7 @@ def _timed(
 
 
 def _fill(bench: _Bench, filler: Filler, plan: OperandPlan, case: Case) -> None:
-    """Random numbers for all inputs of all copies, wherever some configuration puts them."""
+    """Draw random numbers for all inputs of all copies, wherever some configuration puts them."""
     inputs = len(plan.kernel.inputs)
     used = {(slot, config[slot]) for config in bench.timed(case) for slot in range(inputs)}
     everywhere = {letter: letter * len(plan.kernel.operands) for letter in "DP"}
@@ -318,7 +318,7 @@ def _fill(bench: _Bench, filler: Filler, plan: OperandPlan, case: Case) -> None:
 
 
 def _calls(bench: _Bench, case: Case, configs: Iterable[Configuration], plan: OperandPlan) -> list[list[Call]]:
-    """The kernel with its wait, ready to call, by configuration and copy."""
+    """Return the kernel with its wait, ready to call, by configuration and copy."""
     return [
         [
             _waiting(bench.library.bind(case.kernel.function, views), delay_ns(bench.tiers, case, config))

@@ -81,7 +81,7 @@ def profile_in_step(
     devices_dir: Path,
     timed: AllFast,
 ) -> Profile:
-    """The profile of a step whose kernels took `timed`, all fast.
+    """Return the profile of a step whose kernels took `timed`, all fast.
 
     What slow operands add is a wait of known length where slow memory is emulated, by configuration where such waits do
     not add up. Elsewhere kernels are timed alone for it, their operands slow and fast in turn, unless the store has it.
@@ -112,7 +112,7 @@ def all_fast_us(graph: Graph, profile: Profile) -> float:
 
 
 def _moved(alone: Mapping[TimingKey, Timing], timed: AllFast) -> Iterator[tuple[TimingKey, Timing]]:
-    """Timings of kernels alone with, in place of what they took all fast, what they took so within the step."""
+    """Yield the timings of kernels alone, with their all-fast times replaced by those within the step."""
     apart_ns = {key[:2]: timing.median_ns for key, timing in alone.items() if "P" not in key[2]}
     for key, timing in alone.items():
         inside = timed[key[:2]]

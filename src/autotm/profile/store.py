@@ -81,7 +81,7 @@ class KernelStore:
             self.connection = _open(path)
 
     def get(self, key: StoreKey) -> Timing | None:
-        """The timing stored under `key`, if any."""
+        """Return the timing stored under `key`, if any."""
         row = self.connection.execute(_SELECT, astuple(key)).fetchone()
         return None if row is None else Timing(*row[:-1], disturbed=bool(row[-1]))
 
@@ -110,7 +110,7 @@ class KernelStore:
 
 @contextmanager
 def _writing(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction: all that is written within it stays, or, if it fails (AutotmError) or is killed, nothing."""
+    """Open a transaction: all that is written within it stays, or, if it fails (AutotmError) or is killed, nothing."""
     try:
         with connection:
             yield
@@ -119,7 +119,7 @@ def _writing(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _unusable(path: object, error: sqlite3.OperationalError) -> AutotmError:
-    """The error of a full disk, a read-only folder or a lock that is never let go."""
+    """Return the error of a full disk, a read-only folder or a lock that is never let go."""
     return AutotmError(
         f"{path}: the kernel store cannot be used: {error}; what it held is as it was. Free some space, or make its "
         "folder writable, then give the same command again"
@@ -242,7 +242,7 @@ def _hash(texts: Mapping[str, bytes]) -> str:
 
 
 def _rows(connection: sqlite3.Connection, table: str, text: bytes) -> Iterator[tuple[Any, ...] | None]:
-    """Each line of a table as a row, or None where it is none."""
+    """Yield each line of a table as a row, or None where it is none."""
     columns = [
         (_TYPES[kind], bool(needed), name in _SIGNED)
         for _, name, kind, needed, *_ in connection.execute(f"PRAGMA table_info({table})")

@@ -39,7 +39,7 @@ class Wanted:
 
 
 def wanted_configurations(graph: Graph) -> tuple[Wanted, ...]:
-    """Every configuration of every distinct kernel of a step without alternatives, kernel after kernel."""
+    """Return every configuration of every distinct kernel of a step without alternatives, kernel after kernel."""
     number = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
     wanted = []
     for case in cases(graph, "full"):
@@ -51,7 +51,7 @@ def wanted_configurations(graph: Graph) -> tuple[Wanted, ...]:
 
 
 def rounds(graph: Graph, wanted: Sequence[Wanted]) -> tuple[tuple[Wanted, ...], ...]:
-    """Sets of configurations of kernels that share no movable tensor, each wanted one in exactly one set.
+    """Return sets of configurations of kernels that share no movable tensor, each wanted one in exactly one set.
 
     Greedy, as in the notebook of AutoTM's prototype: each set takes, in order, all that still fit. So every kernel of a
     set finds its tensors where it wants them, and one run of the step times all of them.
@@ -87,7 +87,7 @@ class _Study:
     devices_dir: Path
 
     def in_steps(self) -> Iterator[TimesAndCost]:
-        """Times of kernels within whole steps, by each method of doing that."""
+        """Yield the times of kernels within whole steps, by each method of doing that."""
         graph, total = self.graph, plain_program(self.graph).fast_bytes
         alone = tuple((one,) for one in self.wanted)
         methods = {

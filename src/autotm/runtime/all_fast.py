@@ -100,7 +100,7 @@ _Round = tuple[int, tuple[list[int], ...]]
 
 
 def _rounds(executors: Sequence[Executor], watch: Watch, effort: Effort) -> tuple[list[_Round], bool]:
-    """The rounds that count, and whether disturbed ones are among them."""
+    """Return the rounds that count, and whether disturbed ones are among them."""
 
     def run() -> _Round:
         start_ns = perf_counter_ns()

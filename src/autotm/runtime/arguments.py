@@ -54,7 +54,7 @@ Array = npt.NDArray[Any]
 
 
 def initial_value(tensor: Tensor, seed: int) -> Array:
-    """The value of `tensor` before the first step: random numbers are drawn in float32 from the tensor's own stream.
+    """Return the value of `tensor` before the first step; random numbers are float32 of the tensor's own stream.
 
     The stream depends on `seed` and the tensor's name only, so every program of a network, on every machine, and a
     reference in any other precision start from the same numbers.
@@ -119,7 +119,7 @@ class Arguments:
     def allocate(
         cls, graph: Graph, placed: Mapping[str, tuple[Pool, int]] | None = None, tiers: Tiers | None = None
     ) -> Arguments:
-        """Memory for every argument of `graph` but for those that `placed` has a place for; zero until filled.
+        """Return memory for each argument of `graph` that has no place in `placed`; it is zero until filled.
 
         Where `tiers` are open, it is fast memory of theirs outside the pool.
         """
@@ -133,7 +133,7 @@ class Arguments:
 
     @classmethod
     def in_pools(cls, graph: Graph, counted: Graph, program: Program, tiers: Tiers) -> Arguments:
-        """Memory for every argument: where `program`, of the step as `counted`, has it in the tiers' pools, or its own.
+        """Return memory for every argument: its place in the pools by `program`, of the step as `counted`, or its own.
 
         Args:
             graph: as lowered.
@@ -159,36 +159,36 @@ class Arguments:
         spread(fill, own_arguments(self.graph), cpus)
 
     def copied(self) -> dict[str, Array]:
-        """Copies of all that are not results, as they are now; none where less than their size would stay free."""
+        """Return copies of all that are not results, as they are now; none if less than their size would stay free."""
         own = [tensor for tensor in own_arguments(self.graph) if tensor.role is not Role.RESULT]
         if psutil.virtual_memory().available < 2 * sum(tensor.size_bytes for tensor in own):
             return {}
         return {tensor.name: self.value(tensor.name).copy() for tensor in own}
 
     def value(self, name: str) -> Array:
-        """The memory of argument `name`, in the tensor's own shape."""
+        """Return the memory of argument `name`, in the tensor's own shape."""
         tensor = self.graph.by_name[name]
         pool, offset = self.places[storage_of(self.graph, name)]
         return pool.view(offset, tensor.shape, tensor.dtype)
 
     def view(self, operand: Operand) -> Array:
-        """The memory of an argument as a kernel sees it."""
+        """Return the memory of an argument as a kernel sees it."""
         pool, offset = self.places[storage_of(self.graph, operand.tensor)]
         return pool.view(offset, operand.shape, operand.dtype)
 
 
 def io_bytes(graph: Graph) -> int:
-    """Bytes of all arguments; an updated parameter shares its parameter's memory and counts once."""
+    """Return the bytes of all arguments; an updated parameter shares its parameter's memory and counts once."""
     return sum(tensor.size_bytes for tensor in own_arguments(graph))
 
 
 def own_arguments(graph: Graph) -> list[Tensor]:
-    """The arguments that have memory of their own."""
+    """Return the arguments that have memory of their own."""
     return [tensor for tensor in graph.tensors if not tensor.role.is_movable and tensor.alias_of is None]
 
 
 def placed_arguments(counted: Graph, program: Program) -> dict[str, tuple[Tier, int]]:
-    """Tier and offset of the arguments that `program`, of the step as `counted`, keeps in the pools."""
+    """Return the tier and offset of the arguments that `program`, of the step as `counted`, keeps in the pools."""
     placed = {}
     for step in program.steps:
         if isinstance(step, KernelStep):

@@ -27,7 +27,7 @@ class Values(Protocol):
         """Make every argument what it is before the first step, on `cpus` if given; results become zero."""
 
     def value(self, name: str) -> Array:
-        """An argument as it is now."""
+        """Return an argument as it is now."""
 
 
 class StepExecutor(Protocol):
@@ -131,7 +131,7 @@ def prepare(graph: Graph, library: KernelLibrary, program: Program, arguments: A
 
 
 def heaviest_call(graph: Graph, executor: Executor) -> Call:
-    """The kernel of the step with the most arithmetic, without its wait."""
+    """Return the kernel of the step with the most arithmetic, without its wait."""
     spans = [
         (graph.kernels[step.kernel].flops, first)
         for step, (first, _) in zip(executor.program.steps, executor.spans, strict=True)
@@ -141,7 +141,7 @@ def heaviest_call(graph: Graph, executor: Executor) -> Call:
 
 
 def _delay_ns(graph: Graph, program: Program, step: KernelStep, tiers: Tiers) -> int:
-    """Emulated cost of a kernel's slow operands, slow pages or cache misses."""
+    """Return the emulated cost of a kernel's slow operands, slow pages or cache misses."""
     kernel = graph.kernels[step.kernel]
     if program.cache_traffic_bytes:
         fetched, written = program.cache_traffic_bytes[step.kernel]
@@ -153,7 +153,7 @@ def _delay_ns(graph: Graph, program: Program, step: KernelStep, tiers: Tiers) ->
 
 
 def _ends(step: MoveStep | StartMoveStep, tiers: Tiers) -> tuple[Array, Array]:
-    """Destination and source of a move."""
+    """Return the destination and source of a move."""
     places = (step.destination, step.source)
     assert all(place.offset is not None for place in places), "arguments never move"
     to, out_of = (tiers.pool(place.tier).view(place.offset or 0, (step.size_bytes,), "uint8") for place in places)
@@ -176,7 +176,7 @@ class _Place(NamedTuple):
 
 
 def poisoned(graph: Graph, executor: Executor) -> Executor:
-    """The same step, with both pools poisoned now and each tensor's memory again after its last use there."""
+    """Return the same step, with both pools poisoned now and each tensor's memory again after its last use there."""
     tiers = executor.tiers
     for pool in (tiers.fast, tiers.slow):
         pool.poison(0, pool.size_bytes)
@@ -192,7 +192,7 @@ def poisoned(graph: Graph, executor: Executor) -> Executor:
 
 
 def deaths(graph: Graph, program: Program) -> list[list[tuple[Tier, int, int]]]:
-    """Per program step, the memory (tier, offset, bytes) that nothing reads after it before it is written again."""
+    """Return, by program step, memory (tier, offset, bytes) that nothing reads after it before the next write."""
     dead: list[list[tuple[Tier, int, int]]] = [[] for _ in program.steps]
     # The next step reads the arguments that are in the pools.
     needed = {
@@ -221,7 +221,7 @@ def deaths(graph: Graph, program: Program) -> list[list[tuple[Tier, int, int]]]:
 
 
 def _accesses(graph: Graph, step: KernelStep | MoveStep | StartMoveStep) -> tuple[list[_Place], list[_Place]]:
-    """Places in the pools that a kernel or a move reads, and those it writes."""
+    """Return the places in the pools that a kernel or a move reads, and those it writes."""
     if isinstance(step, KernelStep):
         kernel = graph.kernels[step.kernel]
         uses = [(operand.tensor, address) for operand, address in zip(kernel.operands, step.addresses, strict=True)]

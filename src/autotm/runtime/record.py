@@ -123,13 +123,13 @@ def build_record(
 def unfit_record(
     graph: CountedGraph, program: Program, plan: Plan, machine: Machine, links: Links, profile: Profile, seed: int
 ) -> Record:
-    """The record of a program that exceeds its limit: it does not run, and nothing is measured."""
+    """Return the record of a program that exceeds its limit: it does not run, and nothing is measured."""
     nothing = Measured(StepTimes(()), StepParts({}, 0.0), 0, seed)
     return build_record(graph, program, plan, machine, links, profile, nothing)
 
 
 def _pool_bytes(program: Program, plan: Plan) -> tuple[int, int]:
-    """Bytes of the fast and of the slow pool; of a pool of both, the most of its bytes that are fast, and the rest."""
+    """Return the bytes of the fast and the slow pool; of one pool for both, its most fast bytes and the rest."""
     if program.optimizer == MANAGED_MEMORY and not program.limit.is_unlimited:
         fast_bytes = min(program.fast_bytes, program.dram_limit_bytes)
         return fast_bytes, program.fast_bytes - fast_bytes
@@ -173,7 +173,7 @@ def _slot_counts(graph: Graph, program: Program) -> dict[str, Any]:
 
 
 def _page_counts(graph: Graph, pool: PagedPool) -> dict[str, int]:
-    """Bytes by slot in fast pages."""
+    """Return the bytes by slot in fast pages."""
     fast = {"input": 0, "output": 0}
     for kernel, slow_bytes in zip(graph.kernels, pool.slow_bytes, strict=True):
         sides = ["input"] * len(kernel.inputs) + ["output"] * len(kernel.outputs)

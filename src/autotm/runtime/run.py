@@ -175,7 +175,7 @@ class Runs(AbstractContextManager["Runs"]):
             return error
 
     def _may_be_together(self, programs: Sequence[tuple[Program, Plan]]) -> bool:
-        """Whether several programs share an all-fast step, and their pools slow memory.
+        """Return whether several programs share an all-fast step, and their pools slow memory.
 
         A device of slow memory holds one pool, and what a machine file allows is meant for one run.
         """
@@ -349,7 +349,7 @@ class _HostStep(PlannedStep):
 def steps_of(
     graph: Graph, program: Program, plan: Plan, profile: Profile
 ) -> tuple[CountedGraph, ChosenGraph, ChosenGraph]:
-    """The step of a program as counted, as placed and as chosen (`PlannedStep`); refuses what does not belong together.
+    """Return a program's step as counted, placed and chosen (`PlannedStep`); refuse what does not belong together.
 
     Raises:
         BadInputError: program, plan or profile belong to another graph, or the program to another plan.

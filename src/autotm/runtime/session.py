@@ -112,11 +112,11 @@ class Session:
         return trace
 
     def value(self, name: str) -> Array:
-        """A copy of an argument or result as it is now."""
+        """Return a copy of an argument or result as it is now."""
         return self._arguments.value(name).copy()
 
     def values(self) -> dict[str, Array]:
-        """Copies of parameters and states as they are now."""
+        """Return copies of parameters and states as they are now."""
         roles = {Role.PARAMETER, Role.STATE}
         return {tensor.name: self.value(tensor.name) for tensor in self._graph.tensors if tensor.role in roles}
 
@@ -131,6 +131,6 @@ class Session:
 
 
 def _output_number(result: str) -> int:
-    """Outputs of a network are called `output.0` and so on; 0 for what has no number."""
+    """Return the number of an output, which is called `output.0` and so on; 0 for what has none."""
     number = result.rpartition(".")[2]
     return int(number) if number.isdigit() else 0

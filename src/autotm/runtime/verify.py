@@ -30,7 +30,7 @@ from autotm.runtime.executor import Executor, StepExecutor, Values, poisoned, pr
 
 
 def plain_program(graph: Graph, slow: Collection[str] = ()) -> Program:
-    """A program in which every tensor has memory of its own: nothing is reused that could be overwritten too early.
+    """Return a program in which every tensor has memory of its own, so that none is overwritten too early.
 
     Tensors in `slow` are in slow memory for life.
     """
@@ -42,7 +42,7 @@ def plain_program(graph: Graph, slow: Collection[str] = ()) -> Program:
 
 
 def all_fast_program(graph: ChosenGraph) -> Program:
-    """A program that reuses memory as soon as its tensor is dead, as planned ones do: what their times compare with."""
+    """Return a program that reuses memory as planned ones do: once its tensor is dead. Their times compare with its."""
     stays = [Stay(tensor.name, Tier.FAST, tensor.live.start, tensor.live.stop) for tensor in graph.movable]
     blocks = Blocks.of(graph, stays)
     packed = pack_blocks(blocks)
@@ -89,7 +89,7 @@ class Reference:
 
 
 def results(graph: Graph) -> tuple[str, ...]:
-    """Names of the tensors that a step is run for, in graph order."""
+    """Return the names of the tensors that a step is run for, in graph order."""
     return tuple(tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT)
 
 
@@ -136,7 +136,7 @@ def finite_steps(
 
 @contextmanager
 def plain_executor(graph: Graph, library: KernelLibrary, machine: Machine, devices_dir: Path) -> Iterator[Executor]:
-    """The plain step on the host. Call inside `pinned`."""
+    """Yield the plain step on the host. Call inside `pinned`."""
     program = plain_program(graph)
     with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
         yield prepare(graph, library, program, Arguments.allocate(graph, tiers=tiers), tiers)

@@ -41,7 +41,7 @@ Unbroken = dict[tuple[tuple[int, float], ...], int]
 
 
 def broken(values: Floats, sizes_bytes: Ints, limit_bytes: int, unbroken: Unbroken) -> Iterator[dict[int, int]]:
-    """Weights by item of inequalities that values between 0 and 1 of items break.
+    """Yield the weights by item of inequalities that values between 0 and 1 of items break.
 
     `unbroken` remembers what was searched in vain for these values; give a new dict with other values.
     """
@@ -78,7 +78,7 @@ def broken(values: Floats, sizes_bytes: Ints, limit_bytes: int, unbroken: Unbrok
 def _lifted(
     first: dict[int, int], sizes: Sequence[int], limit_bytes: int, whole: Sequence[int], absent: Sequence[int]
 ) -> tuple[dict[int, int], int]:
-    """Weights for all items, and the most that fits of them.
+    """Return the weights for all items, and the most that fits of them.
 
     Weights in `first` hold while the `whole` items are there and the `absent` ones are not; those get theirs in order.
     """
@@ -104,7 +104,7 @@ def _lifted(
 
 
 def _most_broken(values: Floats, sizes_bytes: Ints, residual_bytes: int) -> list[int] | None:
-    """Weights of the inequality over items, each of which fits, that is broken most; None where none is."""
+    """Return the weights of the inequality over items, each of which fits, that is broken most; None where none is."""
     count = len(values)
     sets = bits(count)
     sets = sets[sets @ sizes_bytes <= residual_bytes]
@@ -191,7 +191,7 @@ class Cuts:
         return self._add(new) if new else None
 
     def prices_us(self, session: Session) -> dict[Cut, Floats]:
-        """By cut, the price of a unit of weight during each kernel: minus the duals of its rows."""
+        """Return, by cut, the price of a unit of weight during each kernel: minus the duals of its rows."""
         prices_us: dict[Cut, Floats] = defaultdict(lambda: np.zeros(self._kernels))
         duals = session.duals([row for _, _, row in self._rows]) if self._rows else []
         for (cut, kernel, _), dual in zip(self._rows, duals, strict=True):
@@ -214,7 +214,7 @@ class Cuts:
         return [row for row in self._ilp.reduced.rows if doubtful[row]]
 
     def _during_each(self, *held: tuple[Ints, Floats]) -> Floats:
-        """(kernels,) Sum of the amounts that are held during each kernel; each is held over a span."""
+        """Return (kernels,) sum of the amounts that are held during each kernel; each is held over a span."""
         change = np.zeros(self._kernels + 1)
         for spans, amounts in held:
             change += np.bincount(spans[:, 0], amounts, self._kernels + 1)
@@ -253,13 +253,13 @@ class Cuts:
         return [row for row in self._ilp.reduced.rows if used[row] > limit]
 
     def _entries(self, cut: Cut, item: OpenTable) -> Iterator[tuple[Variable, int]]:
-        """The entries of a table whose workspaces weigh anything."""
+        """Yield the entries of a table whose workspaces weigh anything."""
         for entry, weight in enumerate(cut.of_workspaces(item.table.fast_bytes).tolist()):
             if weight:
                 yield self._ilp.model.c[item.number, entry], weight
 
     def _weights(self, cut: Cut) -> Floats:
-        """(flows,)."""
+        """Return the weights of the flows in a cut, (flows,)."""
         weights = np.zeros(len(self._places))
         weights[[self._places[tensor] for tensor in cut.weights]] = list(cut.weights.values())
         return weights
@@ -288,5 +288,5 @@ class Cuts:
 
 
 def _during(spans: Ints, row: int) -> Ints:
-    """Places of the spans that a kernel is in."""
+    """Return the places of the spans that a kernel is in."""
     return np.flatnonzero((spans[:, 0] <= row) & (row < spans[:, 1]))

@@ -24,7 +24,7 @@ Key = tuple[int, int]
 
 
 def keys_of(index: int, flow: TensorChoices) -> tuple[list[Key], list[Key], list[Key]]:
-    """Keys of the variables `a`, `b` and `s` of a flow; the others are always zero."""
+    """Return the keys of the variables `a`, `b` and `s` of a flow; the others are always zero."""
     # Fast with a slow copy: read back there, or read back before and kept.
     copied: set[int] = set()
     for k in range(1, len(flow)):
@@ -58,12 +58,12 @@ class Terms:
             self._variables[id(variable)] = variable
 
     def pairs(self) -> Pairs:
-        """Each variable once, with its coefficient."""
+        """Return each variable once, with its coefficient."""
         return [(self._variables[key], value) for key, value in self._coefficients.items() if value]
 
 
 def linear(pairs: Pairs, constant: float = 0.0) -> LinearExpression:
-    """A Pyomo expression."""
+    """Return a Pyomo expression."""
     return LinearExpression(
         constant=constant,
         linear_coefs=[coefficient for _, coefficient in pairs],
@@ -72,12 +72,12 @@ def linear(pairs: Pairs, constant: float = 0.0) -> LinearExpression:
 
 
 def value_of(variable: Variable) -> float:
-    """A variable's value; 0 where it has none, or where there is no variable."""
+    """Return a variable's value; 0 where it has none, or where there is no variable."""
     return 0.0 if variable is None else float(variable.value or 0.0)
 
 
 def lookup(variables: Variable, *index: Any) -> Variable:
-    """The variable with that index; None where there is none, which means zero."""
+    """Return the variable with that index; None where there is none, which means zero."""
     return variables[index] if index in variables else None  # noqa: SIM401 - no dict, has no get
 
 
@@ -161,7 +161,7 @@ class _EngineRows:
         self.constraints: dict[Span, pyo.Constraint] = {}
 
     def broken(self) -> list[Span]:
-        """New spans whose work exceeds them: with the same first kernel the worst, of nearly equal ones one."""
+        """Return new spans whose work exceeds them: with the same first kernel the worst, of nearly equal ones one."""
         values = np.array([value_of(variable) for variable in self._variables])
         used = values.nonzero()[0]
         starts, row = np.unique(self._starts[used], return_inverse=True)
@@ -185,13 +185,13 @@ class _EngineRows:
         return broken
 
     def terms(self, span: Span) -> Pairs:
-        """Work within a span as parts of it."""
+        """Return work within a span as parts of it."""
         within = ((self._starts >= span[0]) & (self._ends <= span[1])).nonzero()[0]
         shares = self._work_ns[within] / self._lasts_ns(span)
         return [(self._variables[n], share) for n, share in zip(within.tolist(), shares.tolist(), strict=True)]
 
     def prices(self, duals: Duals, us_per_unit: float) -> SpanPrices:
-        """Minus the duals, per nanosecond."""
+        """Return minus the duals, per nanosecond."""
         values = duals(self.constraints.values()) if self.constraints else []
         paid = [(span, -dual * us_per_unit) for span, dual in zip(self.constraints, values, strict=True) if dual < 0]
         lasts_ns = np.array([self._lasts_ns(span) for span, _ in paid], np.int64)
@@ -269,7 +269,7 @@ class Formulation:
 
 
 def build(reduced: Reduced, base_us: float) -> Formulation:
-    """The model of the undecided flows and tables; `base_us` is what kernels without a table cost."""
+    """Return the model of the undecided flows and tables; `base_us` is what kernels without a table cost."""
     all_flows, tables = reduced.choices.flows, reduced.choices.tables
     undecided = [index for index in range(len(all_flows)) if index not in reduced.decided]
     sizes = [all_flows[index].size_bytes for index in undecided] + [table.most_bytes for table in tables]
@@ -335,7 +335,7 @@ def _variables(ilp: Formulation) -> None:
 
 
 def rows_of_flows(ilp: Formulation) -> None:
-    """Rows that make a flow's variables a residency.
+    """Add the rows that make a flow's variables a residency.
 
     (F1) a[k+1] <= a[k]; (F2) a[k] + b[k] <= 1, where b[k] can begin with a read; (F3) s[k] <= b[k], (F4) s[k] <=
     b[k+1]; where no read can begin, b[k+1] itself is the stay: b[k+1] <= b[k]; (F5) a[k] + b[k] = 1 where the gadget
@@ -356,12 +356,12 @@ def rows_of_flows(ilp: Formulation) -> None:
 
 
 def _fast_at(key: Key, ilp: Formulation, coefficient: float) -> Pairs:
-    """The variables, of a and b, whose sum is whether a flow is fast at a gadget."""
+    """Return the variables, of a and b, whose sum is whether a flow is fast at a gadget."""
     return [(variables[key], coefficient) for variables in (ilp.model.a, ilp.model.b) if key in variables]
 
 
 def capacity_chain(ilp: Formulation) -> None:
-    """(F6) u[j] = u[j-1] + bytes entering - bytes leaving between rows j-1 and j, 0 <= u[j] <= residual_bytes[j]."""
+    """Add (F6): u[j] = u[j-1] + bytes entering - bytes leaving between rows j-1 and j; u[j] <= residual_bytes[j]."""
     u, rows = ilp.model.u, ilp.reduced.rows
     changes = [Terms() for _ in rows]
     for (start, end), variable, size_bytes, _ in holdings(ilp):
@@ -380,7 +380,7 @@ def capacity_chain(ilp: Formulation) -> None:
 
 
 def rows_of_tables(ilp: Formulation) -> None:
-    """Rows that choose one entry of each table.
+    """Add the rows that choose one entry of each table.
 
     (F8) sum of c[e] over the entries of a table = 1; (F9) sum of c[e] over the entries in which operand o is fast =
     a[k] + b[k] of its tensor there.
@@ -397,7 +397,7 @@ def rows_of_tables(ilp: Formulation) -> None:
 
 
 def windows_replace_blocking_moves(ilp: Formulation) -> None:
-    """(A6) sum of w[k,j] <= a[k] - a[k+1]; (A7) sum of r[k,j] <= b[k+1] - s[k]."""
+    """Add (A6): sum of w[k,j] <= a[k] - a[k+1]; (A7) sum of r[k,j] <= b[k+1] - s[k]."""
     a, b, s = ilp.model.a, ilp.model.b, ilp.model.s
     for name, moves, more, after, less, later in (
         ("written_when_left", ilp.writes, a, 0, a, 1),
@@ -415,7 +415,7 @@ def windows_replace_blocking_moves(ilp: Formulation) -> None:
 
 
 def step_time(ilp: Formulation) -> None:
-    """(F7) minimise base + slow operands + writes (a[0] - a[m-1]) + reads (b[k] - s[k-1]) + entries + (A5)."""
+    """Add (F7): minimise base + slow operands + writes (a[0] - a[m-1]) + reads (b[k] - s[k-1]) + entries + (A5)."""
     model, scale, flows = ilp.model, ilp.us_per_unit, ilp.reduced.choices.flows
     terms, constant = Terms(), ilp.constant_us / scale
     for index in ilp.flows:
@@ -441,7 +441,7 @@ def step_time(ilp: Formulation) -> None:
 
 
 def _scaled(cost_us: float, scale: float) -> float:
-    """Costs too small for the solver are rounded down, which only relaxes; the exact price is computed afterwards."""
+    """Round costs too small for the solver down, which only relaxes; the exact price is computed afterwards."""
     if abs(cost_us) >= _SMALLEST * scale:
         return cost_us / scale
     return 0.0 if cost_us >= 0 else -_SMALLEST
@@ -464,7 +464,7 @@ class Holding(NamedTuple):
 
 
 def holdings(ilp: Formulation) -> Iterator[Holding]:
-    """All that the model's variables hold; what a flow holds during a kernel adds up to at most 1."""
+    """Yield all that the model's variables hold; what a flow holds during a kernel adds up to at most 1."""
     model, flows = ilp.model, ilp.reduced.choices.flows
     for (index, k), variable in model.a.items():
         flow = flows[index]
@@ -486,7 +486,7 @@ def holdings(ilp: Formulation) -> Iterator[Holding]:
 
 
 def kept_copied(ilp: Formulation, index: int, k: int) -> Variable:
-    """The variable that says the tensor stays fast over gap k beside a slow copy; None where it cannot."""
+    """Return the variable that says the tensor stays fast over gap k beside a slow copy; None where it cannot."""
     if ilp.reduced.choices.flows[index].may_read[k + 1]:
         return lookup(ilp.model.s, index, k)
     return lookup(ilp.model.b, index, k + 1)

@@ -81,7 +81,7 @@ def paging(graph: Graph, limit_bytes: int) -> Iterator[Paging]:
 
 
 def page_tensors(problem: Problem) -> Simulated:
-    """`paging` on three engines: all copies are waited for."""
+    """Return `paging` on three engines: all copies are waited for."""
     graph, engines, most_bytes = fastest(problem), Engines(problem), 0
     for done, kernel in zip(paging(graph, problem.limit_bytes), graph.kernels, strict=True):
         for engine, names in ((Engine.OUT, done.out), (Engine.IN, done.brought)):
@@ -99,7 +99,7 @@ _STEPS = 2
 
 
 def run_managed(problem: Problem, managed: GpuManagedMemory) -> Simulated:
-    """The plain step in one managed pool, with the device memory that a plan has, that of the arguments included.
+    """Return the plain step in one managed pool, with a plan's device memory, that of the arguments included.
 
     Blocks are brought in when a kernel touches them, at the rate of faults; for room the block used least recently goes
     to the host, at the rate of a copy, whether or not anybody will read it: the driver knows no tensors. A block that
@@ -181,7 +181,7 @@ class Swapping:
 
 
 def swapping(graph: Graph) -> Iterator[Swapping]:
-    """`vDNN_all`, with kernels in the place of its layers.
+    """Yield `vDNN_all`, with kernels in the place of its layers.
 
     A feature map that the backward pass reads is copied out beside the last kernel of the forward pass that uses it,
     and the next kernel waits for that; one that this kernel makes is copied out beside the next. Beside a kernel of the
@@ -207,7 +207,7 @@ def swapping(graph: Graph) -> Iterator[Swapping]:
 
 
 def swap_everything(problem: Problem) -> Simulated:
-    """`swapping` on three engines; a step whose most bytes exceed the limit does not fit."""
+    """Return `swapping` on three engines; a step whose most bytes exceed the limit does not fit."""
     graph, engines = fastest(problem), Engines(problem)
     back: dict[str, int] = {}
 
@@ -235,7 +235,7 @@ def swap_everything(problem: Problem) -> Simulated:
 
 
 def is_feature_map(tensor: Tensor, forward: int) -> bool:
-    """Whether the tensor is an intermediate that the forward and the backward pass use."""
+    """Return whether the tensor is an intermediate that the forward and the backward pass use."""
     used = tensor.users
     return tensor.role is Role.INTERMEDIATE and used[0] <= forward < used[-1]
 
@@ -283,7 +283,7 @@ def saved(graph: Graph) -> dict[str, list[range]]:
 
 
 def save_on_cpu(problem: Problem) -> Simulated:
-    """A step under `torch.autograd.graph.save_on_cpu(pin_memory=True)`, on the kernels of this step.
+    """Return a step under `torch.autograd.graph.save_on_cpu(pin_memory=True)`, on the kernels of this step.
 
     In torch/autograd/graph.py of PyTorch 2.13 both hooks copy on the stream of the operators: `pack_to_cpu` by
     `packed.copy_(tensor, non_blocking=True)`, `unpack_from_cpu` by `tensor.to(device, non_blocking=True)`. The host
@@ -316,12 +316,12 @@ def save_on_cpu(problem: Problem) -> Simulated:
 
 
 def _updates(graph: Graph, index: int, name: str) -> bool:
-    """Whether a kernel writes what it reads of a tensor: the update of a parameter or a state."""
+    """Return whether a kernel writes what it reads of a tensor: the update of a parameter or a state."""
     return any(storage_of(graph, operand.tensor) == name for operand in graph.kernels[index].outputs)
 
 
 def _operations(graph: Graph, wanted: list[int], forward: int) -> list[range]:
-    """Kernels of the backward pass that read a tensor, by operation."""
+    """Return the kernels of the backward pass that read a tensor, by operation."""
     groups: list[tuple[set[str], list[int]]] = []
     for index in wanted:
         read = (graph.by_name[operand.tensor] for operand in graph.kernels[index].inputs)
@@ -334,7 +334,7 @@ def _operations(graph: Graph, wanted: list[int], forward: int) -> list[range]:
 
 
 def _held_saving(graph: Graph, wanted: Mapping[str, list[range]]) -> Iterator[tuple[int, int, int]]:
-    """As `_held_swapping`: originals until the forward pass has used them, and copies for operations."""
+    """Yield as `_held_swapping`: originals until the forward pass has used them, and copies for operations."""
     forward = last_forward_kernel(graph)
     for tensor in graph.tensors:
         copies = wanted.get(tensor.name, [])
@@ -374,7 +374,7 @@ class Segments:
 
 
 def segmentations(graph: ChosenGraph) -> Iterator[Segments]:
-    """The step with its forward pass in 2 to 2 sqrt(kernels) segments of as many kernels each.
+    """Yield the step with its forward pass in 2 to 2 sqrt(kernels) segments of as many kernels each.
 
     What crosses from one segment to the next is kept; inside all but the last, tensors are dropped. When the backward
     pass first needs something that was dropped, the kernels of its segment that lead to such tensors run again, once. A
@@ -410,7 +410,7 @@ def leanest_of(segments: Sequence[Segments]) -> Segments:
 
 
 def _calls(graph: Graph, forward: int, count: int) -> tuple[int, ...]:
-    """Kernels in the order of their calls; empty where none runs again."""
+    """Return the kernels in the order of their calls; empty where none runs again."""
     writers: dict[str, list[int]] = defaultdict(list)  # By argument, the kernels that write over it.
     for index, kernel in enumerate(graph.kernels):
         for operand in kernel.outputs:
@@ -418,7 +418,7 @@ def _calls(graph: Graph, forward: int, count: int) -> tuple[int, ...]:
                 writers[storage_of(graph, operand.tensor)].append(index)
 
     def is_overwritten(kernel: int, before: int) -> bool:
-        """Whether an argument that the kernel reads is overwritten after it, and before kernel `before` runs."""
+        """Return whether an argument that the kernel reads is overwritten after it, and before kernel `before` runs."""
         storages = (storage_of(graph, operand.tensor) for operand in graph.kernels[kernel].inputs)
         return any(kernel < writer < before for storage in storages for writer in writers.get(storage, ()))
 
@@ -444,7 +444,7 @@ class _Sequence:
             self._missing[self._segment(self._producer(name))].add(name)
 
     def calls(self) -> Iterator[int]:
-        """Kernels by index."""
+        """Yield the kernels by index."""
         for index in range(len(self._graph.kernels)):
             if index >= self._forward:
                 lost = [name for name in self._read(index) if name in self._dropped]
@@ -471,7 +471,7 @@ class _Sequence:
         return stays_inside and own < self._count - 1
 
     def _again(self, segment: int) -> list[int]:
-        """The kernels of a segment that lead to what was dropped there, unless they ran again before."""
+        """Return the kernels of a segment that lead to what was dropped there, unless they ran again before."""
         wanted, kernels = list(self._missing.pop(segment, ())), set[int]()
         while wanted:
             producer = self._producer(wanted.pop())
@@ -481,7 +481,7 @@ class _Sequence:
         return sorted(kernels)
 
     def _is_inside(self, name: str, segment: int) -> bool:
-        """Whether a tensor that a segment reads was made in it, and is gone after it."""
+        """Return whether a tensor that a segment reads was made in it, and is gone after it."""
         tensor = self._graph.by_name[name]
         if tensor.role is not Role.INTERMEDIATE or self._segment(self._producer(name)) != segment:
             return False
@@ -496,7 +496,7 @@ class _Sequence:
 
 
 def run_rival(name: str, problem: Problem, managed: GpuManagedMemory) -> Simulated:
-    """The step as one of `GPU_RIVALS` makes it."""
+    """Return the step as one of `GPU_RIVALS` makes it."""
     simulations: dict[str, Callable[[Problem], Simulated]] = {
         MANAGED_MEMORY: lambda problem: run_managed(problem, managed),
         LRU_PAGING: page_tensors,

@@ -118,7 +118,7 @@ _TO = {Engine.IN: Tier.FAST, Engine.OUT: Tier.SLOW}
 
 
 def peak_bytes(held: Iterable[tuple[int, int, int]]) -> int:
-    """The most bytes at once, given (first kernel, kernel behind the last, bytes) of each time something is held."""
+    """Return the most bytes at once of (first kernel, kernel after the last, bytes) of all that is held."""
     change: Counter[int] = Counter()
     for start, stop, size_bytes in held:
         change[start] += size_bytes
@@ -149,7 +149,7 @@ def fastest(problem: Problem) -> ChosenGraph:
 
 
 def last_forward_kernel(graph: Graph) -> int:
-    """The kernel that gives the loss: gradients and updates come after it; the last one of a step without any.
+    """Return the kernel that gives the loss: gradients and updates come after it; the last one of a step without any.
 
     The loss is the result that replaces nothing.
     """
@@ -166,7 +166,7 @@ def last_forward_kernel(graph: Graph) -> int:
 
 
 def run_plan(problem: Problem, plan: Plan) -> Simulated:
-    """The step of a plan whose kernels use fast memory only.
+    """Return the step of a plan whose kernels use fast memory only.
 
     The window model (`docs/formulation.md` §9) has engines that interrupt a copy for a more urgent one. Here, as on a
     GPU, a copy that has begun is finished first, so that a step may take a little longer than the plan's objective.

@@ -54,7 +54,7 @@ class Matrix:
         return self._rows(constraints)
 
     def program(self) -> Untyped:
-        """The model as a `highspy.HighsLp`, made anew."""
+        """Return the model as a `highspy.HighsLp`, made anew."""
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.variables), len(self.constraints)
         (objective,) = self._model.component_data_objects(pyo.Objective, active=True)
@@ -88,7 +88,7 @@ class Matrix:
         return np.array(lower), np.array(upper), *places, np.array(values, np.float64)
 
     def _linear(self, expression: Untyped) -> tuple[float, list[tuple[int, float]]]:
-        """The expression's constant and its (column, coefficient) pairs."""
+        """Return the expression's constant and its (column, coefficient) pairs."""
         repn = generate_standard_repn(expression, compute_values=True, quadratic=False)
         if not repn.is_linear():
             raise ValueError(f"not linear: {expression}")
@@ -223,7 +223,7 @@ class Session:
 
     @contextmanager
     def held(self, variables: Collection[Untyped]) -> Iterator[None]:
-        """Meanwhile these variables keep the values that they have in the model, rounded."""
+        """Fix these variables, inside the `with` block, at the values that they have in the model, rounded."""
         columns = np.array([self._matrix.columns[id(variable)] for variable in variables], np.int32)
         values = np.array([round(variable.value or 0.0) for variable in variables], np.float64)
         self._solver.changeColsBounds(len(columns), columns, values, values)
@@ -232,12 +232,12 @@ class Session:
             self.take_bounds(variables)
 
     def reduced_costs(self, variables: Iterable[Untyped]) -> list[float]:
-        """Reduced costs of the last relaxation, in objective units per unit of each variable."""
+        """Return reduced costs of the last relaxation, in objective units per unit of each variable."""
         costs = self._solver.getSolution().col_dual
         return [float(costs[self._matrix.columns[id(variable)]]) for variable in variables]
 
     def duals(self, constraints: Iterable[Untyped]) -> list[float]:
-        """Duals of the last relaxation, in objective units per unit of each constraint's right-hand side."""
+        """Return the duals of the last relaxation, in objective units per unit of each constraint's right-hand side."""
         duals = self._solver.getSolution().row_dual
         return [float(duals[self._matrix.rows[id(constraint)]]) for constraint in constraints]
 
@@ -282,7 +282,7 @@ class Session:
 
 
 def mps_of(matrix: Matrix, lp: Untyped) -> bytes:
-    """A matrix's program with its names as free MPS."""
+    """Return a matrix's program with its names as free MPS."""
     lp.col_names_ = [variable.name for variable in matrix.variables]
     lp.row_names_ = [constraint.name for constraint in matrix.constraints]
     solver = highspy.Highs()
@@ -295,7 +295,7 @@ def mps_of(matrix: Matrix, lp: Untyped) -> bytes:
 
 
 def outcome(status: Untyped) -> Outcome:
-    """The one map from HiGHS's statuses to our outcomes."""
+    """Return the one map from HiGHS's statuses to our outcomes."""
     statuses: Untyped = highspy.HighsModelStatus
     if status in {statuses.kOptimal, statuses.kObjectiveTarget}:
         return Outcome.CONVERGED

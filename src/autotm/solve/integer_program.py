@@ -69,7 +69,7 @@ class IntegerProgram(Optimizer):
                 session = _session(ilp, options)
 
     def program(self, problem: Problem) -> pyo.ConcreteModel | None:
-        """The compact formulation, reduced.
+        """Return the compact formulation, reduced.
 
         Raises:
             InfeasibleLimitError: what has to be fast exceeds the limit.
@@ -81,7 +81,7 @@ class IntegerProgram(Optimizer):
 
 
 def _ends(budget: TimeBudget, options: SolveOptions) -> tuple[float, float]:
-    """When the next limit's search ends, and when its plan must have addresses, by `time.perf_counter`."""
+    """Return when the next limit's search ends, and when its plan must have addresses, by `time.perf_counter`."""
     now, allowed_s = time.perf_counter(), budget.next_s()
     return now + min(options.time_limit_s, _SEARCHING * allowed_s), now + allowed_s
 

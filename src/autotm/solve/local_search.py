@@ -108,7 +108,7 @@ class Losses:
         self._back = engines.back, _users(engines.back, [flow.back for flow in flows])
 
     def of_us(self, builder: PlanBuilder) -> Floats:
-        """(flows,) What a plan loses by each, none below 0; of unused memory nothing.
+        """Return (flows,) what a plan loses by each, none below 0; of unused memory nothing.
 
         The loss of an entry is its operands', that of idle engine time of the flows that could use it and do not.
         """
@@ -132,7 +132,7 @@ class Losses:
 
 
 def _users(prices: SpanPrices, windows: Sequence[Sequence[Sequence[Window]]]) -> list[Ints]:
-    """By span with a price, the flows that could use the engine within it."""
+    """Return, by span with a price, the flows that could use the engine within it."""
     each = [(index, window) for index, gaps in enumerate(windows) for gap in gaps for window in gap]
     owners: Ints = np.array([index for index, _ in each], np.int64)
     starts = np.array([window.start for _, window in each], np.int64)
@@ -208,7 +208,7 @@ class _Groups:
             self._weights = lost_us / lost_us.mean() + _LEAST_WEIGHT
 
     def draw(self) -> list[int]:
-        """A flow, and others that are alive at a kernel of its life, which is drawn by the price of memory."""
+        """Return a flow, and others that are alive at a kernel of its life, which is drawn by the price of memory."""
         first = self._one_of(self._weights)
         start, stop = int(self._starts[first]), int(self._stops[first])
         byte_us = self._byte_us[start:stop]

@@ -76,12 +76,12 @@ class Optimizer(ABC):
             yield replace(placement, build_s=time.perf_counter() - started - placement.solve_s)
 
     def program(self, problem: Problem) -> pyo.ConcreteModel | None:
-        """The integer program that `place` solves; None where the optimizer or the reductions leave none."""
+        """Return the integer program that `place` solves; None where the optimizer or the reductions leave none."""
         del problem
         return None
 
     def solve(self, problem: Problem) -> Plan:
-        """The plan for a problem, checked in integers and priced from the profile whatever the search claims.
+        """Return the plan for a problem, checked in integers and priced from the profile whatever the search claims.
 
         Raises:
             InfeasibleLimitError: what has to be fast exceeds the limit.
@@ -90,7 +90,7 @@ class Optimizer(ABC):
         return self.sweep(problem, [problem.limit])[0]
 
     def sweep(self, problem: Problem, limits: Sequence[Limit]) -> tuple[Plan, ...]:
-        """A plan for each limit, in the order given; as good as `solve` of each, with shared work done once.
+        """Return a plan for each limit, in the order given; as good as `solve` of each, with shared work done once.
 
         Raises:
             as `solve`, before anything is solved where a limit is infeasible.

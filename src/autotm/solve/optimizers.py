@@ -69,7 +69,7 @@ class Static(IntegerProgram):
     name: ClassVar[str] = "static"
 
     def choices(self, problem: Problem) -> Choices:
-        """One gadget per tensor."""
+        """Return one gadget per tensor."""
         return Choices(flows_for_life(problem), problem.tabulation.tables)
 
 
@@ -79,7 +79,7 @@ class Synchronous(IntegerProgram):
     name: ClassVar[str] = "synchronous"
 
     def choices(self, problem: Problem) -> Choices:
-        """One gadget per kernel that uses the tensor."""
+        """Return one gadget per kernel that uses the tensor."""
         return Choices(flows_by_use(problem), problem.tabulation.tables)
 
 
@@ -89,7 +89,7 @@ class Asynchronous(IntegerProgram):
     name: ClassVar[str] = "asynchronous"
 
     def choices(self, problem: Problem) -> Choices:
-        """One gadget per kernel that uses the tensor, and windows for moves in the gaps between.
+        """Return one gadget per kernel that uses the tensor, and windows for moves in the gaps between.
 
         Raises:
             BadInputError: asynchronous copies were not measured.

@@ -93,5 +93,5 @@ OPTIMIZERS: Mapping[str, str] = {
 
 
 def optimizer_names() -> tuple[str, ...]:
-    """Names of all optimizers, sorted."""
+    """Return the names of all optimizers, sorted."""
     return tuple(sorted(OPTIMIZERS))

@@ -23,7 +23,7 @@ class Heap:
         self._free = [(0, size_bytes)] if size_bytes else []
 
     def take(self, size_bytes: int, *, best_fit: bool) -> int | None:
-        """A block in the smallest stretch that is large enough (`best_fit`) or in the lowest; None if there is none."""
+        """Take a block in the smallest large enough stretch (`best_fit`), or in the lowest; None without one."""
         fitting = [stretch for stretch in self._free if stretch[1] - stretch[0] >= size_bytes]
         if not fitting:
             return None
@@ -64,7 +64,7 @@ def at_birth(graph: Graph, capacity_bytes: int | None = None, *, best_fit: bool 
 
 
 def first_fit(graph: Graph) -> tuple[dict[str, int], int]:
-    """An offset for every movable tensor, and the bytes that they take: first fit in execution order, as nGraph did."""
+    """Return an offset for each movable tensor, and their bytes: first fit in execution order, as nGraph did."""
     offsets = at_birth(graph)
     return offsets, max((offsets[one.name] + one.allocated_bytes for one in graph.movable), default=0)
 
@@ -97,7 +97,7 @@ class Touch:
     pages: slice | npt.NDArray[np.int64]
 
     def slow_bytes(self, fast: Fast, page_bytes: int) -> int:
-        """Bytes of the tensor in slow pages."""
+        """Return the bytes of the tensor in slow pages."""
         if self.stop == self.first:
             return 0
         slow_pages = self.stop - self.first - int(np.count_nonzero(fast[self.first : self.stop]))
@@ -123,7 +123,7 @@ class PageMap:
 
     @classmethod
     def of(cls, graph: Graph, offsets: Mapping[str, int], pool_bytes: int, page_bytes: int | None = None) -> PageMap:
-        """The pages of a pool.
+        """Return the pages of a pool.
 
         Args:
             graph: the step with the implementations that run.
@@ -150,7 +150,7 @@ class PageMap:
 
 
 def touch(start: int, size_bytes: int, page_bytes: int, touched_bytes: int | None = None) -> Touch:
-    """A pass over bytes [start, start + size_bytes) of the pool, of which `touched_bytes` (None: all) are touched."""
+    """Return a pass over the pool's bytes [start, start + size_bytes), `touched_bytes` of them touched (None: all)."""
     first, stop = start // page_bytes, -(-(start + size_bytes) // page_bytes) if size_bytes else start // page_bytes
     pages: slice | npt.NDArray[np.int64] = slice(first, stop)
     if touched_bytes is not None and touched_bytes < size_bytes:
@@ -176,7 +176,7 @@ _WEIGHTINESS = 32
 
 
 def touch_order(pages: PageMap) -> npt.NDArray[np.int64]:
-    """Pages in the order in which a program first touches them: its arguments, then kernel by kernel."""
+    """Return the pages in the order in which a program first touches them: its arguments, then kernel by kernel."""
     everything = np.arange(pages.count)
     touched = [everything[each.pages] for each in chain(pages.before, *pages.kernels)]
     distinct, first = np.unique(np.concatenate([*touched, everything]), return_index=True)
@@ -184,14 +184,14 @@ def touch_order(pages: PageMap) -> npt.NDArray[np.int64]:
 
 
 def preferred(pages: PageMap, fast_pages: int) -> Fast:
-    """(pages,) whether each is fast: the first ones touched, until fast memory is full."""
+    """Return (pages,) whether each is fast: the first ones touched, until fast memory is full."""
     fast = np.zeros(pages.count, np.bool_)
     fast[touch_order(pages)[:fast_pages]] = True
     return fast
 
 
 def interleaved(pages: PageMap, fast_pages: int, weights: tuple[int, int]) -> Fast:
-    """(pages,) whether each is fast: dealt out by place, `weights[0]` to fast and `weights[1]` to slow memory in turn.
+    """Return (pages,) whether each is fast: in turn `weights[0]` pages are fast and `weights[1]` are slow.
 
     When fast memory is full, the pages that are touched later are slow.
     """
@@ -203,7 +203,7 @@ def interleaved(pages: PageMap, fast_pages: int, weights: tuple[int, int]) -> Fa
 
 
 def unmoved(pages: PageMap, fast_pages: int, weights: tuple[int, int] | None) -> PagedPool:
-    """A pool, without addresses, whose pages never move: dealt by weights, or in fast memory until that is full."""
+    """Return a pool, without addresses, whose pages stay: dealt by weights, or in fast memory until it is full."""
     fast = preferred(pages, fast_pages) if weights is None else interleaved(pages, fast_pages, weights)
     slow_bytes = tuple(tuple(each.slow_bytes(fast, pages.page_bytes) for each in touches) for touches in pages.kernels)
     still = (0,) * len(slow_bytes)
@@ -213,7 +213,7 @@ def unmoved(pages: PageMap, fast_pages: int, weights: tuple[int, int] | None) ->
 
 
 def interleave_weights(fast_bytes_per_s: float, slow_bytes_per_s: float) -> tuple[int, int]:
-    """The weights that Linux 6.16 sets for two nodes of these bandwidths (`reduce_interleave_weights`).
+    """Return the weights that Linux 6.16 sets for two nodes of these bandwidths (`reduce_interleave_weights`).
 
     Each node gets its share of 32, rounded down, at least 1; then the greatest common factor is taken out.
     """
@@ -369,7 +369,7 @@ class Balancing:
         self._is_quiet = True
 
     def window(self) -> _Window:
-        """Steps for several passes of the scan."""
+        """Return the steps for several passes of the scan."""
         kernels = len(self._pages.kernels)
         slow = [np.zeros(len(touches)) for touches in self._pages.kernels]
         window = _Window(0, 0.0, slow, np.zeros(kernels), np.zeros(kernels))
@@ -380,7 +380,7 @@ class Balancing:
         return window
 
     def _step(self, window: _Window, end_us: float) -> None:
-        """One step, and as many like it as follow before the next scan: where nothing was marked, nothing changes."""
+        """Simulate a step, and those like it before the next scan: where nothing was marked, nothing changes."""
         start_us, self._is_quiet = self.now_us, True
         counts = [self.kernel(number) for number in range(len(self._pages.kernels))]
         step_us = self.now_us - start_us

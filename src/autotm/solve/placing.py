@@ -57,7 +57,7 @@ def solve(
 
 
 def optimizer_named(name: str) -> Optimizer:
-    """The optimizer that users ask for by that name.
+    """Return the optimizer that users ask for by that name.
 
     Raises:
         BadInputError: there is none.
@@ -84,7 +84,7 @@ _SOLVING = 0.7
 
 
 def fits(plan: Plan, layout: Layout) -> bool:
-    """Whether the fast pool keeps the limit of `plan`; a ratio 0:n means no limit and allows fragmentation."""
+    """Return whether the fast pool keeps the limit of `plan`; a ratio 0:n means no limit and allows fragmentation."""
     return layout.fast_bytes <= plan.dram_limit_bytes or plan.limit.is_unlimited
 
 
@@ -116,7 +116,7 @@ def sweep_and_pack(
     limits: Sequence[Limit],
     options: SolveOptions | None = None,
 ) -> Iterator[tuple[Plan, Layout]]:
-    """As `solve_and_pack` for each limit, from plans that share one model, within `options.sweep_s` for all of them.
+    """Solve and pack for each limit, from plans that share one model, within `options.sweep_s` for all of them.
 
     Before offsets are considered, no plan is slower than one for less fast memory.
 
@@ -138,7 +138,7 @@ def sweep_and_pack(
 
 
 def _fitted(method: Optimizer, problem: Problem, packing: StepPacking, first: Plan) -> tuple[Plan, Layout]:
-    """The first plan if its offsets keep the limit, else one for a smaller limit whose offsets do.
+    """Return the first plan if its offsets keep the limit, else one for a smaller limit whose offsets do.
 
     A plan within the asked gap of the smaller limit's bound may be outside that of the first; it is then searched once
     more, closer.
@@ -175,7 +175,7 @@ def _fitted(method: Optimizer, problem: Problem, packing: StepPacking, first: Pl
 
 
 def _rival(method: Optimizer, problem: Problem, packing: StepPacking, first: Plan) -> tuple[Plan, Layout]:
-    """The first plan, whether or not its offsets keep the limit; of paging, one that has less memory, if its do.
+    """Return the first plan, whether or not its offsets keep the limit; of paging, one that has less memory, if its do.
 
     Paging counts bytes, and knows of no holes between them; an allocator keeps some memory back for these.
     """
@@ -197,7 +197,7 @@ def _less(limit_bytes: int, share: float) -> int:
 
 
 def _packed(graph: CountedGraph, plan: Plan, packing: StepPacking) -> tuple[Plan, Layout]:
-    """The plan with its offsets."""
+    """Return the plan with its offsets."""
     layout = layout_of(graph, plan, packing.place)
     return (plan if plan.one_pool else replace(plan, offsets=layout.offsets)), layout
 

@@ -73,11 +73,11 @@ class Conflicts:
             self._of[index] = [number for number in numbers if number < count]
 
     def allow(self, index: int, residency: Residency, others: Mapping[int, Residency]) -> bool:
-        """Whether a flow's residency completes no conflict with the residencies of the others."""
+        """Return whether a flow's residency completes no conflict with the residencies of the others."""
         return not any(holds(residency, member) for member in self._left_to(index, others))
 
     def best(self, index: int, charges: Charges, others: Mapping[int, Residency]) -> Residency:
-        """The flow's cheapest residency that completes no conflict; where it has to be fast, the cheapest."""
+        """Return the flow's cheapest residency that completes no conflict; where it has to be fast, the cheapest."""
         flow = self._flows[index]
         residency = best_residency(flow, charges)
         for member in self._left_to(index, others):
@@ -100,13 +100,13 @@ class Conflicts:
 
 
 def holds(residency: Residency, member: Member) -> bool:
-    """Whether the residency is fast wherever the member says."""
+    """Return whether the residency is fast wherever the member says."""
     _, first, last = member
     return all(residency.fast[first : last + 1]) and all(residency.between[first:last])
 
 
 def _without(flow: TensorChoices, charges: Charges, member: Member) -> list[Charges]:
-    """Charges that forbid one part of the member each: fast memory at a gadget, or over a gap."""
+    """Return the charges that forbid one part of the member each: fast memory at a gadget, or over a gap."""
     _, first, last = member
     fast, between = list(charges.fast_us), list(charges.between_us)
     at = [k for k in range(first, last + 1) if not flow.must[k]]
@@ -379,7 +379,7 @@ class PlanBuilder:
         return own + sum(map(self._time_us, tables)) - _PREFER_FAST_US * fast
 
     def fits(self, index: int, residency: Residency) -> bool:
-        """Whether a flow that has none can have this residency in the memory that is left."""
+        """Return whether a flow that has none can have this residency in the memory that is left."""
         flow = self.flows[index]
         self._reserve(flow, -1)
         has_memory = all(self.left[start:end].min() >= flow.size_bytes for start, end in fast_spans(flow, residency))
@@ -505,7 +505,7 @@ class PlanBuilder:
         return loss_us
 
     def _is_best(self, index: int) -> bool:
-        """Whether no other residency can be better."""
+        """Return whether no other residency can be better."""
         residency, flow = self.residencies[index], self.flows[index]
         never_pays = min(flow.slow_us) >= 0 and not self.choices.ties[index]
         return never_pays and all(residency.fast) and all(residency.between)

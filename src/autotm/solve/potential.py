@@ -42,12 +42,12 @@ class Potential:
     any_order_us: float
 
     def gain(self, bound_us: float) -> float:
-        """Largest share of the plan's time that such a freedom could save."""
+        """Return the largest share of the plan's time that such a freedom could save."""
         return max(0.0, 1.0 - bound_us / self.objective_us)
 
 
 def potential(problem: Problem, plan: Plan) -> Potential:
-    """Bounds for a `synchronous` plan of `problem`.
+    """Return the bounds for a `synchronous` plan of `problem`.
 
     Raises:
         BadInputError: the plan is by another optimizer.
@@ -83,7 +83,7 @@ def potential(problem: Problem, plan: Plan) -> Potential:
 def _highest(
     priced_residencies: PricedResidencies, start: Prices, target_us: float, tables_us: Callable[[Floats], float]
 ) -> float:
-    """The best Lagrangian bound found from some prices on, those of weights kept.
+    """Return the best Lagrangian bound found from some prices on, those of weights kept.
 
     It takes subgradient steps of Polyak's length towards `target_us`.
     """

@@ -108,11 +108,11 @@ class SpanPrices:
         return float(self.price_us[self.around(window)].sum()) * window.work_ns
 
     def around(self, window: Window) -> npt.NDArray[np.bool_]:
-        """(spans,) Whether a window lies within each span."""
+        """Return (spans,) whether a window lies within each span."""
         return (self.starts <= window.start) & (self.ends >= window.end)
 
     def unused_us(self, windows: Collection[Window]) -> Floats:
-        """(spans,) Price of the engine time that moves in these windows leave unused."""
+        """Return (spans,) price of the engine time that moves in these windows leave unused."""
         work_ns = sum((self.around(window) * window.work_ns for window in windows), np.zeros(len(self.starts)))
         return (self.lasts_ns - work_ns) * self.price_us
 
@@ -126,7 +126,7 @@ class EnginePrices:
 
     @classmethod
     def none(cls) -> EnginePrices:
-        """Zero prices for both copy engines."""
+        """Return zero prices for both copy engines."""
         nothing = np.zeros(0, np.int64)
         free = SpanPrices(nothing, nothing, nothing, np.zeros(0))
         return cls(free, free)
@@ -193,7 +193,7 @@ class HoldingCosts:
         )
 
     def during_us(self, kernel: int, size_bytes: Ints) -> Floats:
-        """(sizes,) Holding cost of so many bytes each during one kernel."""
+        """Return (sizes,) holding cost of so many bytes each during one kernel."""
         total: Floats = self._prices.byte_us[kernel] * size_bytes
         for cut, price_us in self._cuts_at.get(kernel, ()):
             total = total + price_us * cut.of_workspaces(size_bytes)
@@ -209,7 +209,7 @@ class HoldingCosts:
         return min(copies, key=lambda copy: copy[0])
 
     def memory_us(self, flow: TensorChoices, start: int, end: int) -> float:
-        """Holding cost of fast memory during kernels [start, end)."""
+        """Return the holding cost of fast memory during kernels [start, end)."""
         if end <= start:
             return 0.0
         if flow.size_bytes > self._limit_bytes:
@@ -302,7 +302,7 @@ class Priced:
 
 
 def certificate_of(prices: Prices, tables: Sequence[Table]) -> Certificate:
-    """The certificate that states these prices; slow operands that cost nothing are left out."""
+    """Return the certificate that states these prices; slow operands that cost nothing are left out."""
     slow = [
         (table.kernel, name, share)
         for table, shares in zip(tables, prices.slow_us, strict=True)
@@ -347,7 +347,7 @@ def _sparse(prices: Floats) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 
 def _dense(stated: KernelPrices | StatedCut, kernels: int) -> Floats:
-    """(kernels,) A price for each kernel."""
+    """Return (kernels,) a price for each kernel."""
     prices = np.zeros(kernels)
     prices[list(stated.kernels)] = stated.prices_us
     return prices

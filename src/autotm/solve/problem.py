@@ -98,14 +98,14 @@ class Table:
         return float(self.time_us[self.best(slow, free_bytes)])
 
     def restricted(self, known: Mapping[int, bool]) -> Table:
-        """The entries in which operand o is slow exactly where `known[o]` says so."""
+        """Return the entries in which operand o is slow exactly where `known[o]` says so."""
         chosen = np.ones(len(self), bool)
         for operand, is_slow in known.items():
             chosen &= (self.slow >> operand & 1).astype(bool) == is_slow
         return self._of(self.operands, self.slow, chosen)
 
     def projected(self, columns: Sequence[int], *, free_bytes: bool) -> Table:
-        """The least times over all operands but those in `columns`; with `free_bytes` memory does not matter."""
+        """Return the least times over all operands but those in `columns`; with `free_bytes` memory does not matter."""
         slow = np.zeros(len(self), np.int64)
         for bit, operand in enumerate(columns):
             slow |= (self.slow >> operand & 1) << bit
@@ -131,7 +131,7 @@ class Table:
 
 
 def undominated(slow: Ints, time_us: Floats) -> Ints:
-    """Of entries sorted by placement, bytes, time: those faster than every leaner one of their placement."""
+    """Return, of entries sorted by placement, bytes and time, those faster than every leaner one of their placement."""
     entries, placement, fastest = [], -1, np.inf
     for entry, (here, entry_us) in enumerate(zip(slow.tolist(), time_us.tolist(), strict=True)):
         if here != placement or entry_us < fastest:
@@ -176,7 +176,7 @@ def tabulate(graph: CountedGraph, profile: Profile, options: SolveOptions) -> Ta
 
 
 def _variants(graph: CountedGraph) -> tuple[ChosenGraph, ...]:
-    """The step with the j-th implementation of every kernel, for each j; the last one where there are fewer."""
+    """Return the step with the j-th implementation of every kernel, for each j; the last one where there are fewer."""
     names = [kernel.implementations for kernel in graph.kernels]
     count = max(map(len, names), default=1)
     return tuple(graph.computed_by([name[min(rank, len(name) - 1)] for name in names]) for rank in range(count))
@@ -199,16 +199,16 @@ class _Call:
         return np.array([profile.extra_us(self.graph, self.kernel, name) for name in self.names])
 
     def additive_us(self, profile: Profile) -> Floats:
-        """(2^tensors,) the additive reading; bit t of the index is set where tensor t is slow."""
+        """Return (2^tensors,) the additive reading; bit t of the index is set where tensor t is slow."""
         return profile.base_us(self.kernel) + bits(len(self.names)) @ self.extra_us(profile)
 
     def measured_us(self, profile: Profile) -> Floats:
-        """(2^tensors,) the measured times, NaN where there is none."""
+        """Return (2^tensors,) the measured times, NaN where there is none."""
         placements = [frozenset(compress(self.names, row)) for row in bits(len(self.names)).tolist()]
         return np.array([self._measured_us(profile, slow) for slow in placements])
 
     def is_measured_in_full(self, profile: Profile) -> bool:
-        """Whether the profile has a time for every configuration, beyond what the additive reading needs anyway."""
+        """Return whether the profile has a time for every configuration, more than the additive reading needs."""
         count = len(self.names)
         if not 1 < count <= _MOST_OPERANDS or math.isnan(self._measured_us(profile, frozenset(self.names))):
             return False
@@ -257,7 +257,7 @@ def _unnamed(profile: Profile, options: SolveOptions, calls: Sequence[_Call]) ->
 
 
 def _is_tabled(profile: Profile, tolerance: float, calls: Sequence[_Call]) -> bool:
-    """Whether the additive reading of the first implementation's slow operands misses any measured time."""
+    """Return whether the additive reading of the first implementation's slow operands misses any measured time."""
     for call in calls:
         if call.is_measured_in_full(profile):
             missed_us = np.abs(call.measured_us(profile) - call.additive_us(profile)).max()
@@ -271,7 +271,7 @@ def _is_tabled(profile: Profile, tolerance: float, calls: Sequence[_Call]) -> bo
 
 
 def _times_us(profile: Profile, call: _Call, is_tabled: bool, operands: int, workspaces: int) -> Floats:
-    """(2^workspaces, 2^operands) times; the operands of a kernel that is not tabled are fast here."""
+    """Return (2^workspaces, 2^operands) times; the operands of a kernel that is not tabled are fast here."""
     if is_tabled:
         measured = call.measured_us(profile)
         return np.where(np.isnan(measured), call.additive_us(profile), measured).reshape(-1, 2**operands)
@@ -282,14 +282,14 @@ def _times_us(profile: Profile, call: _Call, is_tabled: bool, operands: int, wor
 
 
 def _rises_us(all_times_us: Sequence[Floats], operand: int) -> tuple[float, float]:
-    """The least and the most that slow memory adds for an operand."""
+    """Return the least and the most that slow memory adds for an operand."""
     pairs = [times_us.reshape(len(times_us), -1, 2, 2**operand) for times_us in all_times_us]
     rises = np.concatenate([(each[:, :, 1] - each[:, :, 0]).ravel() for each in pairs])
     return float(rises.min()), float(rises.max())
 
 
 def bits(count: int) -> Floats:
-    """(2^count, count) the binary digits of 0, 1, 2, ..., lowest first."""
+    """Return (2^count, count) the binary digits of 0, 1, 2, ..., lowest first."""
     return (np.arange(2**count)[:, None] >> np.arange(count) & 1).astype(np.float64)
 
 

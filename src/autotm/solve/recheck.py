@@ -28,7 +28,7 @@ def price(
     optimizer: str,
     calls: Sequence[int],
 ) -> tuple[tuple[Configuration, ...], float]:
-    """The configuration of every call and the predicted step time in microseconds; `calls` as of a plan.
+    """Return the configuration of every call and the predicted step time in microseconds; `calls` as of a plan.
 
     Rivals on a GPU may exceed the limit, and kernels may have to wait for what they swap.
 
@@ -55,7 +55,7 @@ def price(
 
 
 def cached_us(problem: Problem, pool: CachedPool) -> float:
-    """The predicted step time in microseconds behind a cache: kernels with fast operands, and their misses.
+    """Return the predicted step time in microseconds behind a cache: kernels with fast operands, and their misses.
 
     Bytes that are fetched and written back cost what slow operands do, at the profile's rates; the cache's own accesses
     to fast memory what copies there take.
@@ -70,7 +70,7 @@ def cached_us(problem: Problem, pool: CachedPool) -> float:
 
 
 def paged_us(problem: Problem, pool: PagedPool) -> float:
-    """The predicted step time in microseconds of a plain step whose pages Linux places.
+    """Return the predicted step time in microseconds of a plain step whose pages Linux places.
 
     A tensor that is partly in slow pages adds that share of what it adds when all of it is slow.
     """
@@ -80,7 +80,7 @@ def paged_us(problem: Problem, pool: PagedPool) -> float:
 
 
 def plan_us(problem: Problem, plan: Plan) -> float:
-    """The predicted step time of a plan in microseconds under the problem's profile, which may be another one.
+    """Return the predicted step time of a plan in microseconds under the problem's profile, which may be another one.
 
     Raises:
         SolverDefectError: the plan is illegal.
@@ -136,7 +136,7 @@ class _Held:
             self._ready[move.tensor, move.destination, move.start] = move.before
 
     def during(self, tensor: str, tier: Tier, kernel: int) -> bool:
-        """Whether the tensor is there, complete: a stay that an asynchronous move begins is so later."""
+        """Return whether the tensor is there, complete: a stay that an asynchronous move begins is so later."""
         spans = self._spans[tensor, tier]
         return any(self._ready.get((tensor, tier, start), start) <= kernel < end for start, end in spans)
 

@@ -78,7 +78,7 @@ def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | 
 
 
 def narrow(choices: Choices, limit_bytes: int, kernels: int) -> Choices:
-    """(P1) No fast memory where the tensor cannot fit; (P2) no read-back that cannot pay for itself."""
+    """Forbid fast memory where the tensor cannot fit (P1), and read-backs that cannot pay for themselves (P2)."""
     free_bytes = limit_bytes - required_bytes(choices, kernels)
     min_free_bytes = int(free_bytes.min(initial=limit_bytes))
     flows = zip(choices.flows, choices.most_us, strict=True)
@@ -126,7 +126,7 @@ def _fits(size_bytes: int, free_bytes: Ints, start: int, end: int) -> bool:
 
 
 def _by_itself(choices: Choices, index: int) -> Residency | None:
-    """(P4) Return the cheapest residency if memory is free; None where the flow shares more than memory."""
+    """Return the cheapest residency if memory is free; None where the flow shares more than memory (P4)."""
     flow = choices.flows[index]
     if not choices.ties[index] and not any(flow.out + flow.back):
         free, gaps = [0.0] * len(flow), len(flow) - 1
@@ -137,7 +137,7 @@ def _by_itself(choices: Choices, index: int) -> Residency | None:
 
 
 def spans(flow: TensorChoices) -> list[tuple[int, int]]:
-    """Return kernel spans in which the flow can be fast, ascending and disjoint."""
+    """Return the kernel spans in which the flow can be fast, ascending and disjoint."""
     if all(flow.may) and all(flow.may_between):
         return [(flow.starts[0], flow.stops[-1])]
     possible = [(flow.starts[k], flow.stops[k]) for k in range(len(flow)) if flow.may[k]]
@@ -153,7 +153,7 @@ def spans(flow: TensorChoices) -> list[tuple[int, int]]:
 
 
 def _potential(choices: Choices, decided: dict[int, Residency], kernels: int) -> Ints:
-    """(P4) Bytes that could be fast during each kernel at most; rows with no more than the limit are slack."""
+    """Return the most bytes that could be fast in each kernel; rows with no more than the limit are slack (P4)."""
     change = np.zeros(kernels + 1, np.int64)
     for index, flow in enumerate(choices.flows):
         if index not in decided:
@@ -169,7 +169,7 @@ def _potential(choices: Choices, decided: dict[int, Residency], kernels: int) ->
 def undominated(
     flows: Sequence[TensorChoices], tables: Sequence[Table], tight: npt.NDArray[np.bool_], residual_bytes: Ints
 ) -> list[int]:
-    """(P5) Of two rows, drop the one whose fast set lies within the other's and whose residual capacity is no less."""
+    """Drop, of two rows, the one whose fast set lies in the other's and whose residual capacity is no less (P5)."""
     enters = np.zeros(len(tight) + 1, bool)
     leaves = np.zeros(len(tight) + 1, bool)
     for table in tables:

@@ -44,17 +44,17 @@ class Residency:
         return count
 
     def with_windows(self, out: Window | None, back: tuple[tuple[int, Window], ...]) -> Residency:
-        """The same with these windows."""
+        """Return the same with these windows."""
         return self if (self.out, self.back) == (out, back) else replace(self, out=out, back=back)
 
     def reads(self) -> list[int]:
-        """Gadgets just before which the tensor is read back to fast memory."""
+        """Return the gadgets just before which the tensor is read back to fast memory."""
         return [k for k in range(1, len(self.fast)) if self.fast[k] and not self.between[k - 1]]
 
 
 @lru_cache(1 << 16)
 def by_blocking_moves(fast: tuple[bool, ...], between: tuple[bool, ...]) -> Residency:
-    """A residency without windows; one object for equal ones, of which a large step has many."""
+    """Return a residency without windows; one object for equal ones, of which a large step has many."""
     return Residency(fast, between)
 
 
@@ -74,7 +74,7 @@ def cost_us(flow: TensorChoices, residency: Residency) -> float:
 
 
 def fast_spans(flow: TensorChoices, residency: Residency) -> list[tuple[int, int]]:
-    """Kernel spans [start, end) during which the tensor holds fast memory, ascending, one for each stay."""
+    """Return the kernel spans [start, end) during which the tensor holds fast memory, ascending, one for each stay."""
     spans: list[tuple[int, int]] = []
     back = dict(residency.back)
     for k, fast in enumerate(residency.fast):
@@ -96,7 +96,7 @@ def occupy(used: npt.NDArray[np.int64], flow: TensorChoices, residency: Residenc
 
 
 def stays_and_moves(flow: TensorChoices, residency: Residency) -> tuple[list[Stay], list[Move]]:
-    """The residency as a plan states it.
+    """Return the residency as a plan states it.
 
     The write begins just before the kernel after the last gadget of the first fast run; a read ends just before its
     gadget. The slow copy is held until the last gadget that needs it, as operand or as the source of a read.
@@ -145,7 +145,7 @@ class Charges:
 
 
 def best_residency(flow: TensorChoices, charges: Charges) -> Residency:
-    """The cheapest residency, by dynamic programming over the flow's gadgets.
+    """Return the cheapest residency, by dynamic programming over the flow's gadgets.
 
     Where the flow's own rules leave no other choice, some finite path must exist.
     """
@@ -183,7 +183,7 @@ def _forward(flow: TensorChoices, charges: Charges) -> tuple[list[float], list[l
 def _step(
     flow: TensorChoices, k: int, costs: list[float], charges: Charges
 ) -> tuple[list[float], list[tuple[int, bool]]]:
-    """Costs of the three states at gadget k, and for each the state before and whether the gap was spent fast."""
+    """Return the costs of the three states at gadget k, and of each the state before and whether the gap was fast."""
     born, copied, slow = costs
     at = charges.fast_us[k] if flow.may[k] else math.inf
     stay = charges.between_us[k - 1] if flow.may_between[k - 1] else math.inf
@@ -238,7 +238,7 @@ class _HoldingCosts:
         self._besides_us = np.array([besides_us[row] for row in sorted(besides_us)])
 
     def of(self, starts: Ints, stops: Ints) -> Floats:
-        """Holding cost of the first flows over spans of kernels, one span each."""
+        """Return the holding cost of the first flows over spans of kernels, one span each."""
         paid: Floats = (self._until_us[stops] - self._until_us[starts]) * self._sizes_bytes[: len(starts)]
         rows = self._rows[: int(np.searchsorted(self._rows, len(starts)))]
         if len(rows):
@@ -291,7 +291,7 @@ class PricedResidencies:
         self._gadgets = [_gadget([flow for flow in ordered if len(flow) > k], k, limit_bytes) for k in range(longest)]
 
     def cheapest(self, prices_us_per_byte: Floats, weighed_us: Mapping[str, Floats] = _NOTHING) -> CheapestResidencies:
-        """All tensors' cheapest residencies at these prices, of shape (kernels,), not negative.
+        """Return all tensors' cheapest residencies at these prices, of shape (kernels,), not negative.
 
         `weighed_us` has the further costs of some tensors for being fast, of shape (kernels + 1,), summed over the
         kernels before each.
@@ -315,7 +315,7 @@ class PricedResidencies:
         return self._cheapest(self._in_order(costs.min(axis=0)), costs.argmin(axis=0), codes)
 
     def _in_order(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """(flows,) Values of the flows as given, from those by row."""
+        """Return (flows,) values of the flows as given, from those by row."""
         by_flow = np.empty_like(values)
         by_flow[self.order] = values
         return by_flow
@@ -335,14 +335,14 @@ class PricedResidencies:
         )
 
     def differ(self, first: CheapestResidencies, second: CheapestResidencies) -> Flags:
-        """(flows,) Whether the residencies of each are different."""
+        """Return (flows,) whether the residencies of each are different."""
         differ = np.zeros(len(self.order), bool)
         for some, others in zip([*first.fast, *first.between], [*second.fast, *second.between], strict=True):
             differ[: len(some)] |= some != others
         return self._in_order(differ)
 
     def holding_us(self, cheapest: CheapestResidencies, prices_us_per_byte: Floats) -> Floats:
-        """(flows,) Compute the holding cost of those residencies at these prices."""
+        """Compute (flows,) the holding cost of those residencies at these prices."""
         holding = np.concatenate(([0.0], np.cumsum(prices_us_per_byte)))
         paid = np.zeros(len(self.order))
         for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
@@ -352,7 +352,7 @@ class PricedResidencies:
         return self._in_order(paid)
 
     def used_bytes(self, cheapest: CheapestResidencies, chosen: Flags) -> Ints:
-        """(kernels,) Compute the fast bytes that the residencies of some flows hold; `chosen` is of shape (flows,)."""
+        """Compute (kernels,) the fast bytes that the residencies of some flows hold; `chosen` is of shape (flows,)."""
         change, ordered = np.zeros(self._kernels + 1), chosen[self.order]
         for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
             self._hold(change, fast & ordered[: len(gadget)], gadget.starts, gadget.stops)
@@ -360,7 +360,7 @@ class PricedResidencies:
         return _summed(change)
 
     def holders(self, cheapest: CheapestResidencies, kernel: int) -> Flags:
-        """(flows,) Whether each is fast during a kernel."""
+        """Return (flows,) whether each is fast during a kernel."""
         holds = np.zeros(len(self.order), bool)
         for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
             at = fast & (gadget.starts <= kernel) & (kernel < gadget.stops)
@@ -369,7 +369,7 @@ class PricedResidencies:
         return self._in_order(holds)
 
     def residencies(self, cheapest: CheapestResidencies, chosen: Sequence[int]) -> dict[int, Residency]:
-        """The residencies of some flows."""
+        """Return the residencies of some flows."""
         place = {index: row for row, index in enumerate(self.order)}
         fast = [flags.tolist() for flags in cheapest.fast]
         between = [flags.tolist() for flags in cheapest.between]
@@ -384,7 +384,7 @@ class PricedResidencies:
         return residencies
 
     def _step(self, gadget: _Gadget, costs: Floats, holding: _HoldingCosts) -> tuple[Floats, npt.NDArray[np.int8]]:
-        """Costs of the three states after a gap, and for each twice the state before it plus whether it stayed."""
+        """Return the costs of the three states after a gap, and twice the state before each plus whether it stayed."""
         count = len(gadget)
         born, copied, slow = costs
         stay_us = gadget.stay_us + holding.of(gadget.gap_starts, gadget.starts)

@@ -247,7 +247,7 @@ _RESIDENCIES = 8
 def spill(
     builder: PlanBuilder, candidates: Iterable[Addresses], seed: int, deadline_s: float, end_s: float = math.inf
 ) -> Spilled | None:
-    """The cheapest plan of those that `spill_around` makes from several addresses, in several orders; None without.
+    """Return the cheapest plan that `spill_around` makes from several addresses, in several orders; None without.
 
     One try at least is made from each, whatever the deadline by `time.perf_counter`; beyond the end, from each until
     one is found.
@@ -272,7 +272,7 @@ def spill(
 
 
 def spill_around(builder: PlanBuilder, addresses: Addresses, number: int, seed: int) -> Spilled | None:
-    """The plan in which flows whose stays are left out have others that find addresses, in the order of some number.
+    """Return the plan in which flows whose stays are left out get others that find addresses, in an order.
 
     None where one finds no place.
     """
@@ -343,7 +343,7 @@ class Spilled:
         return not any(flow.must)
 
     def _without_hole(self, index: int) -> Iterator[Stay]:
-        """Stays at a gadget, or at two and over the gap between, for which there is no hole."""
+        """Yield the stays at a gadget, or at two and over the gap between, for which there is no hole."""
         flow = self.builder.flows[index]
         for k in range(len(flow)):
             for last in (k, k + 1):
@@ -368,7 +368,7 @@ class Spilled:
 
 
 def not_all_fast(ilp: Formulation, members: Sequence[Member], decided: dict[int, Residency]) -> pyo.Block | None:
-    """(F11) Of what a conflict's members hold, gadgets and gaps, at least one is given up.
+    """Add (F11): of what a conflict's members hold, gadgets and gaps, at least one is given up.
 
     Flows without variables do what is `decided`. None where nothing is left to choose, or nothing forbids it.
     """
@@ -389,7 +389,7 @@ def not_all_fast(ilp: Formulation, members: Sequence[Member], decided: dict[int,
 
 
 def _held(ilp: Formulation, member: Member) -> list[tuple[Variable, ...]]:
-    """Per gap, the variables that sum up to staying fast over it; of a member at one gadget those of the gadget."""
+    """Return, by gap, the variables that sum to staying fast over it; of a member at one gadget the gadget's."""
     index, first, last = member
     a, b = ilp.model.a, ilp.model.b
     if first == last:
@@ -475,7 +475,7 @@ def _exclude(search: Search, packing: StepPacking) -> Sequence[Member]:
 
 
 def _spilled(search: Search, packing: StepPacking, end_s: float) -> Spilled | None:
-    """The best plan with what finds no address placed anew, improved for a while if it is not as close as asked."""
+    """Return the best plan, with what finds no address placed anew, improved for a while if its gap is too large."""
     problem, builder = search.problem, search.best
     candidates = packing.addresses(*stays_of(builder), problem.limit_bytes)
     now = time.perf_counter()
@@ -504,13 +504,13 @@ def _take(search: Search, packing: StepPacking, spilled: Spilled | None, gap: fl
 
 
 def stays_of(builder: PlanBuilder) -> tuple[list[Stay], dict[int, str]]:
-    """Stays and implementations of what was chosen."""
+    """Return the stays and implementations of what was chosen."""
     stays, _, implementations = plan_of(builder)
     return stays, implementations
 
 
 def plan_of(builder: PlanBuilder) -> tuple[list[Stay], list[Move], dict[int, str]]:
-    """Stays, moves and implementations of what was chosen."""
+    """Return the stays, moves and implementations of what was chosen."""
     stays: list[Stay] = []
     moves: list[Move] = []
     implementations = {}

@@ -59,7 +59,7 @@ _CROWDED = 5e-4
 
 
 def is_large(reduced: Reduced) -> bool:
-    """Whether a relaxation of everything takes longer than sifting first; the one place that decides it.
+    """Return whether a relaxation of everything takes longer than sifting first; the one place that decides it.
 
     Flows that may move while kernels run or must be fast, and those tied to tables, are never sifted.
     """
@@ -69,7 +69,7 @@ def is_large(reduced: Reduced) -> bool:
 
 
 def can_be_whole(reduced: Reduced) -> bool:
-    """Whether the whole program is worth its memory and time, should sifting alone not be enough."""
+    """Return whether the whole program is worth its memory and time, should sifting alone not be enough."""
     return _free(reduced) <= _LARGEST
 
 
@@ -228,5 +228,5 @@ class Sifting:
         return Relaxed(ilp, session, solved) if solved.outcome is Outcome.CONVERGED else None
 
     def _prices(self, relaxed: Relaxed) -> Floats:
-        """(kernels,) Prices of bytes."""
+        """Return (kernels,) prices of bytes."""
         return prices_of(relaxed.session, relaxed.ilp, None, self._kernels).byte_us

@@ -56,7 +56,7 @@ class Job:
         return optimizer, limit
 
     def is_ready(self, since_s: float) -> bool:
-        """Whether a call that began at `since_s` has made its inputs as it wants them, and no output."""
+        """Return whether a call that began at `since_s` has made its inputs as it wants them, and no output."""
         is_due = _changed_s(self.output) < since_s
         return is_due and all(map(_changed_s, self.inputs)) and all(_changed_s(path) >= since_s for path in self.made)
 
@@ -134,7 +134,7 @@ class Waiting:
             path.unlink(missing_ok=True)
 
     def is_done(self, job: Job, number: int) -> bool:
-        """Whether a job that a signal ended had its output, whole (Snakemake removed an older one), and worked ahead.
+        """Return whether a job that a signal ended had whole output (Snakemake removes an older one) and worked ahead.
 
         Its copy stays where the study was asked to end: Snakemake may still count the job as not done.
         """
@@ -155,7 +155,7 @@ class Waiting:
         return note
 
     def was_tried(self, job: Job, call: Call) -> bool:
-        """Whether a job of that call began with this one, and did not come to its end."""
+        """Return whether a job of that call began with this one, and did not come to its end."""
         with contextlib.suppress(OSError):
             return self._path(_TRIED, job).read_text(encoding="utf-8") == str(call.since_s)
         return False
@@ -269,7 +269,7 @@ def _alone(job: Job, *, waits: bool) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _logged(jobs: Sequence[Job]) -> Iterator[None]:
-    """Also write the log messages of the `with` block to a file for each of these jobs, which the job reads later."""
+    """Write the log messages of the `with` block also to a file for each of these jobs, which the job reads later."""
     with contextlib.ExitStack() as stack:
         for job in jobs:
             path = _log_ahead(job)

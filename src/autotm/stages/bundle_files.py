@@ -101,7 +101,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - b
 
 
 def distributions_of(package: Path, modules: Sequence[Path]) -> list[str]:
-    """The installed distributions that a new process loads with these modules of a package.
+    """Return the installed distributions that a new process loads with these modules of a package.
 
     What a module imports only in a function of its own is not among them: it does without.
 
@@ -131,7 +131,7 @@ _COMPILERS = frozenset({"libtvm_compiler.so"})
 
 
 def is_needed(name: str) -> bool:
-    """Whether a file of a distribution is of use where nothing is compiled or tested; licences always are."""
+    """Return whether a file of a distribution is of use where nothing is compiled or tested; licences always are."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         return False
@@ -165,7 +165,7 @@ def require_installed(names: Sequence[str]) -> None:
 
 
 def installed_files(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """The needed files of installed distributions, by their paths below a folder for modules.
+    """Yield the needed files of installed distributions, by their paths below a folder for modules.
 
     Raises:
         AutotmError: it is not known which files a distribution has, or one is gone.
@@ -186,7 +186,7 @@ def installed_files(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def downloaded_files(names: Sequence[str], python: str, folder: Path) -> Iterator[tuple[str, bytes]]:
-    """As `installed_files`, in the same versions for CPython of version `python`; wheels go to `folder`.
+    """Yield as `installed_files`, in the same versions for CPython `python`; wheels go to `folder`.
 
     Raises:
         BadInputError: there are no such wheels, or no network.
@@ -209,7 +209,7 @@ def downloaded_files(names: Sequence[str], python: str, folder: Path) -> Iterato
 
 
 def this_python() -> str:
-    """The version of Python that runs this, as in `--python`."""
+    """Return the version of Python that runs this, as in `--python`."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 

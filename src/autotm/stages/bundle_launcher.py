@@ -121,7 +121,7 @@ def own_modules_only(folder: Path) -> None:
 
 
 def is_standard(path: str, own: set) -> bool:
-    """Whether an entry of `sys.path` is Python's own library."""
+    """Return whether an entry of `sys.path` is Python's own library."""
     place = Path(path).resolve()
     return bool(path) and (place in own or place.parent in own or place.suffix == ".zip") and "-packages" not in path
 

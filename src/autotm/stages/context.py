@@ -56,7 +56,7 @@ class PlacementInputs:
         return self.step(counts), self.times, self.copies
 
     def step(self, counts: Counts) -> CountedGraph:
-        """The step as limits that count so see it."""
+        """Return the step as limits that count so see it."""
         return counting(self.lowered, counts)
 
     @cached_property

@@ -119,7 +119,7 @@ def convolution_profile_stage(
 
 
 def timing_figure_stage(style: StyleConfig, *, study: Path, recorded: Path | None, csv: Path, summary: Path) -> None:
-    """Measurements -> table -> pictures next to it, and a summary, which is told too."""
+    """Make a table of measurements, the pictures next to it, and a summary, which is logged too."""
     from autotm.study.figures.kernel_times import make_timing_figure
 
     table = make_timing_figure(study, recorded, csv, summary, style)
@@ -127,7 +127,7 @@ def timing_figure_stage(style: StyleConfig, *, study: Path, recorded: Path | Non
 
 
 def placed_of(paths: Paths, optimizer: str, limit: Limit, *, with_record: bool = False) -> Placed:
-    """A plan with addresses, and all that it was made from; what its run measured, if asked for and there.
+    """Return a plan with addresses, and all that it was made from; what its run measured, if asked for and there.
 
     Raises:
         DamagedFileError: a file cannot be read.

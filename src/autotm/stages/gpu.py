@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def has_gpu(machine: Machine) -> bool:
-    """Whether a machine's fast memory is that of a real GPU."""
+    """Return whether a machine's fast memory is that of a real GPU."""
     return isinstance(machine.slow_tier, CudaTier)
 
 

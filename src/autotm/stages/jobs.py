@@ -281,7 +281,7 @@ _BY_THEMSELVES_S = 2.0
 
 
 def end_jobs_when_asked() -> None:
-    """From now on SIGTERM and SIGINT also end, after a while, all processes below this one, until it ends itself.
+    """Let SIGTERM and SIGINT also end, after a while, all processes below this one, until it ends itself.
 
     What these signals did before they still do; one that is ignored, as SIGINT behind nohup, still is. Call it in the
     main thread, after Snakemake's scheduler has set its own handlers.

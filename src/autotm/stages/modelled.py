@@ -101,7 +101,7 @@ def modelled_step_stage(context: Context, optimizer: str, limit: Limit, config: 
 
 
 def gpu_of(context: Context) -> GpuFile:
-    """The GPU that the context's machine models.
+    """Return the GPU that the context's machine models.
 
     Raises:
         BadInputError: it models none, or the GPU's file is faulty.

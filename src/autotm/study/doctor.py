@@ -92,7 +92,7 @@ def _contents(tier: NumaTier | DaxTier) -> dict[str, object]:
 
 
 def probe_here(tier: NumaTier | DaxTier) -> str | None:
-    """A `Probe` of this machine: opens pools as a run would, of a page of a node, and of nothing behind DAX."""
+    """Return a `Probe` of this machine: opens pools as a run would, of a page of a node, and of nothing behind DAX."""
     system = SystemMemory()
     try:
         if isinstance(tier, NumaTier):

@@ -113,12 +113,12 @@ _SERIES = {
 
 
 def title(network: str) -> str:
-    """A network's name for people."""
+    """Return a network's name for people."""
     return _TITLES.get(network, network)
 
 
 def series_name(optimizer: str) -> str:
-    """An optimizer's name in a legend: the paper's, where it has one."""
+    """Return an optimizer's name in a legend: the paper's, where it has one."""
     return _SERIES.get(optimizer, optimizer)
 
 
@@ -127,7 +127,7 @@ _UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 
 
 def panels(count: int, style: StyleConfig, *, columns: int = 0, widen: float = 1.0) -> tuple[Figure, list[Axes]]:
-    """Panels row by row, `columns` (0: all) in each, `widen` times as wide as usual; the last row may be short."""
+    """Return panels by row, `columns` (0: all) in each, `widen` times the usual width; the last row may be short."""
     columns = columns or count
     rows = -(-count // columns)
     width, height = widen * style.panel_width_cm / _CM_PER_INCH, style.panel_height_cm / _CM_PER_INCH
@@ -139,7 +139,7 @@ def panels(count: int, style: StyleConfig, *, columns: int = 0, widen: float = 1
 
 
 def finish(axes: Axes, letter: str, title: str) -> None:
-    """Panel letter (where there are several panels) and title; no lines where there is no data."""
+    """Draw a panel's letter (where there are several) and title; no lines where there is no data."""
     axes.set_title(f"({letter})  {title}" if letter else title, loc="left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -155,7 +155,7 @@ def count_bytes(axis: Axis, largest: float) -> str:
 
 
 def text_in_bytes(size: float) -> str:
-    """A number of bytes for people, three digits, in the unit that keeps it above 0.1."""
+    """Return a number of bytes for people, three digits, in the unit that keeps it above 0.1."""
     unit = _unit(size)
     return f"{size / _UNITS[unit]:.3g} {unit}"
 
@@ -178,7 +178,7 @@ _NO_GAP = 1e-6
 
 
 def machine_text(row: Mapping[Hashable, Any]) -> str:
-    """Machine, processor, threads, and how real its slow memory is; `row` holds them under the names of records.
+    """Return machine, processor, threads, and how real its slow memory is; `row` has the names of records.
 
     `slow_memory` in it, if there is any, says which memory that is (`model.machine.slow_memory_text`).
     """
@@ -236,7 +236,7 @@ def gap_text(gap: float) -> str:
 
 
 def disturbed_text(table: pd.DataFrame) -> str:
-    """The caption's sentences that name disturbed runs, and what plans were made from; empty where there are none."""
+    """Return the caption's sentences on disturbed runs, and what plans were made from; empty without any."""
     sentences = ""
     if len(shown := table[is_disturbed(table)]):
         on = [f" on {device}" for device in shown["device"]] if "device" in shown else [""] * len(shown)

@@ -118,7 +118,7 @@ def explain_limit(placed: Placed) -> LimitExplanation:
 
 
 def fast_bytes(placed: Placed) -> list[int]:
-    """By kernel, allocated bytes of what is in fast memory."""
+    """Return, by kernel, the allocated bytes of what is in fast memory."""
     sizes, total = placed.step.by_name, [0] * len(placed.step.kernels)
     for stay in placed.plan.stays:
         if stay.tier is Tier.FAST:
@@ -277,7 +277,7 @@ def _tensor_of(placed: Placed, name: str) -> Tensor:
 
 
 def _loss_us(placed: Placed, tensor: Tensor, stays: tuple[Stay, ...], tier: Tier) -> float | None:
-    """By how much keeping the tensor in one tier for life makes the step slower at least."""
+    """Return by how much keeping the tensor in one tier for life makes the step slower at least."""
     plan = placed.plan
     fits = tier is Tier.SLOW or tensor.allocated_bytes <= plan.dram_limit_bytes
     if plan.certificate is None or not fits or all(stay.tier is tier for stay in stays):

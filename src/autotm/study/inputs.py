@@ -32,17 +32,17 @@ def comparison_records(study: Study, workload: str) -> list[Path]:
 
 
 def predicted_records(study: Study, workload: str) -> list[Path]:
-    """The records that figure 11 reads: those of the comparisons, and runs of further optimizers."""
+    """Return the records that figure 11 reads: those of the comparisons, and runs of further optimizers."""
     return comparison_records(study, workload) + study.further_records(workload, "predicted")
 
 
 def rival_records(study: Study, workload: str) -> list[Path]:
-    """The records that figure 7 reads: those of the comparisons, and of the workload's rivals."""
+    """Return the records that figure 7 reads: those of the comparisons, and of the workload's rivals."""
     return comparison_records(study, workload) + study.further_records(workload, "rivals")
 
 
 def large_files(study: Study) -> dict[str, list[Path]]:
-    """The records that figure 8 reads, or, at a modelled scale, where nothing runs, the plans and their graphs."""
+    """Return the records that figure 8 reads; at a modelled scale, where nothing runs, the plans and their graphs."""
     name = study.config.figures.fig8.workload
     records = study.workload_records(name) + study.further_records(name, "rivals")
     if not study.config.scale.endswith(MODELLED):
@@ -61,7 +61,7 @@ def gpu_steps(study: Study) -> list[Path]:
 
 
 def measured_steps(study: Study) -> list[tuple[Study, Path]]:
-    """Every record that the study asks for, each once, with the study on the machine that measures it.
+    """Return every record that the study asks for, each once, with the study on the machine that measures it.
 
     Left out are workloads that its scale gives no sizes for, and figures that its machines cannot have.
     """
@@ -130,20 +130,20 @@ def _gpu_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
 
 
 def front_records(study: Study) -> list[Path]:
-    """The records of the front figure: both ends, and both optimizers at the limit between them."""
+    """Return the records of the front figure: both ends, and both optimizers at the limit between them."""
     front = study.config.figures.front
     points = [(MOVER, ALL_SLOW), (MOVER, front.limit), (MOVER, ALL_FAST), (FIRST_TOUCH, front.limit)]
     return study.records(front.network, points)
 
 
 def device_machines(study: Study) -> list[Machine]:
-    """The machines of the figure of devices, on as many threads as the study asks for."""
+    """Return the machines of the figure of devices, on as many threads as the study asks for."""
     threads = None if study.config.threads == "auto" else study.config.threads
     return [machine_named(study.config_dir, name, threads) for name in study.config.figures.devices.machines]
 
 
 def device_records(study: Study) -> list[Path]:
-    """The records of the figure of devices on the study's machine: all slow, and each optimizer at the limit."""
+    """Return the records of the figure of devices on the study's machine: all slow, and each optimizer at the limit."""
     devices = study.config.figures.devices
     for optimizer in devices.optimizers:
         require_runnable(study.machine, optimizer)
@@ -160,7 +160,7 @@ def device_names(study: Study) -> dict[str, str]:
 
 
 def heap_files(study: Study) -> dict[str, Path]:
-    """The files that the heap plot reads: one plan with its program, and what they were made from."""
+    """Return the files that the heap plot reads: one plan with its program, and what they were made from."""
     heap = study.config.figures.heap
     paths, limit = study.paths(heap.network), heap.limit
     return {

@@ -120,7 +120,7 @@ class KernelReport:
     by_schedule: tuple[Group, ...]
 
     def worst(self, count: int) -> list[KernelTime]:
-        """The kernels that lose most time a step beyond their best, most first; none that is at its best."""
+        """Return the kernels that lose most time a step beyond their best, most first; none that is at its best."""
         kernels = sorted(self.kernels, key=lambda kernel: -kernel.beyond_best_us)
         return [kernel for kernel in kernels[:count] if kernel.beyond_best_us > 0]
 
@@ -173,7 +173,7 @@ def report_kernels(
 
 
 def moved_bytes(graph: Graph, kernel: Kernel) -> int:
-    """Bytes that a kernel cannot avoid to read or write: inputs and outputs once; of a table the rows looked up."""
+    """Return the bytes that a kernel must read or write: inputs and outputs once; of a table the rows looked up."""
     # Workspaces may never leave the caches, so they do not count.
     counted = "P" * (len(kernel.inputs) + len(kernel.outputs)) + "D" * len(kernel.workspaces)
     read, written = slow_traffic(graph, kernel, counted)
@@ -181,7 +181,7 @@ def moved_bytes(graph: Graph, kernel: Kernel) -> int:
 
 
 def shapes(kernel: Kernel) -> str:
-    """Shapes of inputs, then outputs, as text."""
+    """Return the shapes of inputs, then outputs, as text."""
     sides = (kernel.inputs, kernel.outputs)
     return "->".join(",".join("x".join(map(str, operand.shape)) or "1" for operand in side) for side in sides)
 

@@ -55,7 +55,7 @@ class MemoryPrices:
         self._until = [0.0, *accumulate(self.us_per_mb)]
 
     def held_us(self, size_bytes: int, start: int, end: int) -> float:
-        """Holding cost in microseconds of `size_bytes` of fast memory during kernels [start, end)."""
+        """Return the holding cost in microseconds of `size_bytes` of fast memory during kernels [start, end)."""
         return size_bytes / BYTES_PER_MB * (self._until[end] - self._until[start])
 
     @property

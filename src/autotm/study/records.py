@@ -158,7 +158,7 @@ def wanted_records(study: Study, workload: str) -> list[Path]:
 
 
 def describe(study: Study, workload: str) -> str:
-    """The headline numbers of a workload's records, the published ones, and how to make the records that are missing.
+    """Return a workload's headline numbers, the published ones, and how to make records that are missing.
 
     Raises:
         BadInputError: no such workload, or the records are not of one study.
@@ -184,7 +184,7 @@ def describe(study: Study, workload: str) -> str:
 
 
 def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:
-    """The numbers at each limit of a table of `table_of_records`, without all slow and all fast, most fast first.
+    """Yield the numbers at each limit of a table of `table_of_records`, without all slow and all fast, most fast first.
 
     Its `slowdown` divides medians of steps that were timed in turn; a speed-up divides two slow-downs, or, where no
     all-fast step was timed, two medians.

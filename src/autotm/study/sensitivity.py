@@ -24,7 +24,7 @@ from autotm.solve.recheck import plan_us
 
 
 def spread(timing: Timing) -> float:
-    """Standard deviation of the logarithm of a time: that of the lognormal with the recorded quartiles."""
+    """Return the standard deviation of the logarithm of a time: that of the lognormal with the recorded quartiles."""
     return math.log(timing.upper_quartile_ns / max(timing.lower_quartile_ns, 1)) / NORMAL_QUARTILES
 
 

@@ -36,7 +36,7 @@ _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 
 
 def compiler_path() -> str | None:
-    """The compiler that kernels are linked with: $CXX, or the first that is on the path; None where there is none."""
+    """Return the compiler that kernels are linked with: $CXX, or the first on the path; None where there is none."""
     wanted = [os.environ["CXX"]] if os.environ.get("CXX") else []
     return next(filter(None, map(shutil.which, (*wanted, *_COMPILERS))), None)
 
@@ -55,7 +55,7 @@ def require_compiler() -> None:
 
 
 def machine_named(config_dir: Path, name: str, threads: int | None, asked_in: object = None) -> Machine:
-    """The machine `name` of `config/machines`, with as many threads as `asked_in` asks for.
+    """Return the machine `name` of `config/machines`, with as many threads as `asked_in` asks for.
 
     Raises:
         BadInputError: no such machine, a fault in its file, or no such device.
@@ -66,7 +66,7 @@ def machine_named(config_dir: Path, name: str, threads: int | None, asked_in: ob
 
 
 def device_settings(config_dir: Path, machine: Machine) -> object:
-    """The contents of the device file that the machine's slow tier is emulated after, and of the one it builds on.
+    """Return the contents of the device file that the slow tier is emulated after, and of the one it builds on.
 
     Of a modelled GPU its file; None where nothing is emulated or modelled.
     """
@@ -118,7 +118,7 @@ class Study:
     scale: ScaleFile
 
     def on(self, machine: Machine) -> Study:
-        """The same study on another machine, or on as many threads as it has."""
+        """Return the same study on another machine, or on as many threads as it has."""
         return replace(self, machine=machine)
 
     @property
@@ -137,11 +137,11 @@ class Study:
         return ConvolutionPaths(self.results, self.machine, self.config.scale)
 
     def paths(self, network: str) -> Paths:
-        """The files of a network at the study's scale, on its machine."""
+        """Return the files of a network at the study's scale, on its machine."""
         return Paths(self.results, self.machine, self.config.scale, network)
 
     def network(self, name: str) -> NetworkSource:
-        """The network of that name: one's own, or of the zoo at the study's scale.
+        """Return the network of that name: one's own, or of the zoo at the study's scale.
 
         Raises:
             BadInputError: no such network, or its own file shows that it cannot give it.
@@ -181,7 +181,7 @@ class Study:
         return [record for network in self.config.workloads[name].networks for record in self.records(network, points)]
 
     def case_study_records(self) -> list[Path]:
-        """The records that figure 10 reads, in the order of its config.
+        """Return the records that figure 10 reads, in the order of its config.
 
         Raises:
             BadInputError: one of its optimizers cannot run on the study's machine.
@@ -192,11 +192,11 @@ class Study:
         return self.records(case.network, itertools.product(case.optimizers, case.limits))
 
     def table(self, name: str) -> Path:
-        """A table over the networks of the study's scale, on its machine."""
+        """Return a table over the networks of the study's scale, on its machine."""
         return self.results / self.machine.slug / self.config.scale / name
 
     def configured_records(self) -> list[Path]:
-        """The records of all workloads that the scale gives sizes for, and of the case study, each once."""
+        """Return the records of all workloads that the scale gives sizes for, and of the case study, each once."""
         of_workloads: list[Path] = []
         for name in self.config.workloads:
             with contextlib.suppress(BadInputError):
@@ -205,7 +205,7 @@ class Study:
         return list(dict.fromkeys([*of_workloads, *self.case_study_records()]))
 
     def verification_records(self) -> list[Path]:
-        """A record of every network with every optimizer, as the study's `verification` narrows them down.
+        """Return a record of every network with every optimizer, as the study's `verification` narrows them down.
 
         `all-fast` has one limit that it can keep: 0:1.
 
@@ -266,7 +266,7 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def network_source(config_dir: Path, config: StudyConfig, scale: str, name: str) -> NetworkSource:
-    """Where the network of that name comes from, at a scale.
+    """Return where the network of that name comes from, at a scale.
 
     Raises:
         BadInputError: neither the scale nor the study's own networks have it, or its file cannot give it.

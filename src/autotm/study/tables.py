@@ -37,7 +37,7 @@ def fields_of(item: object, *names: str) -> dict[str, Any]:
 
 
 def is_end(text: str) -> bool:
-    """Whether a limit is all slow (n:0) or all fast (0:n)."""
+    """Return whether a limit is all slow (n:0) or all fast (0:n)."""
     limit = Limit.parse(text)
     return 0 in {limit.slow, limit.fast}
 
@@ -56,20 +56,20 @@ DISTURBED_SEPARATOR = "; "
 
 
 def is_disturbed(table: pd.DataFrame) -> pd.Series:
-    """(rows,) whether each run is disturbed; none is where the table has no such column: modelled steps, old files."""
+    """Return (rows,) whether each run is disturbed; none is without such a column: modelled steps, old files."""
     if DISTURBED not in table:
         return pd.Series(data=False, index=table.index)
     return table[DISTURBED].astype(bool)
 
 
 def disturbed_at(runs: pd.DataFrame, places: Sequence[str], by: str = "limit") -> list[bool]:
-    """Whether the run at each limit, or at each value of another column, is disturbed."""
+    """Return whether the run at each limit, or at each value of another column, is disturbed."""
     by_place = dict(zip(runs[by], is_disturbed(runs), strict=True))
     return [bool(by_place.get(place, False)) for place in places]
 
 
 def is_modelled(table: pd.DataFrame) -> bool:
-    """Whether the steps of a table, or the kernels of a sweep's, were computed, and not run."""
+    """Return whether the steps of a table, or the kernels of a sweep's, were computed, and not run."""
     return bool(table["tier_reality"].iloc[0] == "modelled")
 
 
@@ -83,7 +83,7 @@ _VERSIONS_IN_CAPTIONS = ("autotm", "apache-tvm", "highspy", "pyomo", "python")
 
 
 def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> pd.DataFrame:
-    """One row for each record file, ordered by network and optimizer as given and then by limit, tightest first.
+    """Return one row for each record file, ordered by network and optimizer as given and then by limit, tightest first.
 
     Columns are described in `study/columns.py`. `uncounted_bytes` are in fast memory whatever the limit: parameters,
     inputs and results, unless the limit counts them. `slowdown` divides the median step by `all_fast_runtime_s`: the
@@ -208,7 +208,7 @@ def versions_text(provenance: Mapping[str, Any]) -> str:
 
 
 def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFrame:
-    """One row for each plan file of a modelled step, in that order; columns as `study/columns.py` describes them.
+    """Return a row for each plan file of a modelled step, in their order; `study/columns.py` describes the columns.
 
     Raises:
         DamagedFileError: a file cannot be read.
@@ -257,7 +257,7 @@ def ratio_price(limit: Limit, prices: PricesConfig) -> float:
 
 
 def with_prices(table: pd.DataFrame, prices: PricesConfig) -> pd.DataFrame:
-    """The runs with what their memory costs.
+    """Return the runs with what their memory costs.
 
     `pools_price` is that of the memory that the run took, parameters, inputs and results in fast memory included, and
     of the rest of the machine, over both of the all-fast step.

@@ -342,7 +342,7 @@ def gradient_by(builder: relax.BlockBuilder, x: relax.Var, y: relax.Var, slope: 
 
 
 def is_gradient(expression: relax.Expr) -> bool:
-    """Whether an expression is a mark of `gradient_of`; its arguments are then the result and the slope."""
+    """Return whether an expression is a mark of `gradient_of`; its arguments are then the result and the slope."""
     return (
         isinstance(expression, relax.Call)
         and expression.op == tvm.ir.Op.get("relax.call_pure_packed")

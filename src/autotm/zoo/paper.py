@@ -15,7 +15,7 @@ from autotm.zoo.network import Network
 
 
 def mlp(batch: int, width: int = 4096, classes: int = 10) -> Network:
-    """Three width x width ReLU layers and a width x classes one, loss = softmax cross-entropy, SGD 0.005."""
+    """Build three width x width ReLU layers and a width x classes one, loss = softmax cross-entropy, SGD 0.005."""
     net = NetworkBuilder("mlp", batch, learning_rate=0.005)
     x = net.input("data", (batch, width), Initial("normal"))
     for _ in range(3):
@@ -29,7 +29,7 @@ MNIST_CLASSES = 10
 
 
 def mnist(batch: int, image: int = 28) -> Network:
-    """Three convolutions of 16, 32 and 32 filters with a pool behind each, and a dense layer; SGD 0.05.
+    """Build three convolutions of 16, 32 and 32 filters with a pool behind each, and a dense layer; SGD 0.05.
 
     Layers: those of the example in Flux's model zoo, which leave 288 features of 28 x 28 pixels before the dense layer,
     as the shapes in the notebook of AutoTM's prototype say. Loss = softmax cross-entropy of random digits.
@@ -94,7 +94,7 @@ _RESNET_FILTERS = 64
 
 
 def resnet50(batch: int, image: int = 224) -> Network:
-    """ResNet-50 for square images (at least 32 pixels wide), loss = softmax cross-entropy, SGD 0.001.
+    """Build ResNet-50 for square images (at least 32 pixels wide), loss = softmax cross-entropy, SGD 0.001.
 
     Layers: He et al., arXiv:1512.03385, with the changes of the AutoTM artifact.
     """
@@ -102,7 +102,7 @@ def resnet50(batch: int, image: int = 224) -> Network:
 
 
 def resnet200(batch: int, image: int = 224) -> Network:
-    """ResNet-200 for square images (at least 32 pixels wide), loss = softmax cross-entropy, SGD 0.001.
+    """Build ResNet-200 for square images (at least 32 pixels wide), loss = softmax cross-entropy, SGD 0.001.
 
     Layers: He et al., arXiv:1603.05027, table 5, but with the blocks of ResNet-50, as in the AutoTM artifact.
     """
@@ -134,7 +134,7 @@ _DENSENET_FIRST = 2 * _DENSENET_GROWTH
 
 
 def densenet264(batch: int, image: int = 224) -> Network:
-    """DenseNet-264 for square images (at least 32 pixels wide), loss = softmax cross-entropy, SGD 0.001.
+    """Build DenseNet-264 for square images (at least 32 pixels wide), loss = softmax cross-entropy, SGD 0.001.
 
     Layers: Huang et al., arXiv:1608.06993, with the changes of the AutoTM artifact.
     """
@@ -163,7 +163,7 @@ Block = relax.Var
 
 
 def inception_v4(batch: int, image: int = 299) -> Network:
-    """Inception v4 for square images (at least 75 pixels wide), loss = softmax cross-entropy, SGD 0.05.
+    """Build Inception v4 for square images (at least 75 pixels wide), loss = softmax cross-entropy, SGD 0.05.
 
     Layers: Szegedy et al., arXiv:1602.07261, with the changes of the AutoTM artifact.
     """
@@ -248,7 +248,7 @@ _MASKED = 1e9
 
 
 def transformer(batch: int, sequence: int, vocabulary: int = 20000) -> Network:
-    """8 encoder and 8 decoder layers of width 512, loss = cross-entropy over all positions, SGD 0.05.
+    """Build 8 encoder and 8 decoder layers of width 512, loss = cross-entropy over all positions, SGD 0.05.
 
     Encoder and decoder share the table of embeddings. Positions and the mask of future positions are inputs.
     Activations are (batch * sequence, width), so that dense layers are plain products.
@@ -308,7 +308,7 @@ _DLRM_COPIES = 5
 
 
 def dlrm(batch: int, rows: int = _DLRM_COPIES * max(CRITEO_CARDINALITIES)) -> Network:
-    """26 lookups and a dense 13-512-256-64-16 part, all dot products of the 27 vectors, 745-512-256-1, sigmoid.
+    """Build 26 lookups and a dense 13-512-256-64-16 part, all dot products of the 27 vectors, 745-512-256-1, sigmoid.
 
     Loss = binary cross-entropy of random labels, SGD 0.1 (DLRM's for this data).
 

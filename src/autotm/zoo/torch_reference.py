@@ -277,7 +277,7 @@ _KINDS = {Sgd: torch.optim.SGD, Adam: torch.optim.Adam, AdamW: torch.optim.AdamW
 
 
 def has_sparse_gradients(network: Network) -> bool:
-    """Whether the update takes gradients that name rows of tables: it reads nothing but them, and clips nothing."""
+    """Return whether the update takes gradients that name rows: it reads nothing but them, and clips nothing."""
     training = network.training
     is_alone = training is not None and training.clip_norm is None and not training.rules
     return is_alone and isinstance(training.rule, Sgd) and training.rule.is_plain

@@ -79,7 +79,7 @@ def _common_device(module: Any, inputs: tuple[Any, ...], targets: tuple[Any, ...
 
 
 def _require_trainable(module: Any) -> None:
-    """Raises BadInputError where there is no gradient to compute, or hooks compute with them."""
+    """Raise BadInputError where there is no gradient to compute, or hooks compute with gradients."""
     if not isinstance(module, nn.Module):
         raise BadInputError(f"offload: the module is a {type(module).__name__}; give a torch.nn.Module")
     if type(module).__name__ in {"DistributedDataParallel", "FullyShardedDataParallel"}:

@@ -70,7 +70,7 @@ def offload(
 
 
 def require_torch() -> None:
-    """Raises AutotmError where PyTorch is missing, or cannot capture what is needed here."""
+    """Raise AutotmError where PyTorch is missing, or cannot capture what is needed here."""
     try:
         import torch  # noqa: PLC0415
     except ImportError:

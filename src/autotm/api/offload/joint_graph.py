@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 def named_batch(batch: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Inputs and targets by the names of their arguments, which no parameter has."""
+    """Return the inputs and targets by the names of their arguments, which no parameter has."""
     return {f"batch {number}": tensor for number, tensor in enumerate(batch)}
 
 
@@ -104,7 +104,7 @@ def storage_of(value: torch.Tensor) -> int:
 
 
 def _where(error: BaseException) -> str:
-    """The last line of the user's own code on the way to an error."""
+    """Return the last line of the user's own code on the way to an error."""
     trace, location = error.__traceback__, "the module"
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
@@ -116,7 +116,7 @@ def _where(error: BaseException) -> str:
 
 @torch.library.custom_op("autotm::bernoulli_like", mutates_args=())
 def _bernoulli_like(like: torch.Tensor, keep: float) -> torch.Tensor:
-    """Ones with probability `keep`, else zeros, drawn in the order of the memory of `like`.
+    """Return ones with probability `keep`, else zeros, drawn in the order of the memory of `like`.
 
     PyTorch's own functional operator draws in the order of the axes, which is another one where axes are transposed.
     """
@@ -130,7 +130,7 @@ def _(like: torch.Tensor, keep: float) -> torch.Tensor:
 
 
 def _dropout(value: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Dropout as the CPU computes it outside of graphs: the mask is scaled before it is kept."""
+    """Compute dropout as the CPU computes it outside of graphs: the mask is scaled before it is kept."""
     if train is False or p == 0:
         return value.clone(), torch.ones_like(value)
     keep = 1 - p
@@ -317,7 +317,7 @@ def call_of(node: Node) -> Callable[[Values], Any]:
 
 
 def bytes_of(value: torch.Tensor) -> torch.Tensor:
-    """All bytes of the storage behind a tensor; it stays valid while that is emptied and filled again."""
+    """Return all bytes of the storage behind a tensor; it stays valid while that is emptied and filled again."""
     storage = value.untyped_storage()
     return torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage, 0, (storage.nbytes(),), (1,))
 

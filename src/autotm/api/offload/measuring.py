@@ -139,7 +139,7 @@ class _Measuring:
 
 
 def _identity(operator: Operator) -> str:
-    """Hash of the operator, and shapes, strides and types of what it is called on."""
+    """Return the hash of the operator, and shapes, strides and types of what it is called on."""
 
     def text(item: object) -> str:
         if isinstance(item, torch.fx.Node):

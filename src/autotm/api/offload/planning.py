@@ -80,7 +80,7 @@ class Planned:
 
 
 def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Profile]:
-    """Kernels, tensors and times of a step, every size rounded up as the device's allocator does."""
+    """Return the kernels, tensors and times of a step, every size rounded up as the device's allocator does."""
     grain = device.granularity_bytes
     names = [f"{place}:{storage.name}" for place, storage in enumerate(step.storages)]
     sizes = [math.ceil(max(size, 1) / grain) * grain for size in measured.sizes]

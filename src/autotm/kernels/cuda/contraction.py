@@ -55,7 +55,7 @@ class Tiling:
 
 
 def warp_tiles(products: Products) -> list[Tile]:
-    """Tiles of tensor cores."""
+    """Return the tiles of tensor cores."""
     steps = 16 * PACKED[products]
     return [Tile(rows, columns, steps, down, across, products) for rows, columns, down, across in _WARP_TILES]
 
@@ -63,7 +63,7 @@ def warp_tiles(products: Products) -> list[Tile]:
 def fastest(
     product: Product, device: CudaDevice, parts: Sequence[int] = PARTS, products: Products = "float32"
 ) -> Tiling:
-    """The tiling that takes least time by `estimate_ns`, with factors as they are or rounded."""
+    """Return the tiling that takes least time by `estimate_ns`, with factors as they are or rounded."""
     tiles = TILES if products == "float32" else warp_tiles(products)
     tilings = [Tiling(tile, count) for tile in tiles for count in parts if _may_split(product, tile, count)]
     return min(tilings, key=lambda tiling: estimate_ns(product, tiling, device))
@@ -98,7 +98,7 @@ def _float_ns(tile: Tile, device: CudaDevice) -> float:
 
 
 def _tensor_ns(tile: Tile, device: CudaDevice) -> float:
-    """As `_float_ns`: the instruction itself, the words that a warp reads for it, and what feeds the panels.
+    """Estimate as `_float_ns`: the instruction itself, the words that a warp reads for it, and what feeds the panels.
 
     Reading does not overlap with multiplying here, and panels come no faster than the second-level cache gives them:
     real kernels may do better at the first and worse at the second.
@@ -143,7 +143,7 @@ def implementations(problem: Problem, device: CudaDevice, products: Products = "
 
 
 def _preferred(product: Product, device: CudaDevice, products: Products) -> Tiling:
-    """The fastest tiling by estimate, on tensor cores if it may be and they are faster."""
+    """Return the fastest tiling by estimate, on tensor cores if it may be and they are faster."""
     tilings = [fastest(product, device, PARTS, kind) for kind in dict.fromkeys((products, "float32"))]
     return min(tilings, key=lambda tiling: estimate_ns(product, tiling, device))
 
@@ -151,7 +151,7 @@ def _preferred(product: Product, device: CudaDevice, products: Products) -> Tili
 def contraction_stages(
     problem: Problem, device: CudaDevice, implementation: str, products: Products = "float32"
 ) -> tuple[Stages, Products]:
-    """The stages of a contraction and its workspaces, and what its factors are rounded to.
+    """Return the stages of a contraction and its workspaces, and what its factors are rounded to.
 
     Raises:
         ValueError: there is no such implementation.
@@ -170,7 +170,7 @@ def contraction_stages(
 
 
 def by_tiles(problem: Problem, product: Product, tiling: Tiling) -> Stages:
-    """A product by tiles; split sums are added up in the order of their parts by a second stage."""
+    """Return a product by tiles; split sums are added up in the order of their parts by a second stage."""
     size = product.groups * product.rows * product.columns
     if tiling.parts == 1:
         return [tiled(product, tiling.tile, 1, lambda _, *at: _finish(problem, product, *at))], []
@@ -204,7 +204,7 @@ def _direct(problem: Problem, product: Product, _: CudaDevice) -> Stages:
 
 
 def _unfolded(problem: Problem, product: Product, device: CudaDevice) -> Stages:
-    """The left operand as a matrix in device memory: its zeros and repeated pixels too."""
+    """Return the left operand as a matrix in device memory: its zeros and repeated pixels too."""
     rows, steps, left = product.rows, product.steps, product.left
     matrix = device_memory((product.groups, rows * steps), "float32", "unfolded")
 
@@ -244,7 +244,7 @@ def _summed(
 
 
 def _finish(problem: Problem, product: Product, group: Index, m: Index, n: Index, value: tirx.Expr) -> tirx.Stmt:
-    """The epilogue of one element."""
+    """Emit the epilogue of one element."""
     position = None
     if problem.kind != "batched_matmul":
         position = (m * product.groups + group) * product.columns + n

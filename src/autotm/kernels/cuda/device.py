@@ -60,7 +60,7 @@ DEVICES = {
 
 
 def device_named(name: str) -> CudaDevice:
-    """One of `DEVICES`.
+    """Return one of `DEVICES`.
 
     Raises:
         BadInputError: there is no such device.
@@ -71,7 +71,7 @@ def device_named(name: str) -> CudaDevice:
 
 
 def device_like(name: str, capability: tuple[int, int]) -> CudaDevice:
-    """The one of `DEVICES` whose tiles suit a GPU best: by its name, or else the first of its generation.
+    """Return the one of `DEVICES` whose tiles suit a GPU best: by its name, or else the first of its generation.
 
     Args:
         name: as the driver has it, such as `NVIDIA H200`.

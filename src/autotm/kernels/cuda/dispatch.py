@@ -51,7 +51,7 @@ _FEW = 32  # Threads of a block, at least: a warp.
 
 
 def scatter_sum(sch: Schedule, block: SBlockRV, device: CudaDevice) -> list[Stage]:
-    """Each thread owns a column and a range of places, reads all indices and adds what belongs to it: no atomics.
+    """Emit code in which a thread owns a column and a range of places and reads all indices, without atomics.
 
     Entries of one place are added in their order, as on a CPU.
     """
@@ -73,7 +73,7 @@ def scatter_sum(sch: Schedule, block: SBlockRV, device: CudaDevice) -> list[Stag
 
 
 def embedding_update(sch: Schedule, block: SBlockRV, device: CudaDevice) -> list[Stage]:
-    """Each thread owns a column of the rows that are equal modulo the number of blocks: no row has two writers."""
+    """Emit code in which a thread owns a column of rows equal modulo the number of blocks: no row has two writers."""
     update = UpdateLoops.of(sch, block)
     threads = max(_FEW, 1 << (update.width - 1).bit_length())
     columns = min(threads, _THREADS)
@@ -88,7 +88,7 @@ def embedding_update(sch: Schedule, block: SBlockRV, device: CudaDevice) -> list
 
 
 def copies(body: tirx.Stmt) -> list[Stage]:
-    """Loops written for a CPU: outermost ones of independent iterations become blocks, innermost ones threads.
+    """Emit a loops written for a CPU: outermost ones of independent iterations become blocks, innermost ones threads.
 
     Raises:
         ValueError: nothing says which loops are independent.
@@ -97,7 +97,7 @@ def copies(body: tirx.Stmt) -> list[Stage]:
 
 
 def single_thread(func: tirx.PrimFunc) -> tuple[list[Stage], list[tirx.Buffer]]:
-    """The last resort: the loops as they are, on one thread; and the workspaces of the function."""
+    """Return the last resort: the loops as they are, on one thread; and the workspaces of the function."""
     root = func.body.block
     inner = list(root.alloc_buffers)
     bare = s_tir.SBlock([], [], [], root.name_hint, root.body, root.init, [], [], root.annotations)
@@ -186,7 +186,7 @@ def cuda_kernel(
     implementation: str = DEFAULT_IMPLEMENTATION,
     products: Products = "float32",
 ) -> CudaKernel:
-    """A function by its main block; one that no rule knows runs on a single thread, and a warning says so.
+    """Return a function by its main block; one that no rule knows runs on a single thread, and a warning says so.
 
     Args:
         func: neither scheduled nor compiled.
@@ -234,7 +234,7 @@ def _scheduled(
 
 
 def _general(sch: Schedule, device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
-    """One launch if the function works row by row, else some for each group of blocks; and the workspaces."""
+    """Return one launch if the function works row by row, else some for each group of blocks; and the workspaces."""
     inline_intermediates(sch)
     surround_scalars(sch)
     own = top_blocks(sch) or [sch.get_sblock(sch.mod["main"].body.block.name_hint)]

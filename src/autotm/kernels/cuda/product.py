@@ -57,12 +57,12 @@ class Product:
 
 
 def product_of(problem: Problem) -> Product:
-    """The problem as a product."""
+    """Return the problem as a product."""
     return _KINDS[problem.kind](problem)
 
 
 def vector_of(*multiples: int) -> int:
-    """The widest vector of float32 that all of these are multiples of."""
+    """Return the widest vector of float32 that all of these are multiples of."""
     together = math.gcd(*multiples)
     return 4 if together % 4 == 0 else 2 if together % 2 == 0 else 1
 
@@ -81,7 +81,7 @@ def _matmul(problem: Problem) -> Product:
 
 
 def _matrix(buffer: tirx.Buffer, *, transposed: bool) -> Operand:
-    """A matrix with k along its columns, or along its rows if `transposed`."""
+    """Return a matrix with k along its columns, or along its rows if `transposed`."""
     width = extents(buffer)[1]
 
     def at(_: Index, row: Index, k: Index) -> tuple[Index, Conditions]:
@@ -104,22 +104,22 @@ class _Convolution:
         self.groups, self.stride, self.padding = problem.groups, problem.stride, problem.padding
 
     def pixel(self, image: Index, row: Index, column: Index, group: Index, channel: Index) -> Index:
-        """Position in x."""
+        """Return the position in x."""
         return self._of_group((image * self.height + row) * self.width + column, group, channel, self.channels)
 
     def result(self, pixel: Index, group: Index, feature: Index) -> Index:
-        """Position in y; pixels are numbered row by row."""
+        """Return the position in y; pixels are numbered row by row."""
         return self._of_group(pixel, group, feature, self.features)
 
     def weight(self, tap: Index, channel: Index, group: Index, feature: Index) -> Index:
-        """Position in w; taps are numbered row by row."""
+        """Return the position in w; taps are numbered row by row."""
         return self._of_group(tap * self.channels + channel, group, feature, self.features)
 
     def _of_group(self, at: Index, group: Index, own: Index, count: int) -> Index:
         return at * (self.groups * count) + group * count + own
 
     def met(self, out_row: Index, out_column: Index, tap: Index) -> tuple[Index, Index, Conditions]:
-        """The pixel of x that a tap meets, and when it is none of the padding."""
+        """Return the pixel of x that a tap meets, and when it is none of the padding."""
         row = out_row * self.stride[0] - self.padding[0] + tap // self.taps[1]
         column = out_column * self.stride[1] - self.padding[1] + tap % self.taps[1]
         inside = []

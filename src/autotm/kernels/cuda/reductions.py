@@ -50,13 +50,13 @@ class Reducer:
 
 
 def reducer_of(block: Loops) -> Reducer | None:
-    """How a block combines its terms; None if it is no plain sum, product, maximum or minimum."""
+    """Return how a block combines its terms; None if it is no plain sum, product, maximum or minimum."""
     if block.init is None or any(variables_of(block.init.value)):
         return None
     combine, value, term = _COMBINES.get(block.nest.combines), block.store.value, None
 
     def is_own_load(expression: tirx.Expr) -> bool:
-        """Whether an expression is the block's own result so far."""
+        """Return whether an expression is the block's own result so far."""
         source = getattr(expression, "source", None)
         return source is not None and source.same_as(block.result)
 
@@ -70,7 +70,7 @@ def reducer_of(block: Loops) -> Reducer | None:
 
 
 def _extremum(value: tirx.Select) -> Combine | None:
-    """The maximum or minimum in which NaN stays, of which `value` is one step; None of another choice."""
+    """Return the maximum or minimum in which NaN stays, of which `value` is one step; None of another choice."""
     order = getattr(value.condition, "a", None)
     if not isinstance(order, tirx.GT | tirx.LT):
         return None
@@ -88,7 +88,7 @@ class Split:
 
 
 def split_of(block: Loops, device: CudaDevice) -> Split:
-    """Enough threads to fill the device, reading neighbouring elements where they are."""
+    """Return enough threads to fill the device, reading neighbouring elements where they are."""
     results, terms = math.prod(block.spatial_extents), math.prod(block.reduced_extents)
     enough = device.multiprocessors * device.threads // 2
     if terms <= _FEW_TERMS or (results >= enough and not _walks_along(block)):
@@ -106,7 +106,7 @@ def _parts(blocks: int, terms: int, along: int, device: CudaDevice) -> int:
 
 
 def _walks_along(block: Loops) -> bool:
-    """Whether the largest operand is contiguous along a reduced axis."""
+    """Return whether the largest operand is contiguous along a reduced axis."""
     reduced = {block.nest.variables[axis] for axis in block.nest.reduction}
     loads = [access for access in block.nest.loads if access.indices and not access.buffer.same_as(block.result)]
     if not loads:
@@ -116,7 +116,7 @@ def _walks_along(block: Loops) -> bool:
 
 
 def reduction(block: Loops, device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
-    """The stages of a reduction, and the workspaces that they need."""
+    """Return the stages of a reduction, and the workspaces that they need."""
     reducer = reducer_of(block)
     results = math.prod(block.spatial_extents)
     if reducer is None:
@@ -133,7 +133,7 @@ def serial(
     values: Callable[[Index], Mapping[tirx.Var, tirx.Expr]],
     places: Mapping[tirx.Buffer, Place] | None = None,
 ) -> tirx.Stmt:
-    """All terms of one result by one thread, as the function has them; `values` are its variables' at a term."""
+    """Emit all terms of one result by one thread, as the function has them; `values` are its variables' at a term."""
     start = substituted(block.init, values(0), places)
     terms = math.prod(block.reduced_extents)
     return tir.sequence([start, tir.loop(terms, lambda at: substituted(block.store, values(at), places), "term")])
@@ -220,7 +220,7 @@ def _shared_terms(block: Loops, reducer: Reducer, split: Split, partial: tirx.Bu
 
 
 def _combined(block: Loops, reducer: Reducer, split: Split, partial: tirx.Buffer) -> Stage:
-    """The stage that combines the parts of each result, in their order."""
+    """Emit the stage that combines the parts of each result, in their order."""
     results = math.prod(block.spatial_extents)
 
     def one(index: tirx.Expr) -> tirx.Stmt:
@@ -259,7 +259,7 @@ _SHARED_DTYPES = ("float32", "float64", "int32", "int64")
 def rows_of(
     blocks: Sequence[Loops], intermediates: Sequence[tirx.Buffer], device: CudaDevice
 ) -> tuple[Stage, list[tirx.Buffer]] | None:
-    """One stage for the whole function, and the intermediates that stay in device memory; None where it has no rows.
+    """Return a stage for the whole function, and the intermediates in device memory; None where it has no rows.
 
     Long rows must be enough to fill the device.
     """
@@ -277,7 +277,7 @@ def rows_of(
 
 
 def _are_rows(blocks: Sequence[Loops], axes: int, intermediates: Sequence[tirx.Buffer]) -> bool:
-    """Whether each row of every result depends on the same row of the others only."""
+    """Return whether each row of every result depends on the same row of the others only."""
     leading = blocks[0].spatial_extents[:axes]
     written = {block.result for block in blocks}
     least = min(tir.elements(block.result) for block in blocks if block.result not in set(intermediates))
@@ -357,7 +357,7 @@ class _Rows:
         return {buffer: place_of(buffer, memory) for buffer, memory in self.inner.items()}
 
     def _one(self, block: Loops, row: Index, at: Index) -> tirx.Stmt:
-        """A result that one thread computes by itself."""
+        """Emit a result that one thread computes by itself."""
         values = functools.partial(block.in_row, self.axes, row, at)
         if block.nest.reduction:
             return serial(block, values, self._places())
@@ -366,7 +366,7 @@ class _Rows:
     def _reduced(
         self, block: Loops, row: Index, threads: tuple[tirx.Expr, int], memory: tuple[tirx.Buffer, tirx.Buffer]
     ) -> tirx.Stmt:
-        """A result of the whole row: terms shared among the threads, then combined in a tree."""
+        """Emit a result of the whole row: terms shared among the threads, then combined in a tree."""
         (thread, count), (slots, total) = threads, memory
         reducer, terms = reducer_of(block), math.prod(block.reduced_extents)
         assert reducer is not None, "rows_of has looked"

@@ -102,7 +102,7 @@ def kernel_of(
     facts: Facts,
     device: CudaDevice,
 ) -> CudaKernel:
-    """The stages as launches of functions in CUDA C++.
+    """Return the stages as launches of functions in CUDA C++.
 
     Args:
         stages: in the order of execution.
@@ -135,7 +135,7 @@ def kernel_of(
 
 
 def translation_unit(kernels: Iterable[CudaKernel]) -> str:
-    """All that nvcc needs to compile the kernels, each once."""
+    """Return all that nvcc needs to compile the kernels, each once."""
     sources = {kernel.symbol: kernel.source for kernel in kernels}
     text = "".join(sources[symbol] for symbol in sorted(sources))
     headers = [header for word, header in _HEADERS.items() if word in text]
@@ -152,7 +152,7 @@ def _uncompiled(_source: str) -> bytes:
 
 
 def _written(function: tirx.PrimFunc, name: str) -> str:
-    """The function as TVM writes it."""
+    """Return the function as TVM writes it."""
     target = function.attrs["target"]
     with target:
         lowered = tvm.transform.Sequential(_PASSES)(tvm.IRModule({name: function}))
@@ -198,7 +198,7 @@ class Fatbin:
 
 
 def find_nvcc() -> str:
-    """The CUDA compiler: $NVCC, the one on the path, one in the usual folders, or that of the extra `nvcc`.
+    """Return the CUDA compiler: $NVCC, the one on the path, one in the usual folders, or that of the extra `nvcc`.
 
     Raises:
         AutotmError: there is none.
@@ -215,7 +215,7 @@ def find_nvcc() -> str:
 
 
 def packaged_nvcc() -> list[str]:
-    """Compilers that NVIDIA's Python packages brought, the newest last."""
+    """Return the compilers that NVIDIA's Python packages brought, the newest last."""
     packages = Path(sysconfig.get_paths()["purelib"])
     return sorted(map(str, packages.glob("nvidia/cu*/bin/nvcc")))
 

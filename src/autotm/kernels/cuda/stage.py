@@ -42,7 +42,7 @@ class Stage:
 
 
 def launch(grid: Sequence[int], block: Sequence[int], write: Callable[[Ids, Ids], tirx.Stmt]) -> Stage:
-    """A stage: `write` gets the block's and the thread's indices, x first, as int64, and tells what a thread does.
+    """Emit a stage: `write` gets the block's and the thread's indices, x first, as int64, and tells what a thread does.
 
     Raises:
         ValueError: the grid is larger than CUDA allows.
@@ -61,7 +61,7 @@ def launch(grid: Sequence[int], block: Sequence[int], write: Callable[[Ids, Ids]
 
 
 def each(total: int, threads: int, write: Callable[[tirx.Expr], tirx.Stmt]) -> Stage:
-    """`write(index)` for each of `total` indices, a thread each."""
+    """Emit `write(index)` for each of `total` indices, a thread each."""
     threads = min(threads, math.ceil(total / WARP) * WARP)
     blocks = math.ceil(total / threads)
 
@@ -78,22 +78,22 @@ def barrier() -> tirx.Stmt:
 
 
 def shared(elements: int, dtype: str, name: str) -> tirx.Buffer:
-    """Memory of a thread block."""
+    """Return the memory of a thread block."""
     return tirx.decl_buffer((elements,), dtype, name, scope="shared", layout=None)
 
 
 def local(elements: int, dtype: str, name: str) -> tirx.Buffer:
-    """Registers of a thread, as long as loops over it are unrolled."""
+    """Return registers of a thread, as long as loops over it are unrolled."""
     return tirx.decl_buffer((elements,), dtype, name, scope="local", layout=None)
 
 
 def device_memory(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
-    """A workspace."""
+    """Return a workspace."""
     return tirx.decl_buffer(tuple(shape), dtype, name, layout=None)
 
 
 def load_vector(buffer: tirx.Buffer, offset: Index, lanes: int) -> tirx.Expr:
-    """The vector at a linear offset that is known to be a multiple of `lanes`, and is written so that TVM sees it."""
+    """Return the vector at a linear offset, a multiple of `lanes`, which is written so that TVM sees that."""
     return tir.load(buffer, _aligned(offset, lanes), lanes)
 
 
@@ -107,12 +107,12 @@ def _aligned(offset: Index, lanes: int) -> Index:
 
 
 def unrolled(extent: int, body: Callable[[Index], tirx.Stmt], name: str = "u") -> tirx.Stmt:
-    """A loop that nvcc unrolls."""
+    """Emit a loop that nvcc unrolls."""
     return tir.loop(extent, body, name, tirx.ForKind.UNROLLED)
 
 
 def strided(total: int, threads: int, thread: tirx.Expr, body: Callable[[tirx.Expr], tirx.Stmt]) -> tirx.Stmt:
-    """The indices below `total` shared among `threads`: neighbours take neighbouring ones."""
+    """Emit the indices below `total` shared among `threads`: neighbours take neighbouring ones."""
 
     def turn(index: Index) -> tirx.Stmt:
         at = index * threads + thread
@@ -127,7 +127,7 @@ Place = Callable[[Sequence[tirx.Expr]], tuple[tirx.Buffer, Sequence[tirx.Expr]]]
 def substituted(
     node: Any, variables: Mapping[tirx.Var, tirx.Expr], buffers: Mapping[tirx.Buffer, Place] | None = None
 ) -> Any:
-    """A statement or expression with variables replaced, and accesses of some buffers put elsewhere."""
+    """Return a statement or expression with variables replaced, and accesses of some buffers put elsewhere."""
     places = buffers or {}
 
     def variable(part: tirx.Var, mutator: tvm_ffi.StructuralMutator) -> Any:
@@ -153,7 +153,7 @@ def substituted(
 
 
 def _flat(buffer: tirx.Buffer, instead: tirx.Buffer) -> Place:
-    """Row-major positions in one buffer for indices of another."""
+    """Return the row-major positions in one buffer for indices of another."""
     extents = tir.extents(buffer)
 
     def place(indices: Sequence[tirx.Expr]) -> tuple[tirx.Buffer, Sequence[tirx.Expr]]:
@@ -169,7 +169,7 @@ def _flat(buffer: tirx.Buffer, instead: tirx.Buffer) -> Place:
 
 
 def used_buffers(body: tirx.Stmt) -> set[tirx.Buffer]:
-    """Every buffer that is loaded from or stored to."""
+    """Return every buffer that is loaded from or stored to."""
     buffers: set[tirx.Buffer] = set()
     tvm_ffi.structural_walk(body, (ir.TensorLoad, lambda load: buffers.add(load.source)))
     tvm_ffi.structural_walk(body, (tirx.BufferStore, lambda store: buffers.add(store.buffer)))
@@ -177,7 +177,7 @@ def used_buffers(body: tirx.Stmt) -> set[tirx.Buffer]:
 
 
 def device_function(stage: Stage, operands: Sequence[tirx.Buffer], name: str, target: Any) -> tirx.PrimFunc:
-    """The stage as a function of pointers to the operands that it uses, given in their order."""
+    """Return the stage as a function of pointers to the operands that it uses, given in their order."""
     pointers = [tirx.Var(f"p{i}", PointerType(PrimType(str(b.dtype)), "global")) for i, b in enumerate(operands)]
     # Operands are declared anew, as fused functions give some an unknown offset, and flat, by 64-bit positions, which
     # TVM narrows where they fit into 32: those that it makes itself overflow on tensors of more than 2³¹ elements.
@@ -223,11 +223,11 @@ class Loops:
         return self.store.buffer
 
     def at(self, spatial: tir.Index, reduced: tir.Index = 0) -> dict[tirx.Var, tirx.Expr]:
-        """Values of the block's variables at row-major positions among its data-parallel and its reduced axes."""
+        """Return the block's variables at row-major positions among its data-parallel and its reduced axes."""
         return self.in_row(0, 0, spatial, reduced)
 
     def in_row(self, axes: int, row: tir.Index, inner: tir.Index, reduced: tir.Index = 0) -> dict[tirx.Var, tirx.Expr]:
-        """Values as `at` returns, with the first data-parallel axes at `row` and the others at `inner`."""
+        """Return the values as `at` returns, with the first data-parallel axes at `row` and the others at `inner`."""
         spatial = self.nest.spatial
         return {
             **self._values(spatial[:axes], row),
@@ -241,7 +241,7 @@ class Loops:
 
 
 def read_loops(sch: Schedule, block: SBlockRV) -> Loops | None:
-    """A block as loops; None if it is not a plain nest of constant extents."""
+    """Return a block as loops; None if it is not a plain nest of constant extents."""
     nest, statement = read_nest(sch, block), sch.get(block)
     is_plain = isinstance(statement.init, tirx.BufferStore | None)
     if nest is None or not is_plain or (nest.reduction and statement.init is None):
@@ -250,7 +250,7 @@ def read_loops(sch: Schedule, block: SBlockRV) -> Loops | None:
 
 
 def groups_of(blocks: Sequence[Loops]) -> list[list[Loops]]:
-    """Neighbouring elementwise blocks of equal extents that one thread can compute at its own element only."""
+    """Return neighbouring elementwise blocks of equal extents that one thread can compute at its own element only."""
     groups: list[list[Loops]] = []
     for block in blocks:
         if not groups or not _joins(groups[-1], block):
@@ -276,7 +276,7 @@ def _joins(group: Sequence[Loops], block: Loops) -> bool:
 
 
 def elementwise(group: Sequence[Loops]) -> Stage:
-    """A thread for each element."""
+    """Emit a thread for each element."""
 
     def element(index: tirx.Expr) -> tirx.Stmt:
         return tir.sequence([substituted(block.store, block.at(index)) for block in group])

@@ -58,13 +58,13 @@ _FUNCTIONS = {
 
 
 def rounded(products: Products, factors: Sequence[tirx.Expr]) -> tirx.Expr:
-    """The word of `PACKED` factors; of vectors of factors, a vector of words."""
+    """Return the word of `PACKED` factors; of vectors of factors, a vector of words."""
     lanes = tvm.DataType(factors[0].ty.dtype).lanes
     return tirx.call_pure_extern("uint32" if lanes == 1 else f"uint32x{lanes}", f"rounded_{products}", *factors)
 
 
 def add_product(products: Products, sums: tirx.Expr, left: tirx.Expr, right: tirx.Expr) -> tirx.Stmt:
-    """A thread's part in what all threads of a warp do together.
+    """Emit a thread's part in what all threads of a warp do together.
 
     Args:
         products: what the words are.
@@ -138,7 +138,7 @@ class Tile:
 
 
 def part_steps(product: Product, tile: Tile, parts: int) -> int:
-    """Terms of a part: whole panels."""
+    """Return the terms of a part: whole panels."""
     return math.ceil(math.ceil(product.steps / parts) / tile.steps) * tile.steps
 
 
@@ -164,7 +164,7 @@ class Panel(ABC):
 
     @classmethod
     def of(cls, operand: Operand, extent: int, size: int, tile: Tile, name: str) -> Self:
-        """The panel of a tile, given the rows or columns of the product and of the tile."""
+        """Return the panel of a tile, given the rows or columns of the product and of the tile."""
         own, along = _fetched_at_once(operand, tile.packed)
         turns = math.ceil(size * tile.steps / (own * along) / tile.threads)
         registers = local(turns * own * along, "float32", f"{name}_next")
@@ -173,14 +173,14 @@ class Panel(ABC):
     @staticmethod
     @abstractmethod
     def memory_of(operand: Operand, size: int, tile: Any, name: str) -> tirx.Buffer:
-        """Shared memory that holds a panel."""
+        """Return shared memory that holds a panel."""
 
     @abstractmethod
     def keep(self, register: Index, own: Index, step: Index) -> tirx.Stmt:
         """Put what lies from a register on into shared memory, given its row or column, and its step."""
 
     def turns(self, thread: tirx.Expr, body: Callable[[Index, Index, Index], tirx.Stmt]) -> tirx.Stmt:
-        """`body(first register, row or column within the block, step within the panel)` for what a thread fetches."""
+        """Emit `body(first register, row or column in the block, step in the panel)` for what a thread fetches."""
         own, along = _fetched_at_once(self.operand, self.tile.packed)
         count = self.size * self.tile.steps // (own * along)
 
@@ -228,7 +228,7 @@ class Panel(ABC):
 
 
 def _fetched_at_once(operand: Operand, packed: int) -> tuple[int, int]:
-    """Rows or columns, and terms, that a thread fetches together."""
+    """Return the rows or columns, and terms, that a thread fetches together."""
     return (1, max(operand.vector, packed)) if operand.along_k else (operand.vector, packed)
 
 
@@ -255,10 +255,10 @@ class Block(ABC):
 
     @abstractmethod
     def places(self, thread: tirx.Expr, write: Callable[[Index, Index, Index], tirx.Stmt]) -> tirx.Stmt:
-        """`write(row, column, number)` for each of a thread's results, within the block."""
+        """Emit `write(row, column, number)` for each of a thread's results, within the block."""
 
     def stage(self) -> Stage:
-        """The launch."""
+        """Emit the launch."""
         product, tile = self.product, self.tile
         grid = [math.ceil(product.rows / tile.rows), math.ceil(product.columns / tile.columns)]
         return launch([*grid, product.groups * self.parts], [tile.threads], self._body)
@@ -333,7 +333,7 @@ class _FloatBlock(Block):
     panel = _FloatPanel
 
     def _place(self, thread: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-        """A thread's row and column among the threads: neighbours share a row."""
+        """Return a thread's row and column among the threads: neighbours share a row."""
         across = self.tile.columns // self.tile.own_columns
         return thread // across, thread % across
 
@@ -400,7 +400,7 @@ class WordPanel(Panel):
 
     @staticmethod
     def memory_of(operand: Operand, size: int, tile: Tile, name: str) -> tirx.Buffer:
-        """Shared memory that holds a panel."""
+        """Return shared memory that holds a panel."""
         words = size * (tile.words + _PAD_OF_STEPS) if operand.along_k else tile.words * (size + _PAD_OF_ROWS)
         return shared(words, "uint32", name)
 
@@ -433,7 +433,7 @@ class _TensorCoreBlock(Block):
     panel = WordPanel
 
     def _place(self, thread: tirx.Expr) -> tuple[Index, Index, Index, Index]:
-        """The first row and column of a thread's warp, and its own row and column among the 8 x 4 threads of it."""
+        """Return the first row and column of a thread's warp, and the thread's row and column among its 8 x 4."""
         tile = self.tile
         warp, lane = thread // WARP, thread % WARP
         across = tile.columns // tile.own_columns
@@ -485,6 +485,6 @@ class _TensorCoreBlock(Block):
 
 
 def tiled(product: Product, tile: Tile, parts: int, finish: Finish) -> Stage:
-    """The stage that computes a product, its sums in `parts` pieces that different blocks add up."""
+    """Emit the stage that computes a product, its sums in `parts` pieces that different blocks add up."""
     block = _FloatBlock if tile.products == "float32" else _TensorCoreBlock
     return block(product, tile, parts, finish).stage()

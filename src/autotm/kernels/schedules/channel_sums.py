@@ -111,7 +111,7 @@ def _each_group(
 
 
 def matrix(x: tirx.Buffer) -> tuple[int, int]:
-    """Rows and channels of an activation."""
+    """Return the rows and channels of an activation."""
     *leading, channels = tir.extents(x)
     return math.prod(leading), channels
 
@@ -177,7 +177,7 @@ def schedule_gradient_sums(sch: s_tir.Schedule, _main: s_tir.schedule.SBlockRV, 
 
 
 def bias_gradient(dy: te.Tensor) -> te.Tensor:
-    """Shape (..., channels) gives (channels,); the code is generated, known by the block's name."""
+    """Sum each channel, (..., channels) to (channels,); the code is generated, known by the block's name."""
     *leading, channels = tir.extents(dy)
     axes = [te.reduce_axis((0, extent)) for extent in leading]
     return te.compute((channels,), lambda c: te.sum(dy(*axes, c), axis=axes), name="bias_gradient")

@@ -70,7 +70,7 @@ def schedule_contraction(
 
 
 def others(kind: str) -> tuple[str, ...]:
-    """Names of the ways to compute a kind of contraction, apart from the default."""
+    """Return the names of the ways to compute a kind of contraction, apart from the default."""
     _, lean = _FORMS.get(kind, (None, None))
     return IMPLEMENTATIONS[1:] if lean else ()
 
@@ -95,7 +95,7 @@ _LEAST_RUN = 128
 
 
 def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """Convolution: pixels of the padded input times weights."""
+    """Emit a convolution: pixels of the padded input times weights."""
     taps, columns, channels, features = tir.extents(problem.right)
     grid, padding = _padded(Grid.of(problem.left), problem.padding)
     batch, rows, width, _ = problem.shape
@@ -110,7 +110,7 @@ def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
 
 
 def _padded(grid: Grid, sides: tuple[int, int, int, int]) -> tuple[Grid, Padding | None]:
-    """Where pixels would lie in the padded grid, and the padding if there is any."""
+    """Return where pixels would lie in the padded grid, and the padding if there is any."""
     if not any(sides):
         return grid, None
     padding = Padding(grid, sides)
@@ -122,7 +122,7 @@ def _strided(grid: Grid, stride: tuple[int, int]) -> Source:
 
 
 def _reduction(rows: int, columns: int, channels: int, source: Source) -> tuple[tuple[tuple[int, int], int], Source]:
-    """Taps and the run of each: few channels of neighbouring taps are one run, more are a run for each tap."""
+    """Return the taps and their runs: few channels of neighbouring taps are one run, more are a run for each tap."""
     if columns * channels < _LEAST_RUN or columns == 1:
         return ((rows, 1), columns * channels), source
     return ((rows, columns), channels), dataclasses.replace(source, across=channels)
@@ -133,7 +133,7 @@ def _same(n: Index, i: Index, j: Index, k: Index) -> tuple[Index, ...]:
 
 
 def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """Gradient with respect to a convolution's input: one contraction for each phase of the stride."""
+    """Emit the gradient with respect to a convolution's input: one contraction for each phase of the stride."""
     shape = tir.extents(problem.right)
     vertical = _phases(problem.shape[1], shape[0], problem.stride[0], problem.padding[0])
     horizontal = _phases(problem.shape[2], shape[1], problem.stride[1], problem.padding[1])
@@ -203,7 +203,7 @@ def _phase(
 
 
 def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
-    """Gradient with respect to a convolution's weights: a reduction over pixels."""
+    """Emit the gradient with respect to a convolution's weights: a reduction over pixels."""
     taps, columns, channels, features = problem.shape
     if gathering_pays(problem, info, threads) or (lean and any(problem.padding)):
         return contract_windows(problem, info, threads, lean=lean)
@@ -229,7 +229,7 @@ def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: b
 
 
 def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """A B."""
+    """Emit A B."""
     rows, steps = tir.extents(problem.left)
     if rows <= FEW_ROWS:
         return few_rows_product(problem, info, threads)
@@ -237,7 +237,7 @@ def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
 
 
 def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """A Bᵀ: B is turned into panels, unless A has few rows."""
+    """Emit A Bᵀ: B is turned into panels, unless A has few rows."""
     rows, steps = tir.extents(problem.left)
     if rows <= FEW_ROWS:
         return few_rows_product_nt(problem, info)
@@ -249,7 +249,7 @@ def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
 
 
 def product_tn(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
-    """Aᵀ B: a reduction over the rows of both, or a product of the turned A."""
+    """Emit Aᵀ B: a reduction over the rows of both, or a product of the turned A."""
     rows, run = tir.extents(problem.left)
     features = problem.shape[1]
     if rows >= _LEAST_TURNED and features >= _LEAST_FEATURES and not lean:
@@ -260,7 +260,7 @@ def product_tn(problem: Problem, info: TargetInfo, threads: int, *, lean: bool =
 
 
 def _turned_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """Aᵀ B as a product of the turned A: in place, a column of A or a tile of B meets few sets of the caches."""
+    """Emit Aᵀ B as a product of the turned A: in place, a column of A or a tile of B meets few sets of the caches."""
     steps, rows = tir.extents(problem.left)
     features = problem.shape[1]
     # Turned rows whose length is a power of two meet few sets, too.
@@ -282,7 +282,7 @@ def _turned_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
 def _rows_times(
     left: tirx.Buffer, pitch: int, right: Operand, problem: Problem, info: TargetInfo, threads: int
 ) -> Code:
-    """The product of rows of `left`, `pitch` elements apart, and the (steps, features) operand."""
+    """Emit the product of rows of `left`, `pitch` elements apart, and the (steps, features) operand."""
     rows, features = problem.shape
     source = Source(left, 0, 0, 0, pitch, 0)
     pixels = Pixels(1, 1, rows, features, (1, 1), right.steps, source, right, lambda _n, _i, j, k: (j, k))
@@ -313,7 +313,7 @@ _WINOGRAD: dict[str, tuple[Callable[[Problem], bool], Generate]] = {
 
 
 def each_group(generate: Generate, problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """`generate`'s code for one block of groups, run for each block in turn."""
+    """Emit `generate`'s code for one block of groups, run for each block in turn."""
     widest = max(int(buffer.shape[-1]) for buffer in (problem.left, problem.right, problem.product)) // problem.groups
     # Take as many groups at once as divide their number and are together no wider than a vector.
     counts = (count for count in range(1, problem.groups + 1) if problem.groups % count == 0)
@@ -356,7 +356,7 @@ class _Groups:
         return dataclasses.replace(self.problem, **changed, groups=1, outputs=(Output.plain(product),))
 
     def copy_in(self, block: Index) -> list[tirx.Stmt]:
-        """Both operands of one block."""
+        """Emit both operands of one block."""
         right = self._columns if self.weights_last else self._diagonal
         return [
             self._columns(self.problem.left, self.one.left, block),
@@ -364,7 +364,7 @@ class _Groups:
         ]
 
     def copy_out(self, block: Index) -> tirx.Stmt:
-        """The product of one block, through the epilogue, to the outputs."""
+        """Emit the product of one block, through the epilogue, to the outputs."""
         *outer, features = tir.extents(self.one.product)
         if not self.weights_last:
 

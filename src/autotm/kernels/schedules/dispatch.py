@@ -216,7 +216,7 @@ def _classified(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
 def _schedule(
     sch: Schedule, op: str, target: tvm.target.Target, threads: int, implementation: str
 ) -> tuple[tirx.PrimFunc, tuple[str, ...], ScheduleKind]:
-    """The scheduled function, implementations that would be other code, and where the schedule comes from."""
+    """Return the scheduled function, implementations that would be other code, and where the schedule comes from."""
     func, info = sch.mod["main"], target_info(target)
     if implementation != DEFAULT_IMPLEMENTATION:
         schedule_contraction(sch, sch.get_sblock(op), info, threads, implementation)

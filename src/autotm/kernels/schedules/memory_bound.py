@@ -44,7 +44,7 @@ EXP_LEAST, EXP_MOST = -87.33, 88.37
 
 
 def write_out(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with exp, tanh, erf and sigmoid of float32 numbers as arithmetic."""
+    """Return the function with exp, tanh, erf and sigmoid of float32 numbers as arithmetic."""
     return tvm_ffi.structural_map(func, (ir.Call, _written))
 
 
@@ -65,7 +65,7 @@ def _polynomial(x: tirx.Expr, coefficients: Sequence[float], lanes: int = 1) -> 
 
 
 def exponential(x: tirx.Expr, inside: tirx.Expr, lanes: int = 1) -> tirx.Expr:
-    """exp(x) of a vector as 2^n exp(r) with x = n log 2 + r; `inside` is x as `within_exp` returns it, and gives n.
+    """Return a vector's exp(x) as 2^n exp(r), x = n log 2 + r; `inside` is x as `within_exp` returns it, and gives n.
 
     log 2 comes in two parts, so that r is exact; |r| <= log(2) / 2. Where x is NaN, r is too.
     """
@@ -78,7 +78,7 @@ def exponential(x: tirx.Expr, inside: tirx.Expr, lanes: int = 1) -> tirx.Expr:
 
 
 def within_exp(x: tirx.Expr, lanes: int = 1) -> tirx.Expr:
-    """The nearest value whose exponential is a normal float32."""
+    """Return the nearest value whose exponential is a normal float32."""
     return tirx.max(tirx.min(x, tir.constant(EXP_MOST, lanes)), tir.constant(EXP_LEAST, lanes))
 
 
@@ -89,7 +89,7 @@ def _exp(x: tirx.Expr) -> tirx.Expr:
 
 
 def _odd(odd: Sequence[float], even: Sequence[float], end: float) -> Callable[[tirx.Expr], tirx.Expr]:
-    """An odd function that is 1 from `end` on, as x P(x^2) / Q(x^2)."""
+    """Return an odd function that is 1 from `end` on, as x P(x^2) / Q(x^2)."""
 
     def form(x: tirx.Expr) -> tirx.Expr:
         value = x * _polynomial(x * x, odd) / _polynomial(x * x, even)
@@ -123,7 +123,7 @@ def merge_chains(schedule: Schedule) -> dict[str, list[Nest]]:
         return is_output and not nest.reduction and tir.is_own(nest.store.indices, nest.variables)
 
     def is_read(part: Nest, nest: Nest) -> bool:
-        """Whether `nest` reads what `part` writes, at its own element only."""
+        """Return whether `nest` reads what `part` writes, at its own element only."""
         reads = [access for access in nest.loads if access.buffer.same_as(part.store.buffer)]
         return bool(reads) and all(tir.is_own(access.indices, nest.variables) for access in reads)
 
@@ -176,7 +176,7 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, nests: Sequence[Ne
 
 
 def _turned_axis(nest: Nest) -> int | None:
-    """The axis along which something as large as the result is contiguous that is not the result's last; if any."""
+    """Return the axis, not the result's last, along which something as large is contiguous; None without one."""
     last = len(nest.extents) - 1
     for access in nest.loads:
         if not access.indices or tir.elements(access.buffer) < nest.iterations:
@@ -189,7 +189,7 @@ def _turned_axis(nest: Nest) -> int | None:
 
 
 def _schedule_turned(schedule: Schedule, block: SBlockRV, nest: Nest, turned: int, machine: Parallelism) -> None:
-    """Square tiles of the last axis and of the one contiguous elsewhere: every cache line that is met is used up."""
+    """Tile the last axis and the one contiguous elsewhere in squares, so that each cache line met is used up."""
     loops = list(schedule.get_loops(block))
     side = machine.lanes
     tiles, inner = [], []
@@ -207,7 +207,7 @@ def _schedule_turned(schedule: Schedule, block: SBlockRV, nest: Nest, turned: in
 
 
 def contiguous_from(nest: Nest) -> int:
-    """The first axis of the longest run of last axes that every access walks as one contiguous axis, or not at all."""
+    """Return the first axis of the longest run of last axes that each access walks as one, or not at all."""
 
     def is_contiguous(start: int) -> bool:
         run = nest.variables[start:]
@@ -235,7 +235,7 @@ def _walks(access: Access, run: tuple[tirx.Var, ...], extents: tuple[int, ...]) 
 
 
 def _is_shifted(index: tirx.Expr, variable: tirx.Var) -> bool:
-    """Whether an index is the variable plus something that does not depend on it."""
+    """Return whether an index is the variable plus something that does not depend on it."""
     if index.same_as(variable):
         return True
     if isinstance(index, tirx.Add):
@@ -251,7 +251,7 @@ def _fuse(schedule: Schedule, loops: list[LoopRV]) -> LoopRV:
 
 
 def _chunks(extent: int, machine: Parallelism) -> int:
-    """Equal parts to cut a contiguous axis into: a divisor that leaves whole vectors if there is one."""
+    """Return equal parts to cut a contiguous axis into: a divisor that leaves whole vectors if there is one."""
     wanted = max(machine.threads, extent // _CHUNK_ELEMENTS)
     dividing = [count for count in range(wanted, 0, -1) if extent % count == 0]
     whole = (count for count in dividing if count >= machine.threads and extent % (count * machine.lanes) == 0)
@@ -319,7 +319,7 @@ class _Sums:
     def short(
         self, block: SBlockRV, writer: SBlockRV, spatial: list[LoopRV], extents: list[int], terms: list[LoopRV]
     ) -> None:
-        """Few terms for each result: keep a tile of results in registers while all terms are added."""
+        """Schedule results of few terms: keep a tile of results in registers while all terms are added."""
         schedule, tile = self.schedule, self.machine.tile(extents[-1])
         count = math.prod(int(schedule.get(loop).extent) for loop in terms)
         column, inner = schedule.split(spatial[-1], [None, tile or extents[-1]])
@@ -340,7 +340,7 @@ class _Sums:
                 schedule.unroll(loop)
 
     def long(self, block: SBlockRV, spatial: list[LoopRV], extents: list[int], term: LoopRV, count: int) -> None:
-        """Many terms for each result: partial sums in levels, the outermost shared among the threads."""
+        """Schedule results of many terms: partial sums in levels, the outermost shared among the threads."""
         schedule, tile = self.schedule, self.machine.tile(extents[-1])
         parts, runs = _blocking(count)
         part, *run, inner = schedule.split(term, [parts, runs, None] if runs > 1 else [parts, None])
@@ -364,7 +364,7 @@ class _Sums:
         self._finish(block, parts, tile)
 
     def by_lanes(self, block: SBlockRV, extents: list[int], term: LoopRV, count: int) -> None:
-        """Terms next to each other: each vector lane sums its own, then the lanes are added."""
+        """Schedule neighbouring terms: each vector lane sums its own, then the lanes are added."""
         schedule, machine = self.schedule, self.machine
         lanes = (machine.tile(count) if count > 4 * machine.lanes else None) or machine.lanes
         terms = -(-count // lanes)
@@ -388,7 +388,7 @@ class _Sums:
         schedule.decompose_reduction(by_lane, term)
 
     def _finish(self, block: SBlockRV, parts: int, tile: int | None) -> None:
-        """The sum of the partial sums: small, on one thread, vectorised over the results."""
+        """Schedule the sum of the partial sums: small, on one thread, vectorised over the results."""
         schedule = self.schedule
         part, *outer, vector = schedule.get_loops(block)
         if parts > _SHORT:
@@ -401,7 +401,7 @@ class _Sums:
         schedule.decompose_reduction(block, part)
 
     def _vectorise(self, loop: LoopRV, extent: int | None) -> None:
-        """Whole vectors of a loop of that extent, unrolled; nothing without an extent."""
+        """Unroll whole vectors of a loop of that extent; do nothing without an extent."""
         lanes = 1 if extent is None else self.machine.vector(extent)
         if extent is not None and lanes < extent:
             unrolled, loop = self.schedule.split(loop, [None, lanes])
@@ -411,7 +411,7 @@ class _Sums:
 
 
 def _blocking(count: int) -> tuple[int, int]:
-    """(parts, runs in a part) of about count^(1/3) each; where `count` has no such divisors, (about sqrt(count), 1)."""
+    """Return (parts, runs in a part) of about count^(1/3) each; without such divisors, (about sqrt(count), 1)."""
     wanted = count ** (1 / 3)
     parts = divisor_near(count, wanted)
     runs = divisor_near(count // parts, math.sqrt(count / parts))
@@ -469,7 +469,7 @@ def inline_intermediates(schedule: Schedule) -> None:
 
 
 def _epilogue(schedule: Schedule, block: SBlockRV, nest: Nest) -> SBlockRV | None:
-    """The only consumer, if it runs elementwise over the axes of the reduction's result."""
+    """Return the only consumer, if it runs elementwise over the axes of the reduction's result."""
     consumers = schedule.get_consumers(block)
     if len(consumers) != 1 or len(schedule.get_producers(consumers[0])) != 1:
         return None

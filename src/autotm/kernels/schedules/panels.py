@@ -48,7 +48,7 @@ class Taps:
     count: int
 
     def weight(self, index: Index) -> Index:
-        """Row or column of the weights that tap `index` uses."""
+        """Return the row or column of the weights that tap `index` uses."""
         return self.first + self.stride * (self.count - 1 - index)
 
 
@@ -88,7 +88,7 @@ Place = tuple[tirx.Buffer, Index, int]
 
 
 def copy_rows(source: Place, target: Place, rows: Index, columns: int, lanes: int) -> tirx.Stmt:
-    """target[i, j] = source[i, j] for i < rows, j < columns."""
+    """Emit target[i, j] = source[i, j] for i < rows, j < columns."""
 
     def row(index: Index) -> tirx.Stmt:
         begin, end = source[1] + index * source[2], target[1] + index * target[2]
@@ -99,10 +99,10 @@ def copy_rows(source: Place, target: Place, rows: Index, columns: int, lanes: in
 
 
 def turn_rows(source: Place, target: Place, rows: int, columns: int, lanes: int) -> tirx.Stmt:
-    """target[j, i] = source[i, j] for i < rows, j < columns: squares of `lanes` in registers, then smaller ones."""
+    """Emit target[j, i] = source[i, j], i < rows, j < columns: squares of `lanes` in registers, then smaller ones."""
 
     def turn(offset: Index, n: int) -> tirx.Stmt:
-        """All columns of `n` rows."""
+        """Emit all columns of `n` rows."""
         spans = [(columns // n, n, 0)] if columns >= n else []
         done = columns // n * n
         spans += [(1, m, done + o) for o, m in tir.segments(columns - done, n)]
@@ -123,7 +123,7 @@ def turn_rows(source: Place, target: Place, rows: int, columns: int, lanes: int)
 
 
 def _turn(source: Place, target: Place, rows: int, columns: int) -> tirx.Stmt:
-    """target[j, i] = source[i, j] for i < rows, j < columns, both powers of two."""
+    """Emit target[j, i] = source[i, j] for i < rows, j < columns, both powers of two."""
     if rows == columns and rows > 1:
         return _turn_square(source, target, rows)
 
@@ -174,7 +174,7 @@ class Grid:
 
     @classmethod
     def of(cls, buffer: tirx.Buffer) -> Grid:
-        """A buffer of shape (batch, rows, columns, channels)."""
+        """Return a buffer of shape (batch, rows, columns, channels)."""
         return cls(buffer, *tir.extents(buffer))
 
     @property
@@ -197,12 +197,12 @@ class Padding:
     """(top, left, bottom, right)."""
 
     def within(self, buffer: tirx.Buffer) -> Grid:
-        """The padded grid, if it lay in `buffer`."""
+        """Return the padded grid, if it lay in `buffer`."""
         (top, left, bottom, right), grid = self.sides, self.grid
         return Grid(buffer, grid.batch, grid.rows + top + bottom, grid.columns + left + right, grid.channels)
 
     def whole(self, name: str, lanes: int) -> tuple[Grid, tirx.Stmt]:
-        """All of it, and the code that fills it."""
+        """Return all of it, and the code that fills it."""
         shape = self.within(self.grid.buffer)
         target = self.within(tir.workspace(shape.batch * shape.image, name))
         code = tir.parallel(
@@ -229,12 +229,12 @@ class Padding:
 
 
 def fill(buffer: tirx.Buffer, start: Index, count: int, lanes: int) -> tirx.Stmt:
-    """Zeros."""
+    """Emit zeros."""
     return tir.spans(count, lanes, lambda at, width: tir.store(buffer, start + at, tir.zeros(width), width))
 
 
 def copy(source: tirx.Buffer, origin: Index, target: tirx.Buffer, start: Index, count: int, lanes: int) -> tirx.Stmt:
-    """`count` elements from one flat place to another."""
+    """Emit `count` elements from one flat place to another."""
     return tir.spans(
         count, lanes, lambda at, width: tir.store(target, start + at, tir.load(source, origin + at, width), width)
     )
@@ -312,14 +312,14 @@ class Block:
 
 
 def pixel_blocks(lines: int, columns: int, line_bytes: int, info: TargetInfo) -> int:
-    """Blocks of pixel rows: each fits half the second-level cache and makes no long chain of sums."""
+    """Return the blocks of pixel rows: each fits half the second-level cache and makes no long chain of sums."""
     cache_blocks = -(-2 * lines * line_bytes // info.l2_bytes)
     chain_blocks = -(-lines * columns // CHAIN_STEPS)
     return min(lines, max(cache_blocks, chain_blocks))
 
 
 def each_block(blocks: int, lines: int, partial: tirx.Buffer | None, body: Callable[[Block], tirx.Stmt]) -> tirx.Stmt:
-    """Loop over the blocks of all pixel rows."""
+    """Emit a loop over the blocks of all pixel rows."""
     return tir.loop(
         blocks,
         lambda index: body(Block(*tir.share(index, blocks, lines), partial, 0, index == 0, index == blocks - 1)),
@@ -328,7 +328,7 @@ def each_block(blocks: int, lines: int, partial: tirx.Buffer | None, body: Calla
 
 
 def partial_sums(problem: Problem, size: int, blocks: int) -> tuple[tirx.Buffer | None, tuple[tirx.Buffer, ...]]:
-    """Where sums wait between blocks, and the workspace this needs: none if the product is the output."""
+    """Return where sums wait between blocks, and the workspace this needs: none if the product is the output."""
     if blocks == 1:
         return None, ()
     if problem.plain:
@@ -378,7 +378,7 @@ def by_portions(
 def pick_features(
     cut: Cut, tile: Index, features: int, lanes: int, body: Callable[[Index, int], tirx.Stmt]
 ) -> tirx.Stmt:
-    """The body for feature tile `tile`, given its first feature and its width, a constant in each branch."""
+    """Emit the body for feature tile `tile`, given its first feature and its width, a constant in each branch."""
     whole = tir.pick(cut, tile, lambda k, size: body(k * lanes, size * lanes)) if features >= lanes else None
     tail = features % lanes
     if not tail:
@@ -397,7 +397,7 @@ def sum_block(
     coordinates: Callable[[int, Index], tuple[Index, ...]],
     waiting: Callable[[int, int], Index] | None = None,
 ) -> tirx.Stmt:
-    """Sums of one block in registers, then added to those before it; the last block runs the epilogue.
+    """Emit the sums of one block in registers, then added to those before it; the last block runs the epilogue.
 
     Sums lie at `place` of the result, and wait at `waiting` of the partial sums, the same place if not given.
     """
@@ -420,7 +420,7 @@ def sum_block(
 def sum_chains(
     tile: RegisterTile, taps: int, run: int, chain: Callable[[Index, Index, Index], tirx.Stmt]
 ) -> tuple[list[tirx.Stmt], RegisterTile]:
-    """All products of `taps` runs, and the tile that holds their sum in the end.
+    """Return all products of `taps` runs, and the tile that holds their sum in the end.
 
     `chain(tap, first, last)` adds steps [first, last) of a run to `tile`. Where there are many, chains of about
     `CHAIN_STEPS` are added to a second tile one by one.

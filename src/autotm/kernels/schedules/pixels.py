@@ -87,7 +87,7 @@ class FeatureTiles:
 
 
 def feature_tiles(pixels: Pixels, info: TargetInfo) -> list[FeatureTiles]:
-    """The feature tiles by their width, in order: the last one may hold part of a vector."""
+    """Return the feature tiles by their width, in order: the last one may hold part of a vector."""
     vectors = register_tiles(pixels.rows, pixels.columns, pixels.features, pixels.steps, info).vectors
     tail = pixels.features % info.lanes
     whole = vectors.count - (1 if tail else 0)
@@ -123,7 +123,7 @@ class PixelTiles:
     def compute(
         self, panels: tirx.Buffer | None, tiles: tuple[Index, Index], places: tuple[Index, Index], own: Index
     ) -> tirx.Stmt:
-        """Code for tiles of features [low, high) of places [first, last).
+        """Emit code for tiles of features [low, high) of places [first, last).
 
         Each panel is made at `own` of `panels` when it is needed; without that, the operand is read in place.
         """
@@ -264,7 +264,7 @@ class _Strips:
         return grid.rows, grid.row
 
     def lines(self, first: Index, last: Index) -> tuple[Index, Index]:
-        """The lines [top, bottom) that tile rows [first, last), counted over all images, meet."""
+        """Return the lines [top, bottom) that tile rows [first, last), counted over all images, meet."""
         (rows, row), source, count = self._grid, self.pixels.source, self.cut.count
         apart, base = source.row // row, source.base // row
         top = first // count * rows + self._start(first % count) * apart + base
@@ -278,7 +278,7 @@ class _Strips:
         return tile * (size - 1) + tirx.min(tile, tir.number(longer))
 
     def most(self, blocks: int, places: int) -> int:
-        """Elements that the lines of any block take."""
+        """Return the elements that the lines of any block take."""
         lines = [self.lines(*tir.share(block, blocks, places)) for block in range(blocks)]
         return max(bottom - top for top, bottom in lines) * self._grid[1]
 
@@ -305,7 +305,7 @@ class _Emitter:
         return tir.in_tasks(self.tasks, units, lambda unit, task: self._unit(unit, task, strips, used), "unit")
 
     def _unit(self, unit: Index, task: Index, strips: tirx.Buffer, panels: tirx.Buffer | None) -> tirx.Stmt:
-        """One block of pixel rows, for one group of features."""
+        """Emit one block of pixel rows, for one group of features."""
         group, block = unit // self.blocks, unit % self.blocks
         tiles = tir.share(group, self.groups, self.whole.tiles.vectors.count)
 
@@ -344,7 +344,7 @@ class _Emitter:
 
 
 def _division(whole: PixelTiles, abreast: int, threads: int) -> tuple[int, int]:
-    """Blocks of tile rows of `abreast` places, and groups of features: least estimated time of the busiest thread."""
+    """Return blocks of tile rows of `abreast` places and groups of features: least time of the busiest thread."""
     pixels, tiles = whole.pixels, whole.tiles
     places, features = whole.places // abreast, tiles.vectors.count
     source_bytes = 4 * pixels.count * min(pixels.run, max(pixels.source.column, 1))

@@ -30,7 +30,7 @@ class Output:
 
     @classmethod
     def plain(cls, product: tirx.Buffer) -> Output:
-        """The contraction's elements themselves."""
+        """Return the contraction's elements themselves."""
         axes = tuple(tirx.Var(f"x{i}", "int64") for i in range(len(product.shape)))
         return cls(product, axes, axes, tirx.BufferLoad(product, list(axes)))
 
@@ -95,7 +95,7 @@ class Problem:
         return all(source.same_as(self.product) or elements(source) < size for source in loads)
 
     def position(self, coordinates: Sequence[Index]) -> Index:
-        """Row-major position of an element of the result."""
+        """Return the row-major position of an element of the result."""
         position: Index = 0
         for extent, coordinate in zip(self.shape, coordinates, strict=True):
             position = position * extent + coordinate
@@ -174,7 +174,7 @@ def _factors(block: s_tir.SBlock) -> tuple[TensorLoad, TensorLoad]:
 
 
 def _epilogue(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, operands: set[tirx.Var]) -> list[Output]:
-    """The results of the blocks after the contraction, into which those that compute no result are inlined."""
+    """Return the results of the blocks after the contraction, into which those that compute no result are inlined."""
     main_hint = sch.get(main).name_hint
 
     def after() -> list[s_tir.schedule.SBlockRV]:

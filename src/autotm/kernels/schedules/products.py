@@ -104,7 +104,7 @@ class _Product:
     def tile(
         self, problem: Problem, registers: RegisterTile, place: dict[int, Index], scalars: Index, vectors: Place
     ) -> tirx.Stmt:
-        """One register tile of the result from `place` on, from operands that begin at `scalars` and at `vectors`."""
+        """Emit a register tile of the result at `place`, from operands that begin at `scalars` and at `vectors`."""
         (buffer, origin, pitch), last = vectors, len(self.axes) - 1
 
         def step(k: Index) -> tirx.Stmt:
@@ -126,7 +126,7 @@ class _Product:
 
 
 def batched_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """Threads share the batch, and the rows of each product where the batch is small."""
+    """Emit code in which the threads share the batch, and the rows of each product where the batch is small."""
     product, lanes = _Product.of(problem), info.lanes
     tiles = register_tiles(1, product.m.extent, product.n.extent, product.k.extent, info)
     heights = tiles.columns
@@ -139,7 +139,7 @@ def batched_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
     panels = tir.workspace(panel_size * tasks, "panels")
 
     def unit(number: Index, task: Index) -> tirx.Stmt:
-        """One block of rows of one product."""
+        """Emit one block of rows of one product."""
         block, rest = number % blocks, number // blocks
         batch: dict[int, Index] = {}
         for index in reversed(product.batch):
@@ -192,7 +192,7 @@ _ROWS = 8  # Rows of A in a tile, at most.
 
 
 def few_rows_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """A B; threads share the columns of B."""
+    """Emit A B; threads share the columns of B."""
     (rows, features), steps = problem.shape, int(problem.left.shape[1])
     heights = cut(rows, _ROWS)
     vectors = cut(-(-features // info.lanes), (info.registers - 1) // heights.size - 1)
@@ -233,7 +233,7 @@ def few_rows_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
 
 
 def few_rows_product_nt(problem: Problem, info: TargetInfo) -> Code:
-    """A Bᵀ; threads share the rows of B."""
+    """Emit A Bᵀ; threads share the rows of B."""
     rows, features = problem.shape
     heights = cut(rows, _ROWS)
     widths = cut(features, max(1, (info.registers - 1) // heights.size - 1))
@@ -253,7 +253,7 @@ def few_rows_product_nt(problem: Problem, info: TargetInfo) -> Code:
 
 
 def _dot_products(problem: Problem, lanes: int, where: tuple[Index, Index], size: tuple[int, int]) -> tirx.Stmt:
-    """Dot products of `size[0]` rows of A with `size[1]` rows of B, from rows `where` on."""
+    """Emit the dot products of `size[0]` rows of A with `size[1]` rows of B, from rows `where` on."""
     (m, k), steps = where, int(problem.left.shape[1])
     spots = [(i, j) for i in range(size[0]) for j in range(size[1])]
     sums = tir.Registers(size[0], size[1] * lanes)
@@ -293,7 +293,7 @@ _MOST_ROWS = 1024
 
 
 def long_product_pays(problem: Problem, info: TargetInfo, threads: int) -> bool:
-    """Whether there are many steps, and few enough rows and threads for each thread to have features of its own."""
+    """Return whether steps are many, and rows and threads few enough for each thread to have its own features."""
     rows, features = problem.shape
     tiles = register_tiles(1, rows, features, CHAIN_STEPS, info).vectors.count
     steps = int(problem.left.shape[1])
@@ -301,7 +301,7 @@ def long_product_pays(problem: Problem, info: TargetInfo, threads: int) -> bool:
 
 
 def long_product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """A Bᵀ; threads share the features, and the sums of a block are added to those before it."""
+    """Emit A Bᵀ; threads share the features, and the sums of a block are added to those before it."""
     (rows, features), steps = problem.shape, int(problem.left.shape[1])
     tiles = register_tiles(1, rows, features, CHAIN_STEPS, info)
     tasks = min(threads, tiles.vectors.count)
@@ -326,7 +326,7 @@ def long_product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
         return _sum_rows(registers, block, problem, summed, *where)
 
     def turned(block: Block, length: int, vector: Index, panel: Index) -> tirx.Stmt:
-        """Sums of a tile of features, of which a block of B is turned before."""
+        """Emit the sums of a tile of features, of which a block of B is turned before."""
 
         def columns(k: Index, width: int) -> tirx.Stmt:
             source = problem.right, k * steps + block.first, steps
@@ -361,7 +361,7 @@ def long_product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
 def _sum_rows(
     registers: RegisterTile, block: Block, problem: Problem, reduce: tirx.Stmt, m: Index, k: Index
 ) -> tirx.Stmt:
-    """`sum_block` of rows from `m` on and features from `k` on of a result that is a matrix."""
+    """Emit `sum_block` of rows from `m` on and features from `k` on of a result that is a matrix."""
     features = problem.shape[1]
     return sum_block(
         registers,

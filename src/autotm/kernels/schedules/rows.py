@@ -38,14 +38,14 @@ class Rows:
 
     @classmethod
     def of(cls, buffer: tirx.Buffer, buffers: int, info: TargetInfo, threads: int) -> Rows:
-        """The rows along the last axis of `buffer`, one of `buffers` equally large ones that the kernel touches."""
+        """Return the rows along the last axis of `buffer`, one of `buffers` equally large ones of the kernel."""
         *leading, width = tir.extents(buffer)
         count = math.prod(leading)
         is_parallel = threads > 1 and 4 * count * width * buffers >= PARALLEL_BYTES
         return cls(count, width, info.lanes, min(threads, count) if is_parallel else 1)
 
     def each(self, body: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
-        """The body for the flat offset of every row."""
+        """Emit the body for the flat offset of every row."""
 
         def row(number: Index, _task: Index) -> tirx.Stmt:
             return tir.bind(number * self.width, body, "origin")
@@ -53,7 +53,7 @@ class Rows:
         return tir.in_tasks(self.tasks, self.count, row, "row", when=self.tasks > 1)
 
     def walk(self, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
-        """`body(offset, lanes)` for every vector of a row."""
+        """Emit `body(offset, lanes)` for every vector of a row."""
         return tir.spans(self.width, self.lanes, body)
 
 
@@ -93,12 +93,12 @@ class Fold:
 
 
 def total(rows: Rows) -> Fold:
-    """A sum."""
+    """Return a sum."""
     return Fold(rows, lambda a, b: a + b, tir.constant(0.0))
 
 
 def fold(rows: Rows, folds: Sequence[Fold], body: Callable[[Index, int], Terms]) -> tirx.Stmt:
-    """One pass over a row: `body(offset, lanes)` gives statements to run, then a vector for each of `folds`."""
+    """Emit one pass over a row: `body(offset, lanes)` gives statements to run, then a vector for each of `folds`."""
     lanes, group = rows.lanes, _VECTORS * rows.lanes
 
     def vector(part: int, offset: Index, width: int) -> tirx.Stmt:
@@ -118,7 +118,7 @@ def fold(rows: Rows, folds: Sequence[Fold], body: Callable[[Index, int], Terms])
 
 
 def exponential(x: tirx.Expr, lanes: int) -> tirx.Expr:
-    """exp(x) of a vector, exactly zero where the result would be denormal; x is at most `EXP_MOST`, or NaN."""
+    """Return exp(x) of a vector, exactly zero where the result would be denormal; x is at most `EXP_MOST`, or NaN."""
     value = memory_bound.exponential(x, memory_bound.within_exp(x, lanes), lanes)
     return tirx.Select(x < tir.constant(EXP_LEAST, lanes), tir.zeros(lanes), value)
 
@@ -259,7 +259,7 @@ class _Normal:
         )
 
     def vector(self, at: Index, lanes: int) -> tirx.Expr:
-        """The vector at an offset of the row."""
+        """Return the vector at an offset of the row."""
         return self._distance(at, lanes) * tir.splat(self.inverse, lanes)
 
     def _distance(self, at: Index, lanes: int) -> tirx.Expr:
@@ -282,7 +282,7 @@ def schedule_softmax(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, thre
 
 
 def _softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index, *, is_log: bool = False) -> tirx.Stmt:
-    """The exponentials of a row, scaled by the inverse of their sum; or the row, shifted by the sum's logarithm."""
+    """Emit the exponentials of a row over their sum; or the row, shifted by the sum's logarithm."""
     (x, y), register = buffers, tir.Registers(1, 1)
     peak = Fold(rows, tirx.max, tir.constant(0.0) - tirx.infinity("float32"))
     summed = total(rows)
@@ -307,7 +307,7 @@ def _softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index, *, is_log: b
 
 
 def _values(x: tirx.Buffer, origin: Index) -> Callable[[Index, int], Terms]:
-    """The elements of a row as terms of one fold."""
+    """Return the elements of a row as terms of one fold."""
     return lambda at, lanes: ([], [tir.load(x, origin + at, lanes)])
 
 
@@ -352,7 +352,7 @@ def schedule_log_softmax_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Tar
 
 
 def _producer(sch: s_tir.Schedule, main: SBlockRV, buffer: tirx.Buffer) -> Callable[[Sequence[tirx.Expr]], tirx.Expr]:
-    """An element of `buffer` as an expression of parameters; inlines everything in front of it."""
+    """Return an element of `buffer` as an expression of parameters; inlines everything in front of it."""
     elementwise = [rv for rv in sch.get_child_blocks(sch.get_sblock("root")) if rv != main and sch.get(rv).init is None]
     (last,) = [rv for rv in elementwise if sch.get(rv).writes[0].source.same_as(buffer)]
     name, last_name = sch.get(main).name_hint, sch.get(last).name_hint

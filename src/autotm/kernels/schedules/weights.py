@@ -64,7 +64,7 @@ class Weights:
 
 
 def contract_weights(weights: Weights, problem: Problem, info: TargetInfo, threads: int, *, lean: bool) -> Code:
-    """Threads share the result's tiles when there are enough of them, else the pixels.
+    """Emit code in which the threads share the result's tiles when there are enough of them, else the pixels.
 
     Lean code holds the sums of a portion of the result at a time: it reads the pixels once for each.
     """
@@ -141,7 +141,7 @@ class _BlockedEmitter:
         return tir.parallel(weights.taps * weights.run, row, "row")
 
     def _block(self, block: Block, first: Index, last: Index, apart: int = 0) -> tirx.Stmt:
-        """Tiles [first, last) of the result; their sums wait `apart` elements from each other, or at their place."""
+        """Emit tiles [first, last) of the result; sums lie `apart` elements from each other, or at their place."""
         vectors, positions = self.tiles.vectors, self.tiles.columns
 
         def tile(index: Index) -> tirx.Stmt:
@@ -210,7 +210,7 @@ _LEAST_TILES = 3
 
 
 def gathering_pays(problem: Problem, info: TargetInfo, threads: int) -> bool:
-    """Whether enough features share a panel and enough panels keep every thread busy."""
+    """Return whether enough features share a panel and enough panels keep every thread busy."""
     rows, columns, channels, features = problem.shape
     tiles = -(-features // (_vectors(info) * info.lanes))
     panels = rows * columns * -(-channels // info.lanes)
@@ -222,7 +222,7 @@ def _vectors(info: TargetInfo) -> int:
 
 
 def contract_windows(problem: Problem, info: TargetInfo, threads: int, *, lean: bool) -> Code:
-    """Threads share the panels.
+    """Emit code in which the threads share the panels.
 
     Lean code holds the sums of a portion of the result at a time: it reads the pixels once for each.
     """
@@ -276,7 +276,7 @@ class _GatheredEmitter:
         return Code(code, (self.panel, partial))
 
     def _unit(self, block: Block, unit: Index, base: Index, *, own: bool = False) -> tirx.Stmt:
-        """One panel; its sums wait at their place of the result, or one behind the other in memory of their `own`."""
+        """Emit a panel; its sums wait at their place in the result, or one after the other in memory of their `own`."""
         tap, number = unit // self.panels.count, unit % self.panels.count
 
         def body(channel: Index, width: int) -> tirx.Stmt:

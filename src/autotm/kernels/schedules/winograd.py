@@ -51,11 +51,11 @@ class Squares:
         return self.source.batch * self.down * self.across
 
     def place(self, square: Index) -> tuple[Index, Index, Index]:
-        """Image, row and column of squares."""
+        """Return the image, row and column of squares."""
         return square // (self.down * self.across), square // self.across % self.down, square % self.across
 
     def transform(self, square: Index, put: Put, lanes: int) -> tirx.Stmt:
-        """B' d B of one square; pixels outside the source are zeros."""
+        """Emit B' d B of one square; pixels outside the source are zeros."""
         image, i, j = self.place(square)
         source = self.source
         row, column = i * RESULTS - self.origin[0], j * RESULTS - self.origin[1]
@@ -80,12 +80,12 @@ class Squares:
         return tir.bind_all((row, column, begin), "row column begin", channels)
 
     def _inside(self, row: Index, column: Index, side: int = 1) -> tirx.Expr:
-        """Whether a square of pixels that begins there lies in the source."""
+        """Return whether a square of pixels that begins there lies in the source."""
         source = self.source
         return tirx.all(row >= 0, row <= source.rows - side, column >= 0, column <= source.columns - side)
 
     def finish(self, square: Index, feature: Index, width: int, product: Get, lanes: int) -> tirx.Stmt:
-        """A' m A of one square, and the epilogue of those of its results that exist."""
+        """Emit A' m A of one square, and the epilogue of those of its results that exist."""
         image, i, j = self.place(square)
 
         def vectors(row: Index, column: Index) -> tirx.Stmt:
@@ -169,19 +169,19 @@ def finished(
 
 
 def differences(d: list[tirx.Expr]) -> list[tirx.Expr]:
-    """B' d."""
+    """Compute B' d."""
     return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
 
 
 def spread(g: list[tirx.Expr], lanes: int) -> list[tirx.Expr]:
-    """G g, for vectors of `lanes`."""
+    """Compute G g, for vectors of `lanes`."""
     half = tir.constant(0.5, lanes)
     outer = g[0] + g[2]
     return [g[0], (outer + g[1]) * half, (outer - g[1]) * half, g[2]]
 
 
 def sums(m: list[tirx.Expr]) -> list[tirx.Expr]:
-    """A' m."""
+    """Compute A' m."""
     return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
 
 
@@ -209,7 +209,7 @@ _FAR_LARGER = 3  # Weights are far larger at so many times the second-level cach
 
 
 def winograd_pays(problem: Problem) -> bool:
-    """Whether the contraction can be computed so, and is large enough to gain by it."""
+    """Return whether the contraction can be computed so, and is large enough to gain by it."""
     if problem.groups > 1 or problem.stride != (1, 1):
         return False
     rows, columns, *channels = tir.extents(problem.right)
@@ -219,14 +219,14 @@ def winograd_pays(problem: Problem) -> bool:
 
 
 def winograd_forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """Convolution."""
+    """Emit a convolution."""
     _, _, channels, features = tir.extents(problem.right)
     operand = RowMajor(problem.right, WINDOW * WINDOW * channels, features)
     return _Winograd(Squares.of(problem, problem.padding[:2], problem.shape), info, threads, channels, operand).code()
 
 
 def winograd_data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """Gradient by the input: a convolution of the result's gradient with turned weights."""
+    """Emit the gradient by the input: a convolution of the result's gradient with turned weights."""
     shape, taps = tir.extents(problem.right), Taps(0, 1, WINDOW)
     operand = Turned(problem.right, shape, taps, taps)
     top, left = (WINDOW - 1 - before for before in problem.padding[:2])
@@ -284,7 +284,7 @@ class _Winograd:
         return tir.parallel(tiles.count * operand.parts, part, "part")
 
     def _transform_weights(self, tiles: FeatureTiles) -> tirx.Stmt:
-        """G g G' of every channel, for the feature tiles of one class."""
+        """Emit G g G' of every channel, for the feature tiles of one class."""
         width, turned = tiles.width, self.turned
         source, pitch = (self.operand.buffer, self.features) if turned is None else (turned, width)
 
@@ -327,7 +327,7 @@ class _Winograd:
         return tir.bind(tirx.min(tir.number(self.block), count - first), body, "squares")
 
     def _features(self, first: Index, squares: Index, own: tuple[Index, Index], tiles: FeatureTiles) -> tirx.Stmt:
-        """The products and results of a block, for the feature tiles of one class."""
+        """Emit the products and results of a block, for the feature tiles of one class."""
         groups = (squares + (self.abreast - 1)) // self.abreast
         width = tiles.width
 
@@ -356,7 +356,7 @@ class _Winograd:
         return tir.loop(tiles.count, tile, "features")
 
     def _multiply(self, where: tuple[Index, ...], width: int) -> tirx.Stmt:
-        """One register tile of one element's matrix product; squares beyond the block's last are computed, not used."""
+        """Emit a register tile of one element's product; squares beyond the block's last are computed, not used."""
         panel, at, to = where
         tile = RegisterTile(self.abreast, width, self.lanes)
 
@@ -390,7 +390,7 @@ _TILE_VECTORS = 3  # Vectors of features in a register tile.
 
 
 def winograd_weights_pay(problem: Problem) -> bool:
-    """Whether the gradient can be computed so, and is large enough to gain by it."""
+    """Return whether the gradient can be computed so, and is large enough to gain by it."""
     if problem.groups > 1 or problem.stride != (1, 1):
         return False
     rows, columns, *channels = problem.shape
@@ -400,7 +400,7 @@ def winograd_weights_pay(problem: Problem) -> bool:
 
 
 def winograd_weight_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """Gradient with respect to a convolution's weights."""
+    """Emit the gradient with respect to a convolution's weights."""
     return _Weights(problem, info, threads).code()
 
 
@@ -454,7 +454,7 @@ class _Weights:
         return tir.bind(tirx.min(tir.number(self.batch), self.squares.count - first), body, "count")
 
     def _transform(self, square: Index, place: Index) -> tirx.Stmt:
-        """B' d B and G y G' of one square."""
+        """Emit B' d B and G y G' of one square."""
 
         def put(element: int, at: Index, value: tirx.Expr, n: int) -> tirx.Stmt:
             return tir.store(self.sources, self._panel(element, self.down, place, at), value, n)
@@ -462,7 +462,7 @@ class _Weights:
         return tir.sequence([self.squares.transform(square, put, self.lanes), self._gradient(square, place)])
 
     def _panel(self, element: Index, panels: int, square: Index, at: Index) -> Index:
-        """Where the channel (or feature) `at` of a square lies, of an element with so many panels."""
+        """Return where the channel (or feature) `at` of a square lies, of an element with so many panels."""
         panel = element * panels + at // self.lanes
         return (panel * self.pitch + square) * self.lanes + at % self.lanes
 
@@ -506,7 +506,7 @@ class _Weights:
         return tir.in_tasks(min(self.threads, units), units, unit, "unit")
 
     def _channels(self, element: Index, first: Index, vectors: int, count: Index) -> tirx.Stmt:
-        """Sums of all channels and the features of `vectors` vectors; those past the last channel are never read."""
+        """Emit sums over all channels for the features of `vectors` vectors; those past the last are never read."""
 
         def rows(number: Index) -> tirx.Stmt:
             channel = number * self.rows
@@ -538,7 +538,7 @@ class _Weights:
         return tir.sequence([tile.start(), summed, added, tile.save(self.sums, place)])
 
     def _finish(self) -> tirx.Stmt:
-        """A' m A of every channel and feature, and the epilogue."""
+        """Emit A' m A of every channel and feature, and the epilogue."""
         pitch = self.across * self.lanes
 
         def channel(c: Index) -> tirx.Stmt:
@@ -566,11 +566,11 @@ class _Weights:
 
 
 def _spread(y: list[tirx.Expr], lanes: int) -> list[tirx.Expr]:
-    """G y, for two values."""
+    """Compute G y, for two values."""
     half = tir.constant(0.5, lanes)
     return [y[0], (y[0] + y[1]) * half, (y[0] - y[1]) * half, y[1]]
 
 
 def _gathered(m: list[tirx.Expr]) -> list[tirx.Expr]:
-    """A' m, for three results."""
+    """Compute A' m, for three results."""
     return [m[0] + m[1] + m[2], m[1] - m[2], m[1] + m[2] - m[3]]

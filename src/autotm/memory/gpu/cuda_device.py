@@ -132,7 +132,7 @@ class CudaDevice(AbstractContextManager["CudaDevice"]):
             self._opened = opened.pop_all()
 
     def event(self, *, timed: bool = False) -> CudaEvent:
-        """A new event; `timed` ones can be asked for the time between them, and cost more."""
+        """Return a new event; `timed` ones can be asked for the time between them, and cost more."""
         module = self._runtime.module
         flags = module.cudaEventDefault if timed else module.cudaEventDisableTiming
         event = CudaEvent(self._runtime, self._runtime.call("cudaEventCreateWithFlags", flags))
@@ -140,7 +140,7 @@ class CudaDevice(AbstractContextManager["CudaDevice"]):
         return event
 
     def elapsed_ns(self, start: CudaEvent, end: CudaEvent) -> int:
-        """Nanoseconds from one timed event to another, both reached; CUDA resolves about 500.
+        """Return the nanoseconds from one timed event to another, both reached; CUDA resolves about 500.
 
         Raises:
             AutotmError: one was not recorded, is not reached, or is not timed.
@@ -148,7 +148,7 @@ class CudaDevice(AbstractContextManager["CudaDevice"]):
         return round(float(self._runtime.call("cudaEventElapsedTime", start.handle, end.handle)) * 1e6)
 
     def read(self, span: Span) -> npt.NDArray[Any]:
-        """A copy of the bytes of a span, in ordinary host memory; for when the streams stand still."""
+        """Return a copy of the bytes of a span, in ordinary host memory; for when the streams stand still."""
         span.memory.check(span.start, span.size_bytes)
         array = np.empty(span.size_bytes, np.uint8)
         self.compute.copy_bytes(array.ctypes.data, span.address, span.size_bytes)

@@ -176,7 +176,7 @@ class CudaMemory(DeviceMemory):
         super().__init__(runtime, "device", size_bytes, address)
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-        """The address of the array that begins at `offset`.
+        """Return the address of the array that begins at `offset`.
 
         Raises:
             AutotmError: the offset is not a multiple of 64, or the array leaves the pool.

@@ -140,7 +140,7 @@ class StreamTimer:
         return self._device.elapsed_ns(self._first, self._last), copy_ns
 
     def call_us(self) -> float:
-        """Microseconds that the compute stream loses by recording an event and waiting for one that is long reached."""
+        """Return the microseconds that the compute stream loses by recording an event and waiting for a reached one."""
         begin, end, mark, reached = self._first, self._last, self._begin, self._end
         self._device.inward.record(reached)
         self._device.synchronize()

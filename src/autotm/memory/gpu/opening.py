@@ -58,7 +58,7 @@ class GpuFacts:
 
 
 def gpu_facts() -> list[GpuFacts]:
-    """All GPUs that the driver shows, in its order; CUDA_VISIBLE_DEVICES hides none of them here.
+    """Return all GPUs that the driver shows, in its order; CUDA_VISIBLE_DEVICES hides none of them here.
 
     Raises:
         NoGpuError: no driver, one that does not answer, or no GPU.
@@ -201,7 +201,7 @@ _before: dict[str, set[int]] = {}
 
 
 def visible_gpu(index: int) -> GpuFacts:
-    """Facts of the GPU that CUDA numbers so; its processes are those of others.
+    """Return the facts of the GPU that CUDA numbers so; its processes are those of others.
 
     CUDA's number is not the driver's: CUDA_VISIBLE_DEVICES chooses, and CUDA puts the fastest first. To ask CUDA for
     the place of a GPU may make a context of this process on it (seen with driver 580 on an H100).
@@ -219,12 +219,12 @@ def visible_gpu(index: int) -> GpuFacts:
 
 
 def _place(bus_id: str) -> str:
-    """The driver writes a domain of eight digits, CUDA one of four."""
+    """Return a bus address as CUDA writes it: the driver's domain has eight digits, CUDA's four."""
     return bus_id.lower()[-len("0000:00:00.0") :]
 
 
 def _with_others(facts: GpuFacts) -> GpuFacts:
-    """Facts without this process.
+    """Return the facts without this process.
 
     In a container the driver gives it another number than the system does. So a number that came later, and is none of
     this system's, is taken for its own.
@@ -294,7 +294,7 @@ def open_device(
 
 
 def measured_context(facts: GpuFacts) -> tuple[int, int]:
-    """CUDA's number of a GPU, and the device memory that a context of this process takes; one is made, and stays.
+    """Return CUDA's number of a GPU, and the device memory of this process's context, which is made and stays.
 
     Memory that other processes take or free meanwhile is counted too.
 

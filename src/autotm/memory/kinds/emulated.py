@@ -34,17 +34,17 @@ class EmulatedTiers(Tiers):
         wait_until(start_ns + self.emulation.move_ns(destination, source_view.nbytes))
 
     def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
-        """The device's time for these bytes beside kernels; an engine spreads its copies over it."""
+        """Return the device's time for these bytes beside kernels; an engine spreads its copies over it."""
         return self.emulation.asynchronous_move_ns(destination, size_bytes)
 
     def kernel_delay_ns(
         self, op_class: OpClass, slow_read_bytes: tuple[int, ...], slow_write_bytes: tuple[int, ...]
     ) -> int:
-        """The emulated cost of a kernel's slow operands."""
+        """Return the emulated cost of a kernel's slow operands."""
         return self.emulation.kernel_delay_ns(op_class, slow_read_bytes, slow_write_bytes)
 
     def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int, own_bytes: int) -> int:
-        """The emulated cost of misses; none where the machine's own memory has missed already."""
+        """Return the emulated cost of misses; none where the machine's own memory has missed already."""
         if self._machine.memory_mode:
             return 0
         rate = self.emulation.fast_bytes_per_s
@@ -52,7 +52,7 @@ class EmulatedTiers(Tiers):
         return self.kernel_delay_ns(op_class, (fetched_bytes,), (written_bytes,)) + own_ns
 
     def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
-        """The emulated cost of what is in slow pages, and of copying those that move."""
+        """Return the emulated cost of what is in slow pages, and of copying those that move."""
         promoted_ns = self.emulation.move_ns(Tier.FAST, traffic.promoted)
         demoted_ns = self.emulation.move_ns(Tier.SLOW, traffic.demoted)
         return self.kernel_delay_ns(op_class, (traffic.slow_read,), (traffic.slow_written,)) + promoted_ns + demoted_ns
@@ -61,7 +61,7 @@ class EmulatedTiers(Tiers):
 def open_kind(
     machine: Machine, links: Links | None, fast_bytes: int, slow_bytes: int, devices_dir: Path, *, stretch: float | None
 ) -> EmulatedTiers:
-    """As `open_tiers`."""
+    """Open as `open_tiers` does."""
     tier = machine.slow_tier
     assert isinstance(tier, EmulatedTier)
     device = load_device(devices_dir, tier.device)

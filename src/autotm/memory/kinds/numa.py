@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def open_kind(
     machine: Machine, links: Links | None, fast_bytes: int, slow_bytes: int, devices_dir: Path, *, stretch: float | None
 ) -> Tiers:
-    """As `open_tiers`."""
+    """Open as `open_tiers` does."""
     del links, devices_dir, stretch
     tier, system, more_fast = _checked(machine, slow_bytes)
     fast = more_fast(fast_bytes)
@@ -37,7 +37,7 @@ def open_kind(
 
 
 def open_paged(program: Program, machine: Machine) -> Tiers:
-    """A pool of the program's size whose pages Linux places in both memories, by the policy of the optimizer's name.
+    """Return a pool of the program's size whose pages Linux places in both memories, by the optimizer's policy.
 
     Raises:
         as `open_kind`.

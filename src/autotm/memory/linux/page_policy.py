@@ -156,7 +156,7 @@ class PolicyPool(Pool):
         return mapping
 
     def _touch(self) -> None:
-        """Only say how: the program's own first touch places a page."""
+        """State the policy only: the program's own first touch places a page."""
         whole = self._whole
         apply_policy(whole.ctypes.data, whole.size, self.policy, self._policy_nodes)
 
@@ -165,11 +165,11 @@ class PolicyPool(Pool):
         give_back(self._whole.ctypes.data, self._whole.size)
 
     def node_of_pages(self) -> npt.NDArray[np.int32]:
-        """(pages,) the node of each page, negative where it was never touched."""
+        """Return (pages,) the node of each page, negative where it was never touched."""
         return node_of_pages(self._whole.ctypes.data, self._whole.size)
 
     def pages_by_node(self) -> dict[str, int]:
-        """How many pages are on which memory node now, by its number, or `nowhere`: never touched."""
+        """Return how many pages are on which memory node now, by its number, or `nowhere`: never touched."""
         return pages_by_node(self._whole.ctypes.data, self._whole.size)
 
     def check(self) -> None:

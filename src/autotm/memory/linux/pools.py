@@ -135,7 +135,7 @@ _MAP_HUGETLB = 0x40000
 
 
 def check_nodes(system: SystemMemory, key: str, nodes: Sequence[int]) -> list[MemoryNode]:
-    """The nodes of these numbers.
+    """Return the nodes of these numbers.
 
     Args:
         system: this machine's memories.
@@ -370,7 +370,7 @@ class DaxPool(Pool):
 
 
 def dax_bytes(path: Path, system: SystemMemory) -> int:
-    """Size of a device, or of the file system of a folder, in use or not; 0 where nothing is there."""
+    """Return the size of a device, or of the file system of a folder, in use or not; 0 where nothing is there."""
     if path.is_char_device():
         return system.dax_device_bytes(path.name)
     if not path.is_dir():

@@ -68,7 +68,7 @@ def prefer(node: int | None) -> None:
 
 
 def _mask(nodes: Iterable[int]) -> ctypes.Array[ctypes.c_ulong]:
-    """Bits of nodes; of the length that goes with it, the kernel reads one bit less than it is told."""
+    """Return the bits of nodes; of the length that goes with it, the kernel reads one bit less than it is told."""
     mask = (ctypes.c_ulong * (_MASK_BITS // 64))()
     for node in nodes:
         mask[node // 64] |= 1 << (node % 64)
@@ -76,13 +76,13 @@ def _mask(nodes: Iterable[int]) -> ctypes.Array[ctypes.c_ulong]:
 
 
 def pages_by_node(address: int, size_bytes: int) -> dict[str, int]:
-    """How many pages of [address, address + size_bytes) are on which node, by its number as text, or `NOWHERE`."""
+    """Count the pages of [address, address + size_bytes) by the number of their node as text, or `NOWHERE`."""
     nodes, counts = np.unique(np.maximum(node_of_pages(address, size_bytes), -1), return_counts=True)
     return {NOWHERE if node < 0 else str(node): int(count) for node, count in zip(nodes, counts, strict=True)}
 
 
 def node_of_pages(address: int, size_bytes: int) -> npt.NDArray[np.int32]:
-    """(pages,) the node of each page of [address, address + size_bytes), negative where it is not in memory."""
+    """Return (pages,) the node of each page of [address, address + size_bytes), negative where it is not in memory."""
     starts = np.arange(address, address + size_bytes, mmap.PAGESIZE, dtype=np.uint64)
     nodes = np.empty(starts.size, np.int32)
     for first in range(0, starts.size, _PAGES_AT_ONCE):
@@ -112,7 +112,7 @@ def give_back(address: int, size_bytes: int) -> None:
 
 
 def is_dax(file: int) -> bool:
-    """Whether reads and writes of an open file's mapping reach the memory behind it, with no page cache between."""
+    """Return whether an open file's mapping reads and writes the memory behind it, without a page cache."""
     status = ctypes.create_string_buffer(_STATX_BYTES)
     _call("statx", file, ctypes.c_char_p(b""), _AT_EMPTY_PATH, 0, status)
     attributes, known = (int.from_bytes(status.raw[part], "little") for part in (_ATTRIBUTES, _ATTRIBUTES_KNOWN))

@@ -64,7 +64,7 @@ class LaunchedKernels:
         self._library = self._called("cuLibraryLoadData", image, [], [], 0, [], [], 0)
 
     def bind(self, symbol: str, views: Sequence[int]) -> Call:
-        """The kernel on operands at addresses, inputs, outputs, then workspaces, as a call that launches it.
+        """Return the kernel on operands at addresses, inputs, outputs, then workspaces, as a call that launches it.
 
         Raises:
             BadInputError: there is no such kernel.
@@ -219,7 +219,7 @@ def prepare_streams(
 
 
 def stream_of(device: CudaDevice, lane: Lane) -> CudaStream:
-    """The stream of a lane."""
+    """Return the stream of a lane."""
     return {Lane.COMPUTE: device.compute, Lane.INWARD: device.inward, Lane.OUTWARD: device.outward}[lane]
 
 
@@ -251,7 +251,7 @@ def _queued(graph: Graph, library: LaunchedKernels, device: CudaDevice, operatio
 
 
 def largest_kernel(graph: Graph) -> tuple[Kernel, int]:
-    """The kernel with most bytes of operands, and the device memory that they take."""
+    """Return the kernel with most bytes of operands, and the device memory that they take."""
     sizes = ((kernel, _places(graph, kernel)[1]) for kernel in graph.kernels)
     return max(sizes, key=lambda one: one[1])
 
@@ -275,7 +275,7 @@ class HostValues:
         self.arrays.update((tensor.name, value) for tensor, value in zip(tensors, values, strict=True))
 
     def value(self, name: str) -> Array:
-        """An argument as it is now."""
+        """Return an argument as it is now."""
         tensor = self.graph.by_name[name]
         return self.arrays[storage_of(self.graph, name)].reshape(-1).view(tensor.dtype).reshape(tensor.shape)
 
@@ -332,7 +332,7 @@ class KernelByKernel:
 
 
 def _places(graph: Graph, kernel: Kernel) -> tuple[dict[str, int], int]:
-    """First bytes of a kernel's operands, by the tensor whose memory it is, one behind the other; the bytes of all."""
+    """Return the first bytes of a kernel's operands, one behind the other, by tensor; and the bytes of all."""
     places: dict[str, int] = {}
     end = 0
     for operand in kernel.operands:
@@ -345,7 +345,7 @@ def _places(graph: Graph, kernel: Kernel) -> tuple[dict[str, int], int]:
 
 @contextmanager
 def plain_on_device(graph: Graph, opened: OpenDevice) -> Iterator[tuple[str, StreamExecutor | KernelByKernel]]:
-    """The plain step on a device, and how it runs there: `plain step` or `kernel by kernel`.
+    """Yield the plain step on a device, and how it runs there: `plain step` or `kernel by kernel`.
 
     All tensors are in device memory, or, where they do not fit, in memory of the host, and each kernel's operands are
     copied to the device and back. `graph` is the step as lowered, with the implementations that run.

@@ -31,7 +31,7 @@ class NoFrameworkError(AutotmError):
 
 
 def framework_device(machine: Machine) -> Device:
-    """The GPU that the machine file names.
+    """Return the GPU that the machine file names.
 
     Raises:
         NoFrameworkError: PyTorch has no CUDA here, or does not see that GPU.
@@ -47,7 +47,7 @@ def framework_device(machine: Machine) -> Device:
 
 @contextmanager
 def products_of(machine: Machine) -> Iterator[None]:
-    """Convolutions and products of matrices as exact as the machine file has ours.
+    """Compute convolutions and products of matrices, inside the `with` block, as exact as the machine file has ours.
 
     PyTorch lets cuDNN round factors to tf32 unless told otherwise. It has no products of float32 that round to bf16:
     where the file says so, tf32 is the nearest.
@@ -117,7 +117,7 @@ _ROUNDING = 2.0**-24
 
 
 def expected_loss(network: Network, arrays: Arrays, device: Device, seed: int) -> tuple[float, float]:
-    """The first step's loss in float64, and the most by which two losses in float32 may differ.
+    """Return the first step's loss in float64, and the most by which two losses in float32 may differ.
 
     PyTorch makes forward passes in float64, and, several times, in float32. Bits depend on the order of sums, and on a
     convolution's algorithm. What roundings make of a loss depends on the network: batch norm over few values, or the
@@ -203,7 +203,7 @@ def run_save_on_cpu(
 def _held_to_limit(
     step: SavedStep, device: Device, plain_losses: Sequence[float], record: FrameworkRecord
 ) -> FrameworkRecord:
-    """The first losses, and what a warm step takes of device memory."""
+    """Return the first losses, and what a warm step takes of device memory."""
     losses = []
     for _ in range(max(1, len(plain_losses))):
         step.step()
@@ -235,7 +235,7 @@ def _timed(step: SavedStep, machine: Machine, options: RunOptions, record: Frame
 
 
 def _compared(held: FrameworkRecord, network: Network, arrays: Arrays, device: Device, seed: int) -> FrameworkRecord:
-    """With what shows that PyTorch computes the plain step's network: the first loss, which no update has changed."""
+    """Add what shows that PyTorch computes the plain step's network: the first loss, which no update has changed."""
     try:
         exact, tolerance = expected_loss(network, arrays, device, seed)
     except torch.OutOfMemoryError as error:

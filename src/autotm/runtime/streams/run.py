@@ -43,7 +43,7 @@ _LEAST_NS = 20_000
 
 
 def operand_bytes(graph: Graph) -> int:
-    """Device memory that timing the kernels of a graph takes, all implementations: the largest operands of one."""
+    """Return the device memory to time a graph's kernels, all implementations: the largest operands of one."""
     return max(_offsets(kernel.computed_by(name))[-1] for kernel in graph.kernels for name in kernel.implementations)
 
 
@@ -92,7 +92,7 @@ def parts_of(executor: StreamExecutor, steps: int) -> tuple[StepParts, Timeline]
 
 
 def _offsets(kernel: Kernel) -> list[int]:
-    """Where each operand begins if they lie one behind the other, and where the last ends."""
+    """Return where each operand begins if they lie one behind the other, and where the last ends."""
     return list(accumulate((aligned(max(operand.size_bytes, 1)) for operand in kernel.operands), initial=0))
 
 
@@ -201,7 +201,7 @@ def run_on_device(
 
 
 def plain_losses_on_gpu(graph: Graph, library: FatbinLibrary, machine: Machine, options: RunOptions) -> list[float]:
-    """The losses of as many plain steps as are to be verified, with default implementations.
+    """Return the losses of as many plain steps as are to be verified, with default implementations.
 
     Raises:
         as `plain_on_device` and `finite_steps`; AutotmError, where the GPU is refused.

@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 
 
 def device_bytes(graph: Graph, counted: Graph, program: Program) -> int:
-    """Device memory that a program takes: its fast pool, and behind it the arguments that it does not place.
+    """Return the device memory that a program takes: its fast pool, and behind it the arguments that it does not place.
 
     Args:
         graph: as lowered.
@@ -56,7 +56,7 @@ class DeviceArguments:
 
     @classmethod
     def of(cls, graph: Graph, counted: Graph, program: Program, device: CudaDevice) -> DeviceArguments:
-        """Places in a device whose pool has `device_bytes`."""
+        """Return the places in a device whose pool has `device_bytes`."""
         places = placed_arguments(counted, program)
         end = aligned(program.fast_bytes)
         for tensor in own_arguments(graph):
@@ -72,12 +72,12 @@ class DeviceArguments:
             self.device.write(self._span(tensor), initial_value(tensor, seed))
 
     def value(self, name: str) -> Array:
-        """A copy of argument `name` as it is now. The streams must stand still."""
+        """Return a copy of argument `name` as it is now. The streams must stand still."""
         tensor = self.graph.by_name[name]
         return self.device.read(self._span(tensor)).view(tensor.dtype).reshape(tensor.shape)
 
     def place(self, name: str) -> tuple[Tier, int]:
-        """Pool and first byte of an argument."""
+        """Return the pool and the first byte of an argument."""
         return self.places[storage_of(self.graph, name)]
 
     def _span(self, tensor: Tensor) -> Span:
@@ -85,7 +85,7 @@ class DeviceArguments:
 
 
 def span_of(device: CudaDevice, tier: Tier, start: int, size_bytes: int) -> Span:
-    """Bytes of the pool that plays a tier."""
+    """Return the bytes of the pool that plays a tier."""
     return Span(device.device_pool if tier is Tier.FAST else device.host_pool, start, size_bytes)
 
 
@@ -190,7 +190,7 @@ def _moved(address: Address, size_bytes: int) -> Bytes:
 
 
 def _most_urgent_first(steps: Sequence[Instruction], waits: Mapping[int, int]) -> Iterator[Instruction]:
-    """The same steps; of moves that start between the same two kernels, those come first that are waited for first.
+    """Yield the steps; of moves that start between the same two kernels, the one waited for first comes first.
 
     A stream makes its copies in the order in which it got them. The engine of the window model serves the most urgent
     first, and interrupts others for it, which a stream cannot.
@@ -304,7 +304,7 @@ class _Touched:
         return cls(ends, *({lane: np.full(len(ends), -1, np.int64) for lane in LANES} for _ in range(2)))
 
     def last(self, used: Bytes, lane: Lane, *, reads: bool) -> set[int]:
-        """The last operation of each other stream that wrote these bytes, or also read them."""
+        """Return the last operation of each other stream that wrote these bytes, or also read them."""
         if not used.size_bytes:
             return set()
         at = self.segments(used)

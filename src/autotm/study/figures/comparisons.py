@@ -51,7 +51,7 @@ def bars(
     series: Sequence[tuple[str, Sequence[float], Any]],
     hollow: Sequence[Sequence[bool]] = (),
 ) -> None:
-    """Grouped bars: one group for each place on x, one bar in it for each (label, heights, colour).
+    """Draw grouped bars: one group for each place on x, one bar in it for each (label, heights, colour).
 
     `hollow` says of each bar, series by series, whether it is drawn as an outline, since its run was disturbed.
     """
@@ -105,7 +105,7 @@ _ALL_FAST_LINE = {"color": "#c0392b", "linestyle": (0, (4, 2)), "linewidth": 1.1
 
 
 def draw_fig7(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Figure 7 of AutoTM: speed-up over a step whose intermediates are all slow, a panel for each network."""
+    """Draw figure 7 of AutoTM: speed-up over a step whose intermediates are all slow, a panel for each network."""
     networks = list(dict.fromkeys(table["network"]))
     figure, axes_of = panels(len(networks), style, columns=min(_COLUMNS, len(networks)))
     for letter, axes, network in zip(string.ascii_lowercase, axes_of, networks, strict=False):
@@ -151,7 +151,7 @@ _INSTEAD = (SPILLED, FIRST_TOUCH, "static")
 
 
 def _compared_with(table: pd.DataFrame) -> str:
-    """The optimizer that the others are compared with: memory-mode wherever it can run."""
+    """Return the optimizer that the others are compared with: memory-mode wherever it can run."""
     has_no_cache = bool(table["tier_reality"].isin(("real", "stand-in")).all())
     if not has_no_cache or CACHED in set(table["optimizer"]):
         return CACHED
@@ -159,7 +159,7 @@ def _compared_with(table: pd.DataFrame) -> str:
 
 
 def speedups(table: pd.DataFrame) -> pd.DataFrame:
-    """The runs of all optimizers but the one compared with, and `speedup` over that; both are disturbed if one is.
+    """Return the runs of the other optimizers, with `speedup` over the one; both are disturbed if one is.
 
     Slow-downs are divided where every run of the network has one, which leaves out the drift of the machine's speed
     between two runs; else median steps; of modelled steps, predictions. All runs are at one limit.
@@ -216,7 +216,7 @@ _NAMED_ABOVE_PERCENT = 10.0
 
 
 def draw_fig11(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Figure 11 of AutoTM: errors of predicted step times, a panel for each optimizer that places by prediction."""
+    """Draw figure 11 of AutoTM: errors of predicted step times, a panel for each optimizer that predicts."""
     runs = table[table["optimizer"].isin(OPTIMIZED)]
     # Seconds drift with the machine's speed since its kernels were timed; slow-downs, timed in turn, do not.
     runs = runs.assign(
@@ -240,7 +240,7 @@ def draw_fig11(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def _remark(runs: pd.DataFrame) -> str:
-    """The errors of undisturbed runs in words; those that are far off by name, and why."""
+    """Return the errors of undisturbed runs in words; those that are far off by name, and why."""
     runs = runs[~is_disturbed(runs)]
     size, with_drift = runs["error_percent"].abs(), runs["with_drift_percent"].abs()
     far = runs[size > _NAMED_ABOVE_PERCENT]
@@ -288,7 +288,7 @@ _BUILDING = {"linestyle": "none", "marker": "_", "markersize": 9, "color": "whit
 
 
 def longest_solves(table: pd.DataFrame) -> pd.DataFrame:
-    """For each network and optimizer that searches, its limit that took longest, with `total_s`."""
+    """Return, for each network and optimizer that searches, its limit that took longest, with `total_s`."""
     searched = table[table["solver_status"] != str(Status.NOT_OPTIMIZED)]
     total = searched.assign(total_s=searched["creation_s"] + searched["optimization_s"])
     return total.loc[total.groupby(["network", "optimizer"], sort=False)["total_s"].idxmax()]

@@ -213,7 +213,7 @@ def _framework_row(path: Path) -> dict[str, Any]:
 
 
 def _has_bar(table: pd.DataFrame) -> pd.Series:
-    """Of which rows there is something to draw: a bar, or a cross."""
+    """Return which rows have something to draw: a bar, or a cross."""
     if LEFT_OUT not in table:
         return pd.Series(data=True, index=table.index)
     return table[LEFT_OUT].isna() | (table[LEFT_OUT] == "")
@@ -243,7 +243,7 @@ _CROWDED = 5
 
 
 def draw_fig12(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Figure 12: speed-up over managed memory, of plans and the oracle, and of the last plan beside rivals."""
+    """Draw figure 12: speed-up over managed memory, of plans and the oracle, and of the last plan beside rivals."""
     left_out = _framework_text(table)
     table = table.assign(**{DISTURBED: is_disturbed(table)})[_has_bar(table)]
     figure, axes = panels(2, style, widen=1.35)
@@ -304,7 +304,7 @@ def _caption(table: pd.DataFrame, of_frameworks: str) -> str:
 
 
 def _mark_modelled(figure: Figure, table: pd.DataFrame, style: StyleConfig) -> None:
-    """Where nothing ran, write so into the figure."""
+    """Write into the figure where nothing ran."""
     if is_modelled(table):
         figure.suptitle(_NOT_MEASURED, color="tab:red", fontsize=style.font_size_pt + 1, fontweight="bold")
 

@@ -42,7 +42,7 @@ _EDGED_SHARE = 0.004
 
 
 def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.DataFrame:
-    """A row for each stay of each tensor, by start.
+    """Return a row for each stay of each tensor, by start.
 
     Columns are described in `study/columns.py`; the kernels of a stay are [`start`, `end`). Times are sums of kernels
     as the plan places them; moves that a step waits for add nothing.
@@ -91,7 +91,7 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
 
 
 def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A panel for each pool, a rectangle for each stay."""
+    """Draw a panel for each pool, a rectangle for each stay."""
     figure, axes_of = panels(len(_POOLS), style, columns=1, widen=2.0)
     first, last_ms = table.iloc[0], float(table["end_us"].max()) / _US_PER_MS
     limit = float(first["dram_limit_bytes"])
@@ -124,7 +124,7 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def _draw_pool(axes: Axes, stays: pd.DataFrame, extent: tuple[float, float], style: StyleConfig) -> None:
-    """Rectangles of one pool, with edges where `extent` (milliseconds, bytes) leaves room for them; moves as lines."""
+    """Draw one pool's rectangles, with edges where `extent` (milliseconds, bytes) is large enough; moves as lines."""
     colors = optimizer_colors(style)
     wide_ms, high_bytes = (_EDGED_SHARE * whole for whole in extent)
     for is_moving, color in ((False, colors["static"]), (True, colors["synchronous"])):

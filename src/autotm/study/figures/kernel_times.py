@@ -26,7 +26,7 @@ OPERANDS = ("data", "weight", "output")
 
 
 def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
-    """A row for each placement, in binary order: `data` turns slow last, `output` first (`study/columns.py`).
+    """Return a row for each placement, in binary order: `data` turns slow last, `output` first (`study/columns.py`).
 
     Raises:
         DamagedFileError: a file cannot be read.
@@ -62,7 +62,7 @@ def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
 
 
 def draw_kernel_plot(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A bar for each placement."""
+    """Draw a bar for each placement."""
     first, base_ns = table.iloc[0], float(table["median_ns"].iloc[0])
     measured, other = optimizer_colors(style)["all-fast"], optimizer_colors(style)["synchronous"]
     color_of = {kind: measured if kind == "measured" else other for kind in dict.fromkeys(table["time"])}
@@ -108,7 +108,7 @@ _COLUMNS = ("kernel_id", "op", "input_config", "output_config", "time_us")
 
 
 def sums_of_recorded(path: Path) -> pd.DataFrame:
-    """One row for each recorded configuration with at least two slow operands.
+    """Return one row for each recorded configuration with at least two slow operands.
 
     Columns `kernel`, `op`, `configuration`, `slow_operands`, `single_us` (as recorded) and `time_us`: the recorded
     all-fast time plus what each slow operand alone added, be it less than nothing, as profiles add up.
@@ -227,7 +227,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _spreads(times: pd.DataFrame) -> pd.Series:
-    """(rows,) interquartile range over the median time; NaN for sums, which have none."""
+    """Return (rows,) interquartile range over the median time; NaN for sums, which have none."""
     return ((times["upper_quartile_us"] - times["lower_quartile_us"]) / times["time_us"]).astype(float)
 
 
@@ -240,7 +240,7 @@ _SHOWN_QUANTILE = 0.99
 def make_timing_figure(
     study_file: Path, recorded: Path | None, csv: Path, summary_csv: Path, style: StyleConfig
 ) -> pd.DataFrame:
-    """Measurements -> both tables -> .pdf and .png beside the first; returns the summary.
+    """Make both tables of the measurements, .pdf and .png beside the first; return the summary.
 
     Raises:
         DamagedFileError: the measurements cannot be read.

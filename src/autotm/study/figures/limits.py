@@ -48,7 +48,7 @@ _EDGED: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 
 
 def draw_fig10(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Figure 10, AutoTM's case study: what a limit costs, and what the placements do about it."""
+    """Draw figure 10, AutoTM's case study: what a limit costs, and what the placements do about it."""
     table, enough = with_fast_memory(table)
     figure, axes_of = panels(3, style)
     for axes, draw in zip(axes_of, (_draw_slowdown, _draw_traffic, _draw_movement), strict=True):
@@ -71,7 +71,7 @@ def _draw_memory_axis(axes: Axes, enough: float) -> None:
 
 
 def _draw_slowdown(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
-    """Panel a: measured step time over the all-fast one; the plan's prediction beside it."""
+    """Draw panel a: measured step time over the all-fast one; the plan's prediction beside it."""
     colors = optimizer_colors(style)
     axes.axhline(1.0, color=GRAY, linewidth=0.6)
     for optimizer, runs in table.groupby("optimizer", sort=False):
@@ -90,7 +90,7 @@ def _draw_slowdown(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
 
 
 def _draw_traffic(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
-    """Panel b: share of the bytes that kernels read and write which are in fast memory."""
+    """Draw panel b: share of the bytes that kernels read and write which are in fast memory."""
     colors = optimizer_colors(style)
     for optimizer, runs in table.groupby("optimizer", sort=False):
         for column, kind, marker, line in _OPERANDS:
@@ -104,7 +104,7 @@ def _draw_traffic(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
 
 
 def _draw_movement(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
-    """Panel c: bytes that synchronous moves copy in one step, by direction."""
+    """Draw panel c: bytes that synchronous moves copy in one step, by direction."""
     runs = table[table["optimizer"] == MOVER]
     for column, label, marker, line in _DIRECTIONS:
         look = {"marker": marker, "linestyle": line, "color": optimizer_colors(style)[MOVER], **_EDGED}
@@ -122,7 +122,7 @@ _LABELS = {str(ALL_FAST): "all in fast memory", str(ALL_SLOW): "all in slow memo
 
 
 def draw_fig10a(table: pd.DataFrame, style: StyleConfig, limit: str | None = None) -> Drawn:
-    """Figure 10a: the points of synchronous plans, or only the one at `limit`.
+    """Draw figure 10a: the points of synchronous plans, or only the one at `limit`.
 
     The axes are those of all points, whatever is shown, so that such pictures follow each other in a talk.
     """
@@ -152,7 +152,7 @@ _GUIDE: dict[str, Any] = {"color": GRAY, "linewidth": 0.5, "linestyle": (0, (1, 
 
 
 def draw_sweep(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Slow-down against fast memory, with what is proven about it. Some row of the table has a plan.
+    """Draw slow-down against fast memory, with what is proven about it. Some row of the table has a plan.
 
     Limits that no placement can keep are a shaded margin.
     """

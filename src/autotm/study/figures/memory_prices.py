@@ -43,7 +43,7 @@ _MARK_WIDTH = 0.9
 
 
 def draw_fig9(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Figure 9 of AutoTM: performance of each network at each ratio as bars; prices (`with_prices`) as marks."""
+    """Draw figure 9 of AutoTM: performance of each network at each ratio as bars; prices (`with_prices`) as marks."""
     runs = _planned("figure 9", table[table["ratio_price"].notna()])
     places = [text for text in limits_of(runs, ends=True) if text != str(ALL_FAST)]
     networks = sorted(dict.fromkeys(runs["network"]), key=lambda name: (*_ORDER, name).index(name))
@@ -66,7 +66,7 @@ _MOST = 1.06
 
 
 def draw_price_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A line a network, a mark a limit; on the diagonal, memory is as much cheaper as steps are slower."""
+    """Draw a line a network, a mark a limit; on the diagonal, memory is as much cheaper as steps are slower."""
     runs = _planned("price-performance", table)
     figure, (axes,) = panels(1, style, widen=1.4)
     networks, limits = list(dict.fromkeys(runs["network"])), limits_of(runs, ends=True)
@@ -116,7 +116,7 @@ _HEADINGS = ((0.0, "lowest cost"), (1.5, "middle"), (3.0, "highest cost"))
 
 
 def draw_front(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """AutoTM's front figure: steps an hour of one network, from all slow over two mixtures of memory to all fast."""
+    """Draw AutoTM's front figure: steps an hour of a network, all slow, with two mixtures of memory and all fast."""
     require_one(table, "network")
     limits = limits_of(table, ends=False)
     if len(limits) != 1:

@@ -36,7 +36,7 @@ _LONG = 9
 
 
 def table_of_devices(records: Sequence[Path], devices: Mapping[str, str]) -> pd.DataFrame:
-    """As `table_of_records`, of several machines that differ in their slow memory only; `device` says which it is.
+    """Return `table_of_records` of several machines that differ in their slow memory only, which `device` names.
 
     Args:
         records: of one network, on each of the machines.
@@ -108,7 +108,7 @@ _COPY, _MOVE, _STRETCHED, _PUBLISHED = "copy", "move", "device", "published"
 
 
 def table_of_links(links: Path, device: Path | None) -> pd.DataFrame:
-    """A row for each direction, series and size.
+    """Return a row for each direction, series and size.
 
     Columns are described in `study/columns.py`. Of the series, `copy` is what the memory gives without emulated waits,
     `move` as programs make them, waits included. `device` is the device file of an emulated slow tier.
@@ -154,7 +154,7 @@ def _points(links: Links, constants: Mapping[str, Any]) -> Iterator[dict[str, ob
 
 
 def draw_links(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A panel for each direction: rates of measured copies by size, beside the published rates of the device."""
+    """Draw a panel for each direction: rates of measured copies by size, beside the published rates of the device."""
     figure, axes_of = panels(len(_TO), style, widen=1.3)
     figure.set_figheight(_TALLER * figure.get_figheight())
     sizes = sorted(set(table["copied_bytes"]))
@@ -178,7 +178,7 @@ def draw_links(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def _lines(shown: pd.DataFrame, style: StyleConfig) -> Iterator[tuple[str, dict[str, Any], pd.DataFrame]]:
-    """Label, look and rows of each line; of copies those of one thread and of all, at each size the quickest."""
+    """Yield label, look and rows of each line; of copies those of one thread and of all, at each size the quickest."""
     colors = list(optimizer_colors(style).values())
     copies = shown[shown["series"] == _COPY]
     ends = sorted({int(copies["team"].min()), int(copies["team"].max())}) if len(copies) else []

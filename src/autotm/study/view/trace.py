@@ -48,7 +48,7 @@ def write_trace(path: Path, step: Graph, program: Program, trace: StepTrace, sou
 
 
 def trace_events(step: Graph, program: Program, trace: StepTrace, source: Mapping[str, Any]) -> Iterator[Event]:
-    """The events: kernels, waits and moves on the thread of the step, asynchronous copies on those that copy."""
+    """Yield the events: kernels, waits and moves on the thread of the step, asynchronous copies on those that copy."""
     yield from _threads(step, program, source)
     for item, marks in zip(program.steps, trace.marks_ns, strict=True):
         match item:
@@ -89,7 +89,7 @@ def _kernel(step: Graph, item: KernelStep, marks: tuple[int, ...]) -> Iterator[E
 
 
 def _copy(item: StartMoveStep, trace: StepTrace) -> Iterator[Event]:
-    """A copy on its engine's thread. A more urgent one may be served within it; it is then drawn inside."""
+    """Yield a copy on its engine's thread. A more urgent one may be served within it; it is then drawn inside."""
     times, (name, facts) = trace.copies[item.move], _move(item)
     thread = _TO_FAST if item.destination.tier is Tier.FAST else _TO_SLOW
     yield _arrow("s", item.move, _STEP, times.submitted_ns)

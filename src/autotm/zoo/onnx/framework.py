@@ -38,7 +38,7 @@ class Kind:
 
 
 def is_random(node: NodeProto, known: Mapping[str, Array]) -> bool:
-    """Whether a node, or one within it, draws random numbers.
+    """Return whether a node, or one within it, draws random numbers.
 
     A dropout draws unless its `training_mode` is known to be false.
     """

@@ -259,7 +259,7 @@ def _dtype(item: ValueInfoProto) -> str:
 
 
 def _dims(item: ValueInfoProto) -> list[int | str]:
-    """Extents; of free dimensions the name, empty where there is none."""
+    """Return the extents; of free dimensions the name, empty where there is none."""
     return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in item.type.tensor_type.shape.dim]
 
 

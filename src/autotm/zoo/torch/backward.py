@@ -226,7 +226,7 @@ class JointImporter(ForwardImporter):
 
 
 def _is_transposition(node: fx.Node) -> bool:
-    """Whether a node exchanges the last two axes."""
+    """Return whether a node exchanges the last two axes."""
     rank = len(node.meta["val"].shape)
     if node.target is _ATEN.transpose.int:
         return {axis % rank for axis in node.args[1:]} == {rank - 2, rank - 1}
@@ -236,7 +236,7 @@ def _is_transposition(node: fx.Node) -> bool:
 
 
 def _is_turned(node: fx.Node) -> bool:
-    """Whether a node's value is wanted with its last two axes exchanged, and not otherwise."""
+    """Return whether a node's value is wanted with its last two axes exchanged, and not otherwise."""
     while len(node.users) == 1:
         (node,) = node.users
         if node.op == "call_function" and _is_transposition(node):

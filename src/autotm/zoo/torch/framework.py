@@ -63,7 +63,7 @@ def source_of(node: Any) -> Any:
 
 
 def _overlap(image: fx.Node, means: fx.Node) -> bool:
-    """Whether the parts of an image whose means are taken overlap."""
+    """Return whether the parts of an image whose means are taken overlap."""
     extents, parts = (node.meta["val"].shape[-2:] for node in (image, means))
     return any(extent % count for extent, count in zip(extents, parts, strict=True))
 
@@ -257,14 +257,14 @@ class FrameworkKernels:
 
 
 def is_foreign(node: fx.Node) -> bool:
-    """Whether a node takes or gives tensors of types that no kernel of ours computes with."""
+    """Return whether a node takes or gives tensors of types that no kernel of ours computes with."""
     values = [item.meta.get("val") for item in (node, *node.all_input_nodes)]
     tensors = [value for several in values for value in (several if isinstance(several, tuple | list) else [several])]
     return any(isinstance(value, torch.Tensor) and not has_own_type(value) for value in tensors)
 
 
 def is_degenerate(node: fx.Node) -> bool:
-    """Whether a node reads a tensor without elements, or takes an axis of one that has none: our kernels count axes."""
+    """Return whether a node reads a tensor without elements, or takes an axis of one without axes."""
     if node.target is not _ATEN.cat.default and any(map(is_empty, node.all_input_nodes)):
         return True
     first = node.args[0] if node.args else None
@@ -275,7 +275,7 @@ def is_degenerate(node: fx.Node) -> bool:
 
 
 def has_own_type(value: torch.Tensor) -> bool:
-    """Whether kernels of ours compute with tensors of its type."""
+    """Return whether kernels of ours compute with tensors of its type."""
     return value.dtype in _OWN_TYPES
 
 
@@ -298,7 +298,7 @@ def restored(value: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
 
 
 def is_view(node: fx.Node) -> bool:
-    """Whether a node only reads an operand in another order, in part, or repeatedly."""
+    """Return whether a node only reads an operand in another order, in part, or repeatedly."""
     if _is_item(node):
         return is_view(node.args[0])
     if not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - no other name
@@ -320,7 +320,7 @@ def _is_item(node: fx.Node) -> bool:
 
 
 def _is_checked(node: fx.Node) -> bool:
-    """Whether the graph raises an error where an operator's result says that it failed: a matrix is singular, say."""
+    """Return whether the graph raises an error if an operator's result says that it failed, as on a singular matrix."""
     return any(_ERRORS in (user.target, *user.args) for item in node.users if _is_item(item) for user in item.users)
 
 
@@ -336,7 +336,7 @@ def _stored(value: torch.Tensor) -> tuple[tuple[int, ...], str]:
 
 
 def lies_as(kind: relax.Type, example: torch.Tensor) -> bool:
-    """Whether a value of this type is stored as a tensor like the example is."""
+    """Return whether a value of this type is stored as a tensor like the example is."""
     return isinstance(kind, relax.TensorType) and shape_and_dtype(kind) == _stored(example)
 
 

@@ -145,7 +145,7 @@ def _uses(node: fx.Node) -> Iterator[_Use]:
 
 
 def _is_rank(node: fx.Node, extent: int) -> bool:
-    """Whether indices come from `topk` along an axis of at most `extent` elements: chosen experts, say."""
+    """Return whether indices come from `topk` along an axis of at most `extent` elements: chosen experts, say."""
     while _name(node) in _MOVING and node.args:
         node = node.args[0]
     if _name(node) != "getitem" or _name(node.args[0]) != "topk":

@@ -254,7 +254,7 @@ class ForwardImporter(ExportedProgramImporter):
         return self._emit(relax.op.full([int(extent) for extent in shape], relax.const(0, dtype), dtype))
 
     def _is_zero(self, node: fx.Node) -> bool:
-        """Whether all elements of a node are known to be zero."""
+        """Return whether all elements of a node are known to be zero."""
         return node in self.known and not self.known[node].any()
 
     # Operators as they are in training: running averages, norms, softmax of masked scores, lookups.
@@ -332,7 +332,7 @@ class ForwardImporter(ExportedProgramImporter):
         return self._emit(op.where(is_any, shares, relax.const(0.0, "float32")))
 
     def _is_attending(self, node: fx.Node) -> bool:
-        """Whether no row of these scores is all -inf: they have no mask, or the mask is known."""
+        """Return whether no row of these scores is all -inf: they have no mask, or the mask is known."""
         name = node.target.__name__ if node.op == "call_function" else ""
         if name.startswith(("view", "_unsafe_view", "expand", "mul", "div")):
             return self._is_attending(node.args[0])

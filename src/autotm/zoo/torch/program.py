@@ -191,5 +191,5 @@ def constant_values(graph: fx.Graph, known: Mapping[fx.Node, torch.Tensor]) -> d
 
 
 def is_pure(node: fx.Node) -> bool:
-    """Whether a node's operator always gives the same for the same arguments, and does nothing else."""
+    """Return whether a node's operator always gives the same for the same arguments, and does nothing else."""
     return _RANDOM not in getattr(node.target, "tags", ()) and "assert" not in getattr(node.target, "__name__", "")
