@@ -208,7 +208,7 @@ class Engine:
         return True
 
     def _augmenting_path(self, window: Window) -> list[_Shift]:
-        """Moves that can each take the place of the next, from a free kernel outside of the window to one within it.
+        """Return moves that can each take the next one's place, from a free kernel outside the window to one in it.
 
         Whoever holds time within a span can go as far as their windows reach, whose union is a span again.
         """
