@@ -128,7 +128,8 @@ def compare_with_source(context: Context, network: Network, target: tvm.target.T
         error, name = _worst(ours, single, exact)
         if error > 1.0:
             relative = _distance(ours[name], exact[name]) / max(_norm(exact[name]), np.finfo(np.float32).tiny)
-            _explain(plain_steps, network, origin, reference, before, name, relative)
+            # Its operators are looked at in the first step, which is where `_explain` starts again.
+            _explain(plain_steps, network, origin, reference, steps[0][0], name, relative)
         worst = max(worst, error)
     return (
         f"{reference.name}: {len(steps[0][1])} results of each of {len(steps)} steps are at most "
