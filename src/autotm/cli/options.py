@@ -64,7 +64,7 @@ class _LimitType(click.ParamType):
     name = "limit"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Limit:  # noqa: ARG002
-        """Parse the text."""
+        """Parse the text of a limit."""
         return Limit.parse(value)
 
 

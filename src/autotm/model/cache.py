@@ -137,7 +137,7 @@ def amplified_bytes(graph: Graph, kernel: Kernel, fetched_bytes: int) -> int:
 
 
 def _passes(graph: Graph, kernel: Kernel, offsets: Mapping[str, int]) -> Iterator[tuple[int, int, int, bool]]:
-    """Yield offset, bytes, touched bytes and whether it is written of each movable tensor of a kernel, by first slot.
+    """Yield offset, size, touched bytes and whether it is written for each movable tensor of a kernel, by first slot.
 
     Of a table that is looked up in, a part is touched, evenly spread; of other tensors all.
     """
@@ -156,7 +156,7 @@ class _Cache:
         self._dirty = np.zeros(blocks, np.bool_)
 
     def touch(self, offset: int, size_bytes: int, touched_bytes: int, is_write: bool) -> npt.NDArray[np.int64]:
-        """Return hits, clean and dirty misses of a pass over one tensor."""
+        """Return the hits, clean and dirty misses of a pass over one tensor."""
         first = offset // self._block_bytes
         count = -(-(offset + size_bytes) // self._block_bytes) - first
         touched = min(count, -(-touched_bytes // self._block_bytes)) if touched_bytes < size_bytes else count

@@ -137,7 +137,7 @@ class Topology:
 
 
 def usable_cpus() -> tuple[int, ...]:
-    """Return hardware threads this process may run on, ascending."""
+    """Return the hardware threads that this process may run on, ascending."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 

@@ -441,7 +441,7 @@ class ScheduleKind(StrEnum):
 
 
 def schedules_in(provenance: Mapping[str, Any]) -> dict[str, ScheduleKind]:
-    """Schedule kind by kernel symbol, from the provenance of a graph file; empty where older files lack it."""
+    """Return the schedule kind by kernel symbol, from a graph file's provenance; empty where older files lack it."""
     return {symbol: ScheduleKind(kind) for symbol, kind in provenance.get(SCHEDULES_KEY, {}).items()}
 
 

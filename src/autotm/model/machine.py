@@ -400,7 +400,7 @@ class Machine:
         return self.slow_tier.reality
 
     def reality_of(self, *, cached: bool) -> Reality:
-        """Return `tier_reality`, but `real` if a program's fast memory is a cache (`cached`) that the hardware has."""
+        """Return `tier_reality`, or `real` if a program's fast memory is a cache (`cached`) that the hardware has."""
         return "real" if cached and self.memory_mode else self.tier_reality
 
 

@@ -189,7 +189,7 @@ def cpu_model() -> str:
 
 
 def cpu_signature() -> str:
-    """Name, family, model and stepping: two virtual machines may share a name and differ in the chip."""
+    """Return name, family, model and stepping: two virtual machines may share a name and differ in the chip."""
     fields = _cpu_fields()
     parts = [f"{key} {fields[key]}" for key in ("cpu family", "model", "stepping") if key in fields]
     return " ".join([cpu_model(), *parts])
@@ -206,7 +206,7 @@ def _cpu_fields() -> dict[str, str]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return installed versions of what shapes a result; absent packages are left out."""
+    """Return the installed versions of what shapes a result; absent packages are left out."""
     installed = {package: installed_version(package) for package in _PACKAGES}
     return {"python": platform.python_version(), **{name: text for name, text in installed.items() if text is not None}}
 

@@ -149,7 +149,7 @@ _WARM_UP = 2
 
 
 def compared(graph: Graph, program: Program, counts: Counts, seed: int, steps: int, opened: OpenDevice) -> int:
-    """Run steps of a program and of the plain step; returns how many results were the same, bit for bit.
+    """Run steps of a program and of the plain step; return how many results were the same, bit for bit.
 
     Memory of the program is overwritten as soon as its tensor is dead. Where the device has too little memory for the
     plain step, that is run kernel by kernel.
@@ -170,7 +170,7 @@ def compared(graph: Graph, program: Program, counts: Counts, seed: int, steps: i
 def step_seconds(
     graph: Graph, program: Program, counts: Counts, seed: int, rounds: int, opened: OpenDevice
 ) -> list[float]:
-    """Time `rounds` whole steps after a warm-up, each waited for; returns the seconds of each."""
+    """Time `rounds` whole steps after a warm-up, each waited for; return the seconds of each."""
     seconds = []
     with _prepared(graph, program, counts, opened) as executor:
         executor.arguments.fill(seed)
@@ -229,7 +229,7 @@ _CHECKED_STEPS = 2
 
 
 def main(folder: Path, arguments: Sequence[str], program: str) -> int:
-    """Run one command of the bundle in `folder`; returns the exit status.
+    """Run one command of the bundle in `folder`; return the exit status.
 
     Args:
         folder: of the bundle, unpacked.

@@ -156,7 +156,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _has_tables(connection: sqlite3.Connection) -> bool:
-    """Whether all tables are there; sqlite3.DatabaseError if the file is damaged, or of another version."""
+    """Return whether all tables are there; sqlite3.DatabaseError if the file is damaged, or of another version."""
     verdict, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("quick_check", "user_version"))
     if verdict != "ok":
         raise sqlite3.DatabaseError(str(verdict))
@@ -196,7 +196,7 @@ class Merged:
 
 
 def export_store(store: KernelStore, path: Path, provenance: Mapping[str, Any]) -> dict[str, int]:
-    """Write every entry of `store` to `path`, whole or not at all; returns the number of entries by table."""
+    """Write every entry of `store` to `path`, whole or not at all; return the number of entries by table."""
     texts, tables = {}, {}
     for table, schema in SCHEMAS.items():
         rows = store.connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()  # noqa: S608

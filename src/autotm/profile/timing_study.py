@@ -51,7 +51,7 @@ def wanted_configurations(graph: Graph) -> tuple[Wanted, ...]:
 
 
 def rounds(graph: Graph, wanted: Sequence[Wanted]) -> tuple[tuple[Wanted, ...], ...]:
-    """Return sets of configurations of kernels that share no movable tensor, each wanted one in exactly one set.
+    """Return the sets of configurations of kernels that share no movable tensor, each wanted one in exactly one set.
 
     Greedy, as in the notebook of AutoTM's prototype: each set takes, in order, all that still fit. So every kernel of a
     set finds its tensors where it wants them, and one run of the step times all of them.

@@ -119,7 +119,7 @@ class Arguments:
     def allocate(
         cls, graph: Graph, placed: Mapping[str, tuple[Pool, int]] | None = None, tiers: Tiers | None = None
     ) -> Arguments:
-        """Return memory for each argument of `graph` that has no place in `placed`; it is zero until filled.
+        """Allocate memory for each argument of `graph` that has no place in `placed`; it is zero until filled.
 
         Where `tiers` are open, it is fast memory of theirs outside the pool.
         """
@@ -133,7 +133,7 @@ class Arguments:
 
     @classmethod
     def in_pools(cls, graph: Graph, counted: Graph, program: Program, tiers: Tiers) -> Arguments:
-        """Return memory for every argument: its place in the pools by `program`, of the step as `counted`, or its own.
+        """Provide memory for every argument: its place in the pools by `program`, of the step as `counted`, or its own.
 
         Args:
             graph: as lowered.

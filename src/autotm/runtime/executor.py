@@ -192,7 +192,7 @@ def poisoned(graph: Graph, executor: Executor) -> Executor:
 
 
 def deaths(graph: Graph, program: Program) -> list[list[tuple[Tier, int, int]]]:
-    """Return, by program step, memory (tier, offset, bytes) that nothing reads after it before the next write."""
+    """Return, by program step, the memory (tier, offset, bytes) that nothing reads after it before the next write."""
     dead: list[list[tuple[Tier, int, int]]] = [[] for _ in program.steps]
     # The next step reads the arguments that are in the pools.
     needed = {

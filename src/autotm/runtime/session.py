@@ -93,7 +93,7 @@ class Session:
             memory[...] = value
 
     def step(self) -> dict[str, Array]:
-        """Run one step; returns copies of what it is run for, by name: a loss, or outputs in the network's order."""
+        """Run one step; return copies of what it is run for, by name: a loss, or outputs in the network's order."""
         with pinned(self._machine):
             self._executor.step()
         self.steps += 1

@@ -116,7 +116,7 @@ def digested(graph: Graph, executor: StepExecutor, seed: int, steps: int, cpus: 
 def finite_steps(
     graph: Graph, executor: StepExecutor, seed: int, steps: int, cpus: Sequence[int] = ()
 ) -> Iterator[Values]:
-    """Run plain steps; gives the arguments after each, which have to be read before the next.
+    """Run plain steps; yield the arguments after each, which have to be read before the next.
 
     Raises:
         VerificationError: a result is not finite.
@@ -145,7 +145,7 @@ def plain_executor(graph: Graph, library: KernelLibrary, machine: Machine, devic
 def plain_steps(
     graph: Graph, library: KernelLibrary, machine: Machine, seed: int, steps: int, devices_dir: Path
 ) -> Iterator[Arguments]:
-    """Run `steps` plain steps; gives arguments and results before the first and after each. Call inside `pinned`."""
+    """Run `steps` plain steps; yield arguments and results before the first and after each. Call inside `pinned`."""
     with plain_executor(graph, library, machine, devices_dir) as executor:
         executor.arguments.fill(seed, machine.cpus)
         yield executor.arguments
@@ -163,7 +163,7 @@ def reference(
     devices_dir: Path,
     cache: Path | None = None,
 ) -> Digests:
-    """Return digests of what the plain step computes on the host, read from or written to `cache`.
+    """Return the digests of what the plain step computes on the host, read from or written to `cache`.
 
     Many programs of one graph share the cache. Call inside `pinned`.
 
@@ -229,7 +229,7 @@ def verified(
     steps: int,
     devices_dir: Path,
 ) -> tuple[str, ...]:
-    """Run steps of the program, memory becoming NaN as soon as its tensor is dead; returns what was compared.
+    """Run steps of the program, memory becoming NaN as soon as its tensor is dead; return what was compared.
 
     Raises:
         BadInputError: the machine has no such cache, or Linux cannot follow the program's policy.

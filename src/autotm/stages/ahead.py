@@ -145,7 +145,7 @@ class Waiting:
         return True
 
     def note(self, job: Job, call: Call) -> Path:
-        """Write down that a call tries a job; returns the note, to be removed where that ends well.
+        """Write down that a call tries a job; return the note, to be removed where that ends well.
 
         So no job tries it ahead a second time: what fails, or ends this process, is left to its own job to meet.
         """
@@ -250,7 +250,7 @@ def _make_ahead(
 
 @contextlib.contextmanager
 def _alone(job: Job, *, waits: bool) -> Iterator[bool]:
-    """Keep other processes from working on a job, after those that do if `waits`; gives whether none does."""
+    """Keep other processes from working on a job, after those that do if `waits`; yield whether none does."""
     folder = Path(job.output).parent
     folder.mkdir(parents=True, exist_ok=True)
     opened = os.open(folder, os.O_RDONLY)

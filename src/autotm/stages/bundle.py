@@ -300,7 +300,7 @@ def _values(graph: Graph) -> list[str]:
 
 
 def _own_files(modules: list[Path]) -> dict[str, bytes]:
-    """Return autotm's modules, metadata and licence, by path in the bundle."""
+    """Return the modules, metadata and licence of autotm, by path in the bundle."""
     below = {f"site/{path.relative_to(_PACKAGE.parent).as_posix()}": path.read_bytes() for path in modules}
     named = f"site/autotm-{metadata.version('autotm')}.dist-info"
     about = {f"{named}/METADATA": (metadata.distribution("autotm").read_text("METADATA") or "").encode()}

@@ -186,7 +186,7 @@ def installed_files(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def downloaded_files(names: Sequence[str], python: str, folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield as `installed_files`, in the same versions for CPython `python`; wheels go to `folder`.
+    """Yield what `installed_files` yields, in the same versions for CPython `python`; wheels go to `folder`.
 
     Raises:
         BadInputError: there are no such wheels, or no network.

@@ -56,7 +56,7 @@ class _PlainSteps:
     caches: MachinePaths
 
     def of(self, network: Network, origin: Origin) -> tuple[list[tuple[Values, Values]], int]:
-        """Return arguments and results of each step, in the source's layouts, and the peak of a step in bytes."""
+        """Return the arguments and results of each step, in the source's layouts, and the peak of a step in bytes."""
         from autotm.kernels.library import KernelLibrary, pinned
         from autotm.lower.lowering import lower_network
         from autotm.model.graph import Role

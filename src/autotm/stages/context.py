@@ -52,7 +52,7 @@ class PlacementInputs:
     paths: Paths
 
     def read(self, counts: Counts) -> tuple[CountedGraph, Profile, Links]:
-        """Return step, times and copies."""
+        """Return the step, the times and the copies."""
         return self.step(counts), self.times, self.copies
 
     def step(self, counts: Counts) -> CountedGraph:

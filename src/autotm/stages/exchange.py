@@ -47,7 +47,7 @@ class Imported:
 
 
 def export_results_stage(context: Context, *, paths: Paths, file: Path) -> list[Path]:
-    """Write links, step, profile, plans, programs and records of a network, whole or not at all; returns which.
+    """Write links, step, profile, plans, programs and records of a network, all or none; return the paths.
 
     Raises:
         BadInputError: the network was not profiled on this machine at this scale.
@@ -120,7 +120,7 @@ def _read(file: Path) -> dict[str, bytes]:
 
 
 def imported_plans(imported: Imported) -> Iterator[str]:
-    """Yield network, optimizer and limit, as commands take them, of each plan of an import."""
+    """Yield the network, optimizer and limit, as commands take them, of each plan of an import."""
     for path in sorted({*imported.added, *imported.replaced, *imported.kept}):
         if path.name == "plan.json":
             plan = read_json(path, "plan")["plan"]

@@ -137,7 +137,7 @@ def run_on_the_gpu(
 def save_on_cpu_stage(
     context: Context, source: NetworkSource, limit: Limit, config: RunConfig, paths: Paths, device: Device | None = None
 ) -> None:
-    """Have PyTorch train the network of a step under `save_on_cpu`, compare it with the plain step, and time it.
+    """Train a step's network in PyTorch under `save_on_cpu`, compare it with the plain step, and time it.
 
     Where PyTorch is not installed, has no CUDA or cannot have the network, the record says so, and nothing runs.
 

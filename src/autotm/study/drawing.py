@@ -147,7 +147,7 @@ def finish(axes: Axes, letter: str, title: str) -> None:
 
 
 def count_bytes(axis: Axis, largest: float) -> str:
-    """Let an axis of bytes count in the unit that keeps `largest` above 0.1 of it; returns the unit."""
+    """Let an axis of bytes count in the unit that keeps `largest` above 0.1 of it; return the unit."""
     unit = _unit(largest)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / _UNITS[unit]:g}"))
     axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
@@ -178,7 +178,7 @@ _NO_GAP = 1e-6
 
 
 def machine_text(row: Mapping[Hashable, Any]) -> str:
-    """Return machine, processor, threads, and how real its slow memory is; `row` has the names of records.
+    """Return the machine, processor, threads, and how real its slow memory is; `row` has the names of records.
 
     `slow_memory` in it, if there is any, says which memory that is (`model.machine.slow_memory_text`).
     """

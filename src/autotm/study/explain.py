@@ -277,7 +277,7 @@ def _tensor_of(placed: Placed, name: str) -> Tensor:
 
 
 def _loss_us(placed: Placed, tensor: Tensor, stays: tuple[Stay, ...], tier: Tier) -> float | None:
-    """Return by how much keeping the tensor in one tier for life makes the step slower at least."""
+    """Return by how many microseconds keeping the tensor in one tier for life makes the step slower at least."""
     plan = placed.plan
     fits = tier is Tier.SLOW or tensor.allocated_bytes <= plan.dram_limit_bytes
     if plan.certificate is None or not fits or all(stay.tier is tier for stay in stays):

@@ -208,7 +208,7 @@ _MS_FROM_US = 10_000.0
 
 
 def report_text(report: KernelReport, where: str, worst: int = 10) -> str:
-    """Return groups as tables, the `worst` kernels, and those without a schedule; `where` names machine and threads."""
+    """Return the groups as tables, `worst` kernels, and those without a schedule; `where` names machine and threads."""
     calls = sum(kernel.calls for kernel in report.kernels)
     step = f"{calls} kernels, {len(report.kernels)} distinct, {_time(report.time_us, report)} a step"
     groups = {"op class": report.by_class, "operation": report.by_op, "schedule": report.by_schedule}

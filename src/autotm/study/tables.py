@@ -56,7 +56,7 @@ DISTURBED_SEPARATOR = "; "
 
 
 def is_disturbed(table: pd.DataFrame) -> pd.Series:
-    """Return (rows,) whether each run is disturbed; none is without such a column: modelled steps, old files."""
+    """Return whether each run is disturbed, (rows,); none is without such a column: modelled steps, old files."""
     if DISTURBED not in table:
         return pd.Series(data=False, index=table.index)
     return table[DISTURBED].astype(bool)
@@ -249,7 +249,7 @@ _BYTES_PER_GB = 1e9
 
 
 def ratio_price(limit: Limit, prices: PricesConfig) -> float:
-    """Price of the memory that a ratio slow:fast describes over that of as much fast memory; NaN for bytes."""
+    """Return the price of memory of a ratio slow:fast over that of as much fast memory; NaN for bytes."""
     if limit.slow is None or limit.fast is None:
         return math.nan
     parts = limit.slow * prices.slow_per_gb + limit.fast * prices.fast_per_gb

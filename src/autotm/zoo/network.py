@@ -140,7 +140,7 @@ class Origin:
         return states
 
     def from_rule_state(self, saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Array]:
-        """Return states of the step, by name, from a value that `rule_state` returned.
+        """Return the states of the step, by name, from a value that `rule_state` returned.
 
         Args:
             saved: a value that `rule_state` returned in another run of the same step.
@@ -291,7 +291,7 @@ def shape_and_dtype(kind: relax.TensorType) -> tuple[tuple[int, ...], str]:
 
 
 def _described(item: tvm.ir.Type) -> tuple[tuple[int, ...], str] | None:
-    """Return shape and dtype of a tensor of fixed shape; None of anything else."""
+    """Return the shape and dtype of a tensor of fixed shape; None for anything else."""
     return shape_and_dtype(item) if isinstance(item, relax.TensorType) and item.shape is not None else None
 
 

@@ -308,7 +308,7 @@ def optimizer_of(network: Network, module: TorchNetwork) -> torch.optim.Optimize
 
 
 def _rules(network: Network) -> dict[UpdateRule, list[str]]:
-    """Return parameters by rule."""
+    """Return the parameters by rule."""
     if network.training is None:
         raise BadInputError(f"network {network.name}: it is not trained, so there is nothing to update")
     if network.gradients is not None:

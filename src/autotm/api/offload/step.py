@@ -204,7 +204,7 @@ def arguments(step: Step, batch: tuple[torch.Tensor, ...]) -> Values:
 
 
 def _type_and_shape(tensor: Any) -> str:
-    """Type and shape of a tensor, in words."""
+    """Describe a tensor's type and shape."""
     if not isinstance(tensor, torch.Tensor):
         return type(tensor).__name__
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -88,11 +88,11 @@ class SavedStep:
         self.device_s: list[float] = []
 
     def step(self) -> None:
-        """Run one to its end; gradients do not outlive it."""
+        """Run one training step to its end; gradients do not outlive it."""
         self.device_s.append(self._device.seconds(self.train, 1))
 
     def train(self) -> None:
-        """Ask for one."""
+        """Queue one training step on the device."""
         with torch.autograd.graph.save_on_cpu(pin_memory=True):
             loss = self._module()
         loss.backward()

@@ -71,7 +71,7 @@ def profile_on(
 
 
 def parts_of(executor: StreamExecutor, steps: int) -> tuple[StepParts, Timeline]:
-    """Return median times of a step's parts over `steps` timelines, and the timeline of the step with the median time.
+    """Return the median times of a step's parts over `steps` timelines, and the timeline whose step took the median.
 
     Time in which the compute stream does nothing is in `stall_us`: waits for copies, and the time between kernels.
     """

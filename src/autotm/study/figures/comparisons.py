@@ -288,7 +288,7 @@ _BUILDING = {"linestyle": "none", "marker": "_", "markersize": 9, "color": "whit
 
 
 def longest_solves(table: pd.DataFrame) -> pd.DataFrame:
-    """Return, for each network and optimizer that searches, its limit that took longest, with `total_s`."""
+    """Return, for each network and optimizer that searches, the limit that took longest, with `total_s`."""
     searched = table[table["solver_status"] != str(Status.NOT_OPTIMIZED)]
     total = searched.assign(total_s=searched["creation_s"] + searched["optimization_s"])
     return total.loc[total.groupby(["network", "optimizer"], sort=False)["total_s"].idxmax()]

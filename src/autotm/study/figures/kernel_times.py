@@ -227,7 +227,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _spreads(times: pd.DataFrame) -> pd.Series:
-    """Return (rows,) interquartile range over the median time; NaN for sums, which have none."""
+    """Return the interquartile range over the median time, (rows,); NaN for sums, which have none."""
     return ((times["upper_quartile_us"] - times["lower_quartile_us"]) / times["time_us"]).astype(float)
 
 

@@ -95,7 +95,7 @@ def draw_price_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def draw_cost_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Price of memory over performance: below 1, mixed memory gives more for its price than fast memory."""
+    """Draw the price of memory over performance: below 1, mixed memory gives more for its price than fast memory."""
     runs = _planned("cost-performance", table)
     runs = runs.assign(ratio=runs["pools_price"] * runs["slowdown"])
     places, networks = limits_of(runs, ends=True), list(dict.fromkeys(runs["network"]))

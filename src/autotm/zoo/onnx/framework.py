@@ -33,7 +33,7 @@ class Kind:
 
     @classmethod
     def of(cls, value: Array) -> Kind:
-        """Describe an array."""
+        """Return the shape and type of an array."""
         return cls(value.shape, str(value.dtype))
 
 
@@ -49,7 +49,7 @@ def is_random(node: NodeProto, known: Mapping[str, Array]) -> bool:
 
 
 def names_read(node: NodeProto) -> list[str]:
-    """Return names of the tensors that a node and its inner graphs read from outside, each once."""
+    """Return the names of the tensors that a node and its inner graphs read from outside, each once."""
     names = [name for name in node.input if name]
     for graph in inner_graphs(node):
         own = {item.name for item in (*graph.input, *graph.initializer)}
@@ -78,7 +78,7 @@ def node_model(
 
 
 def inferred_kinds(model: ModelProto) -> dict[str, Kind]:
-    """Return shapes and types of a model's results, those that ONNX's shape inference can tell."""
+    """Return the shapes and types of a model's results that ONNX's shape inference can tell."""
     try:
         outputs = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph.output
     except shape_inference.InferenceError:
@@ -165,7 +165,7 @@ def reference_kernel(
 
 
 def kind_of(value: relax.Expr) -> Kind:
-    """Return shape and type of a value in the step."""
+    """Return the shape and type of a value in the step."""
     return Kind(*shape_and_dtype(value.ty))
 
 

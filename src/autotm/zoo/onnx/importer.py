@@ -221,7 +221,7 @@ class GraphImporter:
             self._convert(node, known, opset)
 
     def _known_of(self, node: NodeProto) -> dict[str, Array]:
-        """Return values of the constants that a node reads, by name."""
+        """Return the values of the constants that a node reads, by name."""
         return {name: value for name in names_read(node) if (value := self._constant(name)) is not None}
 
     def _alias(self, name: str, source: str) -> None:
@@ -335,7 +335,7 @@ class GraphImporter:
         return self._kind(name).shape
 
     def _kind(self, name: str) -> Kind:
-        """Return shape and type of a tensor; asking for those of a weight makes it no parameter."""
+        """Return the shape and type of a tensor; asking for those of a weight makes it no parameter."""
         known = self._constant(name, is_fixed=True)
         return kind_of(self._value(name)) if known is None else Kind.of(known)
 

@@ -212,7 +212,7 @@ class _Step:
         return OnnxReference(self.file, read, list(as_read.parameters), outputs, detailed)
 
     def _weights(self) -> set[str]:
-        """Return initializers that become parameters: read as weights are, not fixed, float32, no scalar, no mask."""
+        """Return the initializers that become parameters: read as weights, not fixed, float32, no scalar, no mask."""
         values, graph = self.file.initializers, self.file.graph
         for pattern in self.fixed:
             if not any(fnmatchcase(name, pattern) for name in values):

@@ -36,7 +36,7 @@ class JointImporter(ForwardImporter):
     products: dict[fx.Node, relax.Var]
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
-        """Return conversions by name of PyTorch's operator."""
+        """Return the conversions by name of PyTorch's operator."""
         base = super().create_convert_map()
         forwards = {
             name: self._kept(base[name])

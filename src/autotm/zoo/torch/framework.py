@@ -329,7 +329,7 @@ def _described(value: torch.Tensor) -> tuple[list[int], str]:
 
 
 def _stored(value: torch.Tensor) -> tuple[tuple[int, ...], str]:
-    """Return shape and type of a tensor as it is stored."""
+    """Return the shape and type of a tensor as it is stored."""
     shape, name = _described(value)
     dtype, behind = _STORED_AS.get(value.dtype, (name, ()))
     return (*shape, *behind), dtype

@@ -35,7 +35,7 @@ class ForwardImporter(ExportedProgramImporter):
     forwards: dict[fx.Node, relax.Var]
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
-        """Return conversions by name of PyTorch's operator."""
+        """Return the conversions by name of PyTorch's operator."""
         return {
             **super().create_convert_map(),
             "constant_pad_nd.default": self._padded,
@@ -365,7 +365,7 @@ def dtype_of(node: fx.Node) -> str:
 
 
 def _runs(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Return extents and strides with axes merged where neither the elements nor their order change."""
+    """Return the extents and strides with axes merged where neither the elements nor their order change."""
     runs: list[tuple[int, int]] = []
     for extent, stride in zip(shape, strides, strict=True):
         if runs and runs[-1][1] == extent * stride:

@@ -93,7 +93,7 @@ def _in_mode(module: torch.nn.Module, mode: Mode) -> Iterator[None]:
 def _input_names(
     module: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], targets: int
 ) -> list[str]:
-    """Return names of the step's inputs: as the module calls them."""
+    """Return the names of the step's inputs, as the module calls them."""
     parameters = inspect.signature(module.forward).parameters.values()
     known = [item.name for item in parameters if item.kind is not item.VAR_POSITIONAL][: len(positional)]
     known += [f"input_{index}" for index in range(len(known), len(positional))]
