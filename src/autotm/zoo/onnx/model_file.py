@@ -89,7 +89,7 @@ def label(node: NodeProto) -> str:
 
 
 def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
-    """Iterate over all nodes, those of inner graphs behind the node that they belong to."""
+    """Yield all nodes, those of inner graphs behind the node that they belong to."""
     for node in graph.node:
         yield node
         for inner in inner_graphs(node):

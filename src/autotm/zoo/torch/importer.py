@@ -127,7 +127,7 @@ def _of(names: Iterable[str]) -> str:
 
 
 def _uses(node: fx.Node) -> Iterator[_Use]:
-    """Iterate over the indices among a node's arguments."""
+    """Yield the indices among a node's arguments."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - no other name
         return
     name = node.target.overloadpacket.__name__
