@@ -24,7 +24,7 @@ from autotm.model.profile import Profile
 #
 # Definitions (A1) to (A5) of `docs/formulation.md` §9, written down a second time: nothing here is shared with `solve`.
 
-_NEVER_NS = 2**62
+_NEVER_NS = 2**62  # later than any step ends
 
 _Job = tuple[int, int, int, str]
 """A move: nanoseconds of its earliest start, its latest end and its work for an engine, and its name."""

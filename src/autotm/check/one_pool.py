@@ -14,7 +14,7 @@ from autotm.model.graph import ALIGNMENT_BYTES, ChosenGraph, Kernel, configurati
 from autotm.model.plan import Plan
 from autotm.model.program import KernelStep, Program
 
-_SMALLEST_UNIT_BYTES = 4096
+_SMALLEST_UNIT_BYTES = 4096  # a page; no cache of slow memory or page has less
 
 
 def _offsets(graph: ChosenGraph, plan: Plan, pool: CachedPool | PagedPool, fault: Fault) -> dict[str, int]:
@@ -66,7 +66,7 @@ def check_one_pool_program(graph: ChosenGraph, plan: Plan, program: Program) -> 
 
 # What a step misses in the cache before slow memory, re-derived by stretches of the cache instead of blocks.
 
-_MOST_BLOCKS = 1 << 24
+_MOST_BLOCKS = 1 << 24  # as many as `model/cache.py` lets a pool have
 
 
 def check_cached(graph: ChosenGraph, plan: Plan, pool: CachedPool) -> None:

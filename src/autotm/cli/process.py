@@ -36,7 +36,7 @@ class TerminalHandler(logging.Handler):
 
 _ENOUGH_S = 1.0
 """Seconds after a Ctrl-C in which another one is ignored: it would only interrupt the clearing up."""
-_AGAIN_S = 0.005
+_AGAIN_S = 0.005  # seconds until an interrupt that Python lost is raised again
 
 
 class Interrupts:

@@ -93,7 +93,7 @@ def in_processes(tasks: int, work: Callable[[int], None]) -> None:
 
 _LEAST_PER_OBJECT, _MOST_PER_OBJECT = 4, 48
 """Kernels compiled as one module: many share code, few keep all processes busy to the end."""
-_TASKS_PER_PROCESS = 2
+_TASKS_PER_PROCESS = 2  # so that a process that has the quicker ones takes another
 
 
 def hash_of_sources(files: Sequence[Path]) -> str:

@@ -81,7 +81,7 @@ def link(objects: Sequence[Path], path: Path, threads: int | None = None) -> Non
 
 _PART = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 """TVM's `FTVMParallelLambda`: the part's number, what all parts share, what the launch was given."""
-_AS_MANY_AS_THREADS = 0
+_AS_MANY_AS_THREADS = 0  # TVM's value for a part for each thread
 
 
 @functools.cache

@@ -132,7 +132,7 @@ def _einsum(call: relax.Call) -> Subscripts | None:
 # Convolutions of images, (N,H,W,C) with (R,S,C/groups,K) as the kernels compute them. A dilated one is computed by a
 # plain one: of every phase of the image where it slides by single pixels, else with zeros between the weights.
 
-_UNIT = (1, 1)
+_UNIT = (1, 1)  # strides or dilation of neighbouring pixels
 Pair = tuple[int, int]
 Kernel = Callable[..., te.Tensor]
 

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 Key = TypeVar("Key", bound=Hashable)
 
-_NORMAL_95 = 1.96
-_LEAST_SIZES = 2
+_NORMAL_95 = 1.96  # standard deviations on each side of 95 % of a normal distribution
+_LEAST_SIZES = 2  # a line through the points needs two
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def sizes_in_time(sizes_bytes: Sequence[int], longest_ns: Callable[[int], int], 
 
 _BYTES = 128 << 20
 """Larger than the caches of most processors, so that most of it comes from memory."""
-_ROUNDS = 7
+_ROUNDS = 7  # of which the fastest counts
 
 
 def copy_bytes_per_s(machine: Machine, watch: Watch, size_bytes: int = _BYTES) -> float:

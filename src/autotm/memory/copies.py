@@ -83,7 +83,7 @@ def compile_library(source: Path, path: Path) -> None:
         )
 
 
-_USUAL_CACHE_BYTES = 1 << 20
+_USUAL_CACHE_BYTES = 1 << 20  # second-level cache where the system does not tell
 
 
 @dataclass(frozen=True, slots=True)

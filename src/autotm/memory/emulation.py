@@ -98,8 +98,8 @@ class DeviceFile(Strict):
 # other, and three published points of the bandwidth suffice: reads only (W = 0), as much read as written (R = 0), and
 # two bytes read for each byte written (R = W).
 
-_DIGITS = 4
-_LINE_BYTES = 64
+_DIGITS = 4  # significant ones: more than measurements have
+_LINE_BYTES = 64  # a cache line
 
 
 class _Published(Strict):

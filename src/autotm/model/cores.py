@@ -239,7 +239,7 @@ _AS_LONG = 3
 TICK_NS = 10_000_000
 """The grain in which Linux tells what the hypervisor took."""
 
-_STEAL_FIELD = 8
+_STEAL_FIELD = 8  # of a line of /proc/stat, the name of the CPU being the first (proc_stat(5))
 
 
 def lost_ns(cpus: Sequence[int]) -> int:

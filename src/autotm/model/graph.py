@@ -61,7 +61,7 @@ class Initial:
 
 
 Array = npt.NDArray[Any]
-_DIGITS = 16
+_DIGITS = 16  # hexadecimal ones of a hash, as in `model/files.py`
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from autotm.model.graph import Graph, OpClass, Tier
 from autotm.model.plan import Move
 from autotm.model.profile import Profile
 
-_LEAST_POINTS = 2
+_LEAST_POINTS = 2  # of a line
 
 
 @dataclass(frozen=True)

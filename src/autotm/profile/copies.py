@@ -65,7 +65,7 @@ def measure_links(
 
 # Times of copies on a GPU, alone and during a kernel of each op class, and the rate of its convolutions.
 
-_TIMED = 15
+_TIMED = 15  # calls whose median gives the rate
 
 
 def measure_gpu_links(

@@ -145,7 +145,7 @@ class Contents:
 COPIED_BYTES = (ALIGNMENT_BYTES, *(4096 * 4**power for power in range(8)))
 """Sizes of copies that are timed: a copy's latency, then 4 KiB to 64 MiB."""
 _CONTRACTIONS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
-_WARM_UP = 2
+_WARM_UP = 2  # steps before those that are timed
 
 
 def compared(graph: Graph, program: Program, counts: Counts, seed: int, steps: int, opened: OpenDevice) -> int:
@@ -224,8 +224,8 @@ def _prepared(
 
 log = logging.getLogger("autotm")
 
-_DONE, _FAULT = 0, 1
-_CHECKED_STEPS = 2
+_DONE, _FAULT = 0, 1  # exit statuses
+_CHECKED_STEPS = 2  # the second begins with the weights that the first leaves
 
 
 def main(folder: Path, arguments: Sequence[str], program: str) -> int:

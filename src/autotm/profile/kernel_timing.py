@@ -63,7 +63,7 @@ Array = npt.NDArray[Any]
 MAX_COPIES = 64
 """More copies of a small kernel's operands than this only cost set-up time: they overflow any core's own cache."""
 
-_TEMPLATE_ITEMS = 1 << 20
+_TEMPLATE_ITEMS = 1 << 20  # random numbers that are drawn; larger operands repeat them
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ _CLASSES = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT}
 _FILTER, _SQUARE, _RESULTS = 3, 4, 2
 _MULTIPLICATIONS_SAVED = (_FILTER * _RESULTS) ** 2 / _SQUARE**2
 """How many times fewer multiplications there are: 36 / 16."""
-_IMAGE_AXES = 4
+_IMAGE_AXES = 4  # batch, height, width, channels
 
 
 def workspace_values(kernel: Kernel) -> int:

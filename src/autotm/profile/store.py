@@ -22,7 +22,7 @@ from autotm.model.profile import Timing
 
 log = logging.getLogger(__name__)
 
-_VERSION = 2
+_VERSION = 2  # of the tables below; a store of another one is refused
 _TABLE = """
 CREATE TABLE IF NOT EXISTS timings (
   context TEXT NOT NULL, identity TEXT NOT NULL, implementation TEXT NOT NULL, configuration TEXT NOT NULL,

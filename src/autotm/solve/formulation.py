@@ -212,8 +212,8 @@ def _alike(one: Span, other: Span) -> bool:
 # fast memory with a slow copy, `s[k]` stays so over the gap after k; per gap k and window j, `w[k, j]` the write uses
 # it, `r[k, j]` the read; per capacity row j: `u[j]`, fast bytes in use; per open table: `c[e]`, entry e.
 
-_LARGEST = 1e3
-_SMALLEST = 1e-3
+_LARGEST = 1e3  # largest cost, and largest size, of the scaled program
+_SMALLEST = 1e-3  # lesser ones are left out, so that coefficients span no more than six decades
 
 
 @dataclass(frozen=True)

@@ -303,7 +303,7 @@ class Engines:
 
 _PREFER_FAST_US = 1e-7
 """Far below a nanosecond: among equally fast plans, the one that leaves more in fast memory."""
-_SWEEPS = 4
+_SWEEPS = 4  # at most; it ends before, once nothing improves
 
 
 class PlanBuilder:

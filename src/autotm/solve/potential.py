@@ -20,8 +20,8 @@ from autotm.solve.prices import HoldingCosts, Prices, cheapest_entry_us, prices_
 from autotm.solve.problem import Floats, Problem
 from autotm.solve.residencies import PricedResidencies
 
-_STEPS = 300
-_FIRST_STRIDE = 1.0
+_STEPS = 300  # at most; the bound holds after any of them
+_FIRST_STRIDE = 1.0  # share of Polyak's step length
 _PATIENCE = 20
 """Steps without a better bound after which the stride is halved."""
 

@@ -48,7 +48,7 @@ def set_limit(ilp: Formulation, narrowed: Choices, limit_bytes: int) -> list[Var
 
 # Values of the model's variables as residencies, variants and prices, and back.
 
-_INTEGRAL = 1e-6
+_INTEGRAL = 1e-6  # HiGHS's tolerance of whole numbers
 
 
 def integral(ilp: Formulation) -> tuple[dict[int, Residency], dict[int, int]]:

@@ -30,7 +30,7 @@ from autotm.solve.residencies import Residency, all_slow, fast_spans, stays_and_
 
 log = logging.getLogger(__name__)
 
-_OPTIMAL_GAP = 1e-9
+_OPTIMAL_GAP = 1e-9  # a gap of roundings
 
 
 @dataclass

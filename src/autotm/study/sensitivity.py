@@ -58,7 +58,7 @@ def _drawn(profile: Profile, key: TimingKey, normal: float) -> Timing:
 
 SURE = 0.95
 """Share of the draws that one plan must win before it counts as better."""
-_QUANTILES = (0.05, 0.5, 0.95)
+_QUANTILES = (0.05, 0.5, 0.95)  # of the draws, as they are told
 
 
 def measure_sensitivity(

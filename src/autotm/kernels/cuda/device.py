@@ -49,7 +49,7 @@ class CudaDevice:
         )
 
 
-WARP = 32
+WARP = 32  # threads, on every GPU of NVIDIA
 
 DEVICES = {
     "a100": CudaDevice("A100 SXM", "sm_80", 108, 2048, 65536, 19500, 156000, 2039, 19500),

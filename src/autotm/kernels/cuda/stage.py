@@ -23,7 +23,7 @@ from autotm.kernels.tir import Index, Nest, read_nest
 # times as long. It finds common ones itself.
 
 _AXES = "xyz"
-_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # blocks of a grid in x, y and z (CUDA C++ Programming Guide)
 Ids = Sequence[tirx.Expr]
 
 

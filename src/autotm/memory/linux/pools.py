@@ -131,7 +131,7 @@ class NodePool(Pool):
             )
 
 
-_MAP_HUGETLB = 0x40000
+_MAP_HUGETLB = 0x40000  # include/uapi/asm-generic/mman-common.h
 
 
 def check_nodes(system: SystemMemory, key: str, nodes: Sequence[int]) -> list[MemoryNode]:
@@ -232,7 +232,7 @@ def _owner(status: os.stat_result) -> str | None:
 
 # A pool in a file without a name, on a file system that is memory, or in a device that is memory.
 
-_MAP_SHARED_VALIDATE, _MAP_SYNC = 0x03, 0x80000
+_MAP_SHARED_VALIDATE, _MAP_SYNC = 0x03, 0x80000  # include/uapi/linux/mman.h, asm-generic/mman-common.h
 _KEY = "slow_tier.path"
 
 _device_ends: dict[Path, list[int]] = {}

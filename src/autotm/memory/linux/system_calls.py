@@ -28,14 +28,14 @@ _NUMBERS = {
         "set_mempolicy": 237,
     },
 }  # fmt: skip
-_MPOL_DEFAULT, _MPOL_PREFERRED, _MPOL_BIND = 0, 1, 2
-_MLOCK_ONFAULT = 1
-_MASK_BITS = 1024
-_PAGES_AT_ONCE = 1 << 18
-_AT_EMPTY_PATH = 0x1000
-_STATX_BYTES = 256
-_ATTRIBUTES, _ATTRIBUTES_KNOWN = slice(8, 16), slice(56, 64)
-_STATX_ATTR_DAX = 0x200000
+_MPOL_DEFAULT, _MPOL_PREFERRED, _MPOL_BIND = 0, 1, 2  # include/uapi/linux/mempolicy.h
+_MLOCK_ONFAULT = 1  # include/uapi/asm-generic/mman-common.h
+_MASK_BITS = 1024  # nodes of a mask: the most that Linux can be built for
+_PAGES_AT_ONCE = 1 << 18  # pages of a call: 1 GiB of memory
+_AT_EMPTY_PATH = 0x1000  # include/uapi/linux/fcntl.h
+_STATX_BYTES = 256  # sizeof(struct statx), include/uapi/linux/stat.h
+_ATTRIBUTES, _ATTRIBUTES_KNOWN = slice(8, 16), slice(56, 64)  # stx_attributes and its mask, bytes of that structure
+_STATX_ATTR_DAX = 0x200000  # include/uapi/linux/stat.h
 
 NOWHERE = "nowhere"
 """Instead of a node: the page is not in memory (swapped out, or never touched)."""

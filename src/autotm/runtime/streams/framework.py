@@ -110,10 +110,10 @@ class SavedStep:
 
 # By how much losses of one network may differ that different programs compute in float32.
 
-_DRAWS = 4
-_ALLOWED = 3.0
-_FLOOR = 1e-4
-_ROUNDING = 2.0**-24
+_DRAWS = 4  # of roundings, whose worst error counts
+_ALLOWED = 3.0  # times that error
+_FLOOR = 1e-4  # relative error that is allowed in any case
+_ROUNDING = 2.0**-24  # half a unit in the last place of float32
 
 
 def expected_loss(network: Network, arrays: Arrays, device: Device, seed: int) -> tuple[float, float]:

@@ -42,7 +42,7 @@ from autotm.study.tables import (
     require_one,
 )
 
-_GROUP_WIDTH = 0.8
+_GROUP_WIDTH = 0.8  # of the bars of a group, which begin 1 apart
 
 
 def bars(
