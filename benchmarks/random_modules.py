@@ -49,7 +49,7 @@ class RandomModule(nn.Module):
     def _write(self) -> None:
         """Draw statements that work on the values that there are."""
         state = {name: value.clone() for name, value in self.state_dict().items()}
-        values, self.places = self._given(self.inputs), self.inputs[2]
+        values, self.places = self._first_values(self.inputs), self.inputs[2]
         wanted = self.draw.randint(_LEAST, _MOST)
         while len(self.statements) < wanted:
             name = self.draw.choice(sorted(STATEMENTS))
