@@ -71,7 +71,7 @@ class Engines:
         return alone + (more + lasts - 1) // lasts
 
     def windows(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield kernels [start, end) of the moves that are allowed in the gap [first, end) (A3)."""
+        """Yield the kernels [start, end) that each move allowed in the gap [first, end) overlaps (A3)."""
         passed_ns = self.until_ns[first : end + 1] - self.until_ns[first]
         whole = int(passed_ns[-1])
         middle = int(np.argmax(2 * passed_ns >= whole))
@@ -89,7 +89,7 @@ class Engines:
                 yield span
 
     def check(self, chosen: ChosenGraph, moves: Sequence[Move]) -> None:
-        """Check that every asynchronous move has a window that it may have, and no engine has more to do than it can.
+        """Check that every asynchronous move has an allowed window, and that no engine has more to do than it can.
 
         `chosen` is the step with the implementations of the plan, whose workspaces its moves may name.
         """
@@ -220,7 +220,7 @@ class Menus:
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     def _entries(self, variant: ChosenGraph, index: int, own: list[str]) -> tuple[npt.NDArray[np.float64], ...]:
-        """Return times, slow operands and fast bytes, as `_menu` does, of the entries of one implementation."""
+        """Return, as `_menu` does, the times, slow operands and fast bytes of the entries of one implementation."""
         tabled = index in self._plan.tabled
         operands = self.operands(index) if tabled else []
         kernel = variant.kernels[index]

@@ -92,7 +92,7 @@ class HoldingCosts:
         return total
 
     def at_us(self, kernel: int, size_bytes: Floats) -> Floats:
-        """Return (sizes,) holding cost of workspaces of so many bytes each (whole numbers) during one kernel."""
+        """Return the holding cost (sizes,) of workspaces of so many bytes each (whole numbers) during one kernel."""
         total: Floats = size_bytes * self._byte_us[kernel]
         for cut in self._cuts:
             if cut.prices_us[kernel]:
@@ -102,12 +102,12 @@ class HoldingCosts:
 
 
 def until(prices: Floats) -> Floats:
-    """Return (kernels + 1,) sums of the prices of all kernels before each."""
+    """Return, by kernel and for the end, the sum of the prices of all kernels before it (kernels + 1,)."""
     return np.concatenate(([0.0], np.cumsum(prices)))
 
 
 def spread(stated: KernelPrices | Cut, count: int) -> Floats:
-    """Return (kernels,) the stated prices of kernels; refuse those that prove no bound."""
+    """Return the stated prices of kernels (kernels,); refuse those that prove no bound."""
     kernels = list(stated.kernels)
     distinct = kernels == sorted(set(kernels)) and all(0 <= kernel < count for kernel in kernels)
     require(distinct, Fault.CERTIFICATE, "kernels with prices are not distinct, ascending kernels of the step")

@@ -76,7 +76,7 @@ def called_kernels(graph: Graph, plan: Plan) -> Sequence[int]:
 
 
 def check_calls(graph: Graph, plan: Plan) -> None:
-    """Check that kernels first run in the graph's order, and no call finds another value of an argument.
+    """Check that kernels first run in the graph's order, and that no call finds another value of an argument.
 
     The memory of an argument has a version: how many kernels have written to it. Every call of a kernel has to find
     the versions that the kernel finds where each runs once, and leave those that it leaves there.

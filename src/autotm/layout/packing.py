@@ -52,7 +52,7 @@ class Blocks:
         return len(self.sizes)
 
     def __getitem__(self, members: Sequence[int] | Ints) -> Blocks:
-        """Return some of the blocks, in that order."""
+        """Return the blocks with these indices, in the order given."""
         chosen = np.asarray(members, np.int64)
         return Blocks(self.sizes[chosen], self.starts[chosen], self.ends[chosen])
 
@@ -103,7 +103,7 @@ _PLACED = np.iinfo(np.int64).max
 
 
 def skyline(blocks: Blocks, priority: npt.NDArray[np.float64]) -> Ints:
-    """Return the offsets when the lowest stretch always takes the fitting block of highest `priority`."""
+    """Return the offsets that result when the lowest stretch always takes the fitting block of highest `priority`."""
     ranks = np.empty(len(blocks), np.int64)
     ranks[np.argsort(-priority, kind="stable")] = np.arange(len(blocks))
     # Blocks by their start, so that those within a stretch are looked for among its own only.
@@ -348,7 +348,7 @@ class Addresses:
         return cls(within, [stay for stay in stays if stay not in within], limit_bytes)
 
     def copy(self) -> Addresses:
-        """Return the same, to be changed by itself."""
+        """Return a copy that changes by itself."""
         other = copy.copy(self)
         other.__dict__.update(
             _rows=dict(self._rows),
@@ -496,7 +496,7 @@ def conflict(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> list[
 
 
 def _shortest(members: Ints, resists: Callable[[Ints], bool], trials: Iterator[int]) -> Ints:
-    """Return the shortest beginning found that still resists, all of them being known to."""
+    """Return the shortest beginning found of `members` that still resists; all of them together are known to resist."""
     fits, fails = 0, len(members)
     while fails - fits > 1 and next(trials, None) is not None:
         middle = (fits + fails) // 2

@@ -156,7 +156,7 @@ def _points(
     watch: Watch,
     label: str,
 ) -> dict[Key, tuple[tuple[int, int], ...]]:
-    """Return the median nanoseconds by size, in pairs, of each kind of copy.
+    """Return, for each kind of copy, pairs of a size and its median nanoseconds.
 
     `timed_ns` gives its destination's tier, and a function of views of destination and source that returns nanoseconds.
 
@@ -358,7 +358,7 @@ def calibrate_links(
 
 
 def _long_async_copy(tiers: Tiers, link: Link) -> AsyncCopy:
-    """Return a copy that takes about `_CONTENTION_US`, or as large as the pools."""
+    """Return a copy that takes about `_CONTENTION_US`, or one as large as the pools if that is less."""
     largest, largest_ns = link.points[-1]
     wanted = int(largest * _CONTENTION_US * 1e3 / largest_ns) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
     size_bytes = max(ALIGNMENT_BYTES, min(wanted, tiers.fast.size_bytes))

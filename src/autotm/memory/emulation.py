@@ -161,7 +161,7 @@ class PublishedDevice(Strict):
     slow: SlowMemory = Field(description="the memory that is emulated")
 
     def constants(self, fitted: DeviceFile) -> DeviceFile:
-        """Return the constants, with what kernels hide as `fitted` has it."""
+        """Return the constants, with the shares that kernels hide taken from `fitted`."""
         read_ns = max(0.0, _ns(1, self.slow.read) - _ns(1, self.fast.read))
         write_ns = max(0.0, _ns(2, self.slow.read_as_written) - _ns(2, self.fast.read_as_written))
         both_ns = max(0.0, _ns(3, self.slow.read_twice_written) - _ns(3, self.fast.read_twice_written))

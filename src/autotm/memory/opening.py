@@ -45,7 +45,7 @@ def open_tiers(
 
 
 def open_for(program: Program, machine: Machine, links: Links, devices_dir: Path) -> Tiers:
-    """Open pools for a program, as `open_tiers`; Linux places its pages where it is to, and can (`open_paged`).
+    """Open a program's pools as `open_tiers` does, or, where Linux is to place its pages and can, as `open_paged` does.
 
     Raises:
         as `open_tiers`; BadInputError, too, where the machine has no such cache, or Linux cannot follow the policy.

@@ -59,7 +59,7 @@ class Pool:
         self._touch()
 
     def _mapped(self, size_bytes: int) -> mmap.mmap:
-        """Return the memory of at least that size, not touched yet."""
+        """Return untouched memory of at least that size."""
         self._require_available(size_bytes)
         try:
             return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -30,12 +30,12 @@ _SHORT_S = 2e-5
 
 
 class Device(ABC):
-    """A device of PyTorch.
+    """A device that PyTorch computes on, and its streams of copies.
 
     Attributes:
-        name: for records.
-        torch: PyTorch's.
-        granularity_bytes: what its allocator rounds up to.
+        name: what records of measurements call the device.
+        torch: the device as PyTorch names it.
+        granularity_bytes: its allocator rounds sizes up to multiples of this.
     """
 
     name: str
@@ -44,13 +44,13 @@ class Device(ABC):
 
     @abstractmethod
     def copies(self) -> Copies:
-        """Return new streams of copies."""
+        """Return a new stream of copies for each direction."""
 
     def host_pool(self, size_bytes: int) -> torch.Tensor:
-        """Allocate host memory, pinned where that makes a difference.
+        """Allocate host memory, pinned where the device is a GPU.
 
         Raises:
-            AutotmError: the system does not give them.
+            AutotmError: the system has too little memory, or does not pin it.
         """
         available = psutil.virtual_memory().available
         if size_bytes > available:
@@ -71,7 +71,7 @@ class Device(ABC):
 
     @abstractmethod
     def seconds(self, call: Callable[[], object], calls: int) -> float:
-        """Return how long that many calls take, one after another."""
+        """Return the seconds that this many calls take, one after another."""
 
     def median_ns(self, call: Callable[[], object], least_s: float) -> tuple[int, int, int, int, int]:
         """Return the least, median and quartiles (lower, upper) of repeated calls in nanoseconds, and their number."""
@@ -91,7 +91,7 @@ class Device(ABC):
 
 
 class Copies(ABC):
-    """Two streams of copies, one a direction. Each does its copies in the order in which they are started.
+    """Two streams of copies, one for each direction. Each makes its copies in the order in which they are started.
 
     A copy begins after all that was asked of the device before it was started. What is asked after `wait` comes after
     the copy.
@@ -99,14 +99,14 @@ class Copies(ABC):
 
     @abstractmethod
     def start(self, tier: Tier, destination: torch.Tensor, source: torch.Tensor) -> Any:
-        """Begin to copy all bytes into a tier from the other one, and give what to wait for."""
+        """Begin to copy `source`, whole, into `tier` from the other tier; return the copy, for `wait` and `seconds`."""
 
     @abstractmethod
     def wait(self, copy: Any) -> None:
-        """Order all that follows after the copy.
+        """Order all work that is asked of the device from now on after the copy.
 
         Raises:
-            AutotmError: it failed.
+            AutotmError: the copy failed.
         """
 
     @abstractmethod
@@ -115,15 +115,15 @@ class Copies(ABC):
 
     @abstractmethod
     def seconds(self, copy: Any) -> float:
-        """Return how long a copy took, from its beginning; it is complete."""
+        """Return the seconds that a complete copy took, from its beginning."""
 
     def close(self) -> None:
-        """End what copies, after what it is copying."""
+        """End the streams of copies, after the copies under way."""
         self.drain()
 
 
 class Cuda(Device):
-    """A GPU of NVIDIA's."""
+    """An NVIDIA GPU."""
 
     granularity_bytes = 512
 
@@ -158,11 +158,11 @@ class Cuda(Device):
 
 
 _Events = tuple[torch.cuda.Event, torch.cuda.Event]
-"""Around a copy."""
+"""Recorded before and after a copy."""
 
 
 class CudaCopies(Copies):
-    """The stream that is current when a copy is started or waited for is that of the operators.
+    """Copies on two CUDA streams. The stream that is current at `start` and at `wait` is that of the operators.
 
     Memory goes back to PyTorch's allocator on that stream, after it has waited for the copies that use it, so that it
     may be used again at once: `record_stream` is not needed.
@@ -184,7 +184,7 @@ class CudaCopies(Copies):
         return begun, ended
 
     def wait(self, copy: _Events) -> None:
-        """Make the operators' stream wait."""
+        """Make the operators' stream wait until the copy is complete."""
         torch.cuda.current_stream(self._device).wait_event(copy[1])
 
     def drain(self) -> None:
@@ -200,7 +200,7 @@ class CudaCopies(Copies):
 
 
 class Cpu(Device):
-    """Ordinary memory plays both parts: nothing of its times says anything about a GPU."""
+    """A CPU, on which ordinary memory plays both parts; its times say nothing about a GPU."""
 
     granularity_bytes = 64
 
@@ -220,7 +220,7 @@ class Cpu(Device):
         return time.perf_counter() - begun
 
     def peak(self, call: Callable[[], Any]) -> tuple[Any, int]:
-        """Return what PyTorch's allocator reports to its profiler; threads that it does not know, allocate nothing."""
+        """Return the call's result and peak bytes by PyTorch's profiler; threads that it misses allocate nothing."""
         profiler = torch.autograd
         more = torch._C._profiler._ExperimentalConfig()  # noqa: SLF001
         config = profiler.ProfilerConfig(profiler.ProfilerState.CPU, False, True, False, False, False, more)
@@ -249,7 +249,7 @@ class _ThreadCopy:
 
 
 class ThreadCopies(Copies):
-    """On a CPU: a thread a direction. Operators hold the calling thread, so nothing is asked before it is done.
+    """Copies on a CPU, by one thread for each direction. An operator holds the calling thread until it is done.
 
     Args:
         before_copy: called by the thread before each copy; tests put copies off with it.
@@ -281,7 +281,7 @@ class ThreadCopies(Copies):
             raise AutotmError(f"offload: a copy of {copy.source.numel()} bytes failed: {copy.error}") from copy.error
 
     def drain(self) -> None:
-        """Hold the calling thread until both threads wait for work; what failed has no one left to be told."""
+        """Hold the calling thread until no copy is under way; drop errors of copies, as nobody waits for them."""
         for copy in self._under_way:
             copy.done.wait()
         self._under_way.clear()
@@ -291,7 +291,7 @@ class ThreadCopies(Copies):
         return copy.ended_s - copy.begun_s
 
     def close(self) -> None:
-        """End the threads."""
+        """End both threads, after the copies that they have queued."""
         for work in self._queues.values():
             work.put(None)
         for thread in self._threads:
@@ -315,7 +315,7 @@ def device_of(device: torch.device) -> Device:
     """Return the device that a module is on.
 
     Raises:
-        BadInputError: PyTorch runs there, but nothing here copies for it.
+        BadInputError: it is neither a CPU nor a GPU of CUDA.
     """
     if device.type == "cpu":
         return Cpu()
@@ -334,7 +334,7 @@ _PRODUCTS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIG
 
 
 class _Timer:
-    """A `CopyTimer` of streams of copies, between `size_bytes` of the device and as many of the host."""
+    """A `CopyTimer` that times copies between `size_bytes` of the device's memory and as many of the host's."""
 
     def __init__(self, device: Device, copies: Copies, size_bytes: int) -> None:
         self._device, self._copies = device, copies
@@ -364,11 +364,11 @@ class _Timer:
 
 
 def measured_links(device: Device, budget_bytes: int) -> Links:
-    """Time copies of the device, and what they and operators take from each other: a product, and a sum for the rest.
+    """Time copies of the device, and how they and operators (a matrix product, or a sum for the rest) slow each other.
 
     Args:
-        device: to be timed.
-        budget_bytes: of device memory; no more than a quarter of it is used.
+        device: the device to time.
+        budget_bytes: device memory that the step may use; copies take at most a quarter of it, or 64 KiB.
     """
     sizes = [size for size in _SIZES if size <= max(budget_bytes // 4, _SIZES[1])]
     one, other, result = (torch.ones(_SIDE, _SIDE, device=device.torch) for _ in range(3))

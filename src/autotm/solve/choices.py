@@ -117,7 +117,7 @@ def _with_windows(problem: Problem, flow: TensorChoices) -> TensorChoices:
 def _windows(
     problem: Problem, destination: Tier, gap: Span, size_bytes: int, alone_ns: int, blocking_us: float
 ) -> tuple[Window, ...]:
-    """Return windows in a gap, the shortest first, in which a move has time and is cheaper than a blocking one (A3).
+    """Return the windows in a gap, shortest first, in which a move has time and is cheaper than a blocking one (A3).
 
     Those to slow memory start with the gap and end by its middle; those to fast memory end with it, and start there or
     later. Alone, the move takes `alone_ns`.
@@ -251,7 +251,7 @@ def priced(flow: TensorChoices, ties: Sequence[OperandRef], shares: Sequence[Seq
 
 
 def required_bytes(choices: Choices, kernels: int) -> npt.NDArray[np.int64]:
-    """Return (kernels,) bytes that have to be fast during each kernel, whatever is decided."""
+    """Return the bytes that have to be fast during each kernel, whatever is decided (kernels,)."""
     required = np.zeros(kernels, np.int64)
     for table in choices.tables:
         required[table.kernel] += table.least_bytes

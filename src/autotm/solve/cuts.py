@@ -41,7 +41,7 @@ Unbroken = dict[tuple[tuple[int, float], ...], int]
 
 
 def broken(values: Floats, sizes_bytes: Ints, limit_bytes: int, unbroken: Unbroken) -> Iterator[dict[int, int]]:
-    """Yield the weights by item of inequalities that values between 0 and 1 of items break.
+    """Yield, for each inequality that these values (0 to 1) of the items break, its weights by item.
 
     `unbroken` remembers what was searched in vain for these values; give a new dict with other values.
     """
@@ -214,7 +214,7 @@ class Cuts:
         return [row for row in self._ilp.reduced.rows if doubtful[row]]
 
     def _during_each(self, *held: tuple[Ints, Floats]) -> Floats:
-        """Return (kernels,) sum of the amounts that are held during each kernel; each is held over a span."""
+        """Return, by kernel, the sum of the amounts held during it (kernels,); each amount is held over a span."""
         change = np.zeros(self._kernels + 1)
         for spans, amounts in held:
             change += np.bincount(spans[:, 0], amounts, self._kernels + 1)
@@ -259,7 +259,7 @@ class Cuts:
                 yield self._ilp.model.c[item.number, entry], weight
 
     def _weights(self, cut: Cut) -> Floats:
-        """Return the weights of the flows in a cut, (flows,)."""
+        """Return the weights of the flows in a cut (flows,)."""
         weights = np.zeros(len(self._places))
         weights[[self._places[tensor] for tensor in cut.weights]] = list(cut.weights.values())
         return weights
@@ -288,5 +288,5 @@ class Cuts:
 
 
 def _during(spans: Ints, row: int) -> Ints:
-    """Return the places of the spans that a kernel is in."""
+    """Return the indices of the spans that a kernel is in."""
     return np.flatnonzero((spans[:, 0] <= row) & (row < spans[:, 1]))

@@ -63,7 +63,7 @@ class Terms:
 
 
 def linear(pairs: Pairs, constant: float = 0.0) -> LinearExpression:
-    """Return a Pyomo expression."""
+    """Return the linear expression of these pairs for Pyomo."""
     return LinearExpression(
         constant=constant,
         linear_coefs=[coefficient for _, coefficient in pairs],
@@ -130,7 +130,7 @@ class Demand:
         self.back = _EngineRows(reads, until_ns)
 
     def add_broken(self) -> pyo.Block | None:
-        """Give the model rows that its variables' values break; None where there is none."""
+        """Add to the model the rows that its variables' values break; return None where there is none."""
         broken = [(rows, span) for rows in (self.out, self.back) for span in rows.broken()]
         if not broken:
             return None
@@ -161,7 +161,7 @@ class _EngineRows:
         self.constraints: dict[Span, pyo.Constraint] = {}
 
     def broken(self) -> list[Span]:
-        """Return new spans whose work exceeds them: with the same first kernel the worst, of nearly equal ones one."""
+        """Return new spans with more work than time: the worst for each first kernel, and one of nearly equal ones."""
         values = np.array([value_of(variable) for variable in self._variables])
         used = values.nonzero()[0]
         starts, row = np.unique(self._starts[used], return_inverse=True)
@@ -185,13 +185,13 @@ class _EngineRows:
         return broken
 
     def terms(self, span: Span) -> Pairs:
-        """Return work within a span as parts of it."""
+        """Return the terms of the work within a span, as shares of the span's time."""
         within = ((self._starts >= span[0]) & (self._ends <= span[1])).nonzero()[0]
         shares = self._work_ns[within] / self._lasts_ns(span)
         return [(self._variables[n], share) for n, share in zip(within.tolist(), shares.tolist(), strict=True)]
 
     def prices(self, duals: Duals, us_per_unit: float) -> SpanPrices:
-        """Return minus the duals, per nanosecond."""
+        """Return the prices of the spans: minus the duals of their rows, per nanosecond."""
         values = duals(self.constraints.values()) if self.constraints else []
         paid = [(span, -dual * us_per_unit) for span, dual in zip(self.constraints, values, strict=True) if dual < 0]
         lasts_ns = np.array([self._lasts_ns(span) for span, _ in paid], np.int64)
@@ -361,7 +361,7 @@ def _fast_at(key: Key, ilp: Formulation, coefficient: float) -> Pairs:
 
 
 def capacity_chain(ilp: Formulation) -> None:
-    """Add (F6): u[j] = u[j-1] + bytes entering - bytes leaving between rows j-1 and j; u[j] <= residual_bytes[j]."""
+    """Add the rows (F6): u[j] = u[j-1] + bytes entering - bytes leaving since row j-1; u[j] <= residual_bytes[j]."""
     u, rows = ilp.model.u, ilp.reduced.rows
     changes = [Terms() for _ in rows]
     for (start, end), variable, size_bytes, _ in holdings(ilp):
@@ -397,7 +397,7 @@ def rows_of_tables(ilp: Formulation) -> None:
 
 
 def windows_replace_blocking_moves(ilp: Formulation) -> None:
-    """Add (A6): sum of w[k,j] <= a[k] - a[k+1]; (A7) sum of r[k,j] <= b[k+1] - s[k]."""
+    """Add the rows (A6): sum of w[k,j] <= a[k] - a[k+1]; (A7): sum of r[k,j] <= b[k+1] - s[k]."""
     a, b, s = ilp.model.a, ilp.model.b, ilp.model.s
     for name, moves, more, after, less, later in (
         ("written_when_left", ilp.writes, a, 0, a, 1),
@@ -415,7 +415,7 @@ def windows_replace_blocking_moves(ilp: Formulation) -> None:
 
 
 def step_time(ilp: Formulation) -> None:
-    """Add (F7): minimise base + slow operands + writes (a[0] - a[m-1]) + reads (b[k] - s[k-1]) + entries + (A5)."""
+    """Minimise (F7): base + slow operands + writes (a[0] - a[m-1]) + reads (b[k] - s[k-1]) + entries + (A5)."""
     model, scale, flows = ilp.model, ilp.us_per_unit, ilp.reduced.choices.flows
     terms, constant = Terms(), ilp.constant_us / scale
     for index in ilp.flows:
@@ -464,7 +464,7 @@ class Holding(NamedTuple):
 
 
 def holdings(ilp: Formulation) -> Iterator[Holding]:
-    """Yield all that the model's variables hold; what a flow holds during a kernel adds up to at most 1."""
+    """Yield every span that the model's variables hold; what a flow holds during a kernel adds up to at most 1."""
     model, flows = ilp.model, ilp.reduced.choices.flows
     for (index, k), variable in model.a.items():
         flow = flows[index]

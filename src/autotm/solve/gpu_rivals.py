@@ -44,7 +44,7 @@ class Paging:
 
 
 def paging(graph: Graph, limit_bytes: int) -> Iterator[Paging]:
-    """Demand paging, kernel by kernel: nothing is known of the kernels to come.
+    """Yield the copies of demand paging, kernel by kernel: nothing is known of the kernels to come.
 
     Before a kernel its operands are brought in, and room for them and for its results is made. A tensor is written
     once, so it is *dirty* until its first copy to the host, and dropped without one afterwards; what nobody will read
@@ -81,7 +81,7 @@ def paging(graph: Graph, limit_bytes: int) -> Iterator[Paging]:
 
 
 def page_tensors(problem: Problem) -> Simulated:
-    """Return `paging` on three engines: all copies are waited for."""
+    """Simulate `paging` on three engines; kernels wait for all copies."""
     graph, engines, most_bytes = fastest(problem), Engines(problem), 0
     for done, kernel in zip(paging(graph, problem.limit_bytes), graph.kernels, strict=True):
         for engine, names in ((Engine.OUT, done.out), (Engine.IN, done.brought)):
@@ -99,7 +99,7 @@ _STEPS = 2
 
 
 def run_managed(problem: Problem, managed: GpuManagedMemory) -> Simulated:
-    """Return the plain step in one managed pool, with a plan's device memory, that of the arguments included.
+    """Simulate the plain step in one managed pool, with a plan's device memory, that of the arguments included.
 
     Blocks are brought in when a kernel touches them, at the rate of faults; for room the block used least recently goes
     to the host, at the rate of a copy, whether or not anybody will read it: the driver knows no tensors. A block that
@@ -181,7 +181,7 @@ class Swapping:
 
 
 def swapping(graph: Graph) -> Iterator[Swapping]:
-    """Yield `vDNN_all`, with kernels in the place of its layers.
+    """Yield the copies of `vDNN_all`, kernel by kernel; kernels stand for its layers.
 
     A feature map that the backward pass reads is copied out beside the last kernel of the forward pass that uses it,
     and the next kernel waits for that; one that this kernel makes is copied out beside the next. Beside a kernel of the
@@ -207,7 +207,7 @@ def swapping(graph: Graph) -> Iterator[Swapping]:
 
 
 def swap_everything(problem: Problem) -> Simulated:
-    """Return `swapping` on three engines; a step whose most bytes exceed the limit does not fit."""
+    """Simulate `swapping` on three engines; a step whose most bytes exceed the limit does not fit."""
     graph, engines = fastest(problem), Engines(problem)
     back: dict[str, int] = {}
 
@@ -283,7 +283,7 @@ def saved(graph: Graph) -> dict[str, list[range]]:
 
 
 def save_on_cpu(problem: Problem) -> Simulated:
-    """Return a step under `torch.autograd.graph.save_on_cpu(pin_memory=True)`, on the kernels of this step.
+    """Simulate the step under `torch.autograd.graph.save_on_cpu(pin_memory=True)`, on the kernels of this step.
 
     In torch/autograd/graph.py of PyTorch 2.13 both hooks copy on the stream of the operators: `pack_to_cpu` by
     `packed.copy_(tensor, non_blocking=True)`, `unpack_from_cpu` by `tensor.to(device, non_blocking=True)`. The host
@@ -334,7 +334,7 @@ def _operations(graph: Graph, wanted: list[int], forward: int) -> list[range]:
 
 
 def _held_saving(graph: Graph, wanted: Mapping[str, list[range]]) -> Iterator[tuple[int, int, int]]:
-    """Yield as `_held_swapping`: originals until the forward pass has used them, and copies for operations."""
+    """Yield spans as `_held_swapping` does: originals until the forward pass has used them, and operations' copies."""
     forward = last_forward_kernel(graph)
     for tensor in graph.tensors:
         copies = wanted.get(tensor.name, [])
@@ -444,7 +444,7 @@ class _Sequence:
             self._missing[self._segment(self._producer(name))].add(name)
 
     def calls(self) -> Iterator[int]:
-        """Yield the kernels by index."""
+        """Yield the indices of the kernels in the order of their calls; those computed again come several times."""
         for index in range(len(self._graph.kernels)):
             if index >= self._forward:
                 lost = [name for name in self._read(index) if name in self._dropped]
@@ -496,7 +496,7 @@ class _Sequence:
 
 
 def run_rival(name: str, problem: Problem, managed: GpuManagedMemory) -> Simulated:
-    """Return the step as one of `GPU_RIVALS` makes it."""
+    """Simulate the step under the method of `GPU_RIVALS` with this name."""
     simulations: dict[str, Callable[[Problem], Simulated]] = {
         MANAGED_MEMORY: lambda problem: run_managed(problem, managed),
         LRU_PAGING: page_tensors,

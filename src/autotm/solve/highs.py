@@ -75,7 +75,7 @@ class Matrix:
         return lp
 
     def _rows(self, constraints: Sequence[Untyped]) -> Sequence[Untyped]:
-        """Lower and upper bounds, where each row starts in what follows and an end, columns, and their values."""
+        """Return lower bounds, upper bounds, the start of each row and the end, columns, and the columns' values."""
         starts, indices, values, lower, upper = [0], [], [], [], []
         for constraint in constraints:
             constant, pairs = self._linear(constraint.body)
@@ -232,7 +232,7 @@ class Session:
             self.take_bounds(variables)
 
     def reduced_costs(self, variables: Iterable[Untyped]) -> list[float]:
-        """Return reduced costs of the last relaxation, in objective units per unit of each variable."""
+        """Return the reduced costs of the last relaxation, in objective units per unit of each variable."""
         costs = self._solver.getSolution().col_dual
         return [float(costs[self._matrix.columns[id(variable)]]) for variable in variables]
 
@@ -295,7 +295,7 @@ def mps_of(matrix: Matrix, lp: Untyped) -> bytes:
 
 
 def outcome(status: Untyped) -> Outcome:
-    """Return the one map from HiGHS's statuses to our outcomes."""
+    """Return the outcome of a solve by HiGHS's status; no other place maps them."""
     statuses: Untyped = highspy.HighsModelStatus
     if status in {statuses.kOptimal, statuses.kObjectiveTarget}:
         return Outcome.CONVERGED

@@ -108,7 +108,7 @@ class Losses:
         self._back = engines.back, _users(engines.back, [flow.back for flow in flows])
 
     def of_us(self, builder: PlanBuilder) -> Floats:
-        """Return (flows,) what a plan loses by each, none below 0; of unused memory nothing.
+        """Return what a plan loses by each flow, never below 0 (flows,); unused memory counts as no loss.
 
         The loss of an entry is its operands', that of idle engine time of the flows that could use it and do not.
         """
@@ -208,7 +208,7 @@ class _Groups:
             self._weights = lost_us / lost_us.mean() + _LEAST_WEIGHT
 
     def draw(self) -> list[int]:
-        """Return a flow, and others that are alive at a kernel of its life, which is drawn by the price of memory."""
+        """Draw a flow, and others alive at a kernel of its life; the kernel is drawn by the price of memory."""
         first = self._one_of(self._weights)
         start, stop = int(self._starts[first]), int(self._stops[first])
         byte_us = self._byte_us[start:stop]

@@ -184,14 +184,14 @@ def touch_order(pages: PageMap) -> npt.NDArray[np.int64]:
 
 
 def preferred(pages: PageMap, fast_pages: int) -> Fast:
-    """Return (pages,) whether each is fast: the first ones touched, until fast memory is full."""
+    """Return whether each page is fast (pages,): the first ones touched are, until fast memory is full."""
     fast = np.zeros(pages.count, np.bool_)
     fast[touch_order(pages)[:fast_pages]] = True
     return fast
 
 
 def interleaved(pages: PageMap, fast_pages: int, weights: tuple[int, int]) -> Fast:
-    """Return (pages,) whether each is fast: in turn `weights[0]` pages are fast and `weights[1]` are slow.
+    """Return whether each page is fast (pages,): in turn `weights[0]` pages are fast and `weights[1]` are slow.
 
     When fast memory is full, the pages that are touched later are slow.
     """
@@ -369,7 +369,7 @@ class Balancing:
         self._is_quiet = True
 
     def window(self) -> _Window:
-        """Return the steps for several passes of the scan."""
+        """Simulate steps for several passes of the scan; return what they add up to."""
         kernels = len(self._pages.kernels)
         slow = [np.zeros(len(touches)) for touches in self._pages.kernels]
         window = _Window(0, 0.0, slow, np.zeros(kernels), np.zeros(kernels))
@@ -432,7 +432,7 @@ class Balancing:
         self._scan_at = 0 if stop >= self._pages.count else stop
 
     def _faults(self, pages: npt.NDArray[np.int64], marked: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """Touch marked pages: they lose their mark; returns those that are hot."""
+        """Touch marked pages, which lose their mark; return those that are hot."""
         self._is_quiet = False
         faulted = marked < np.inf
         self._marked[pages[faulted]] = np.inf

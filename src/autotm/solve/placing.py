@@ -57,7 +57,7 @@ def solve(
 
 
 def optimizer_named(name: str) -> Optimizer:
-    """Return the optimizer that users ask for by that name.
+    """Return the optimizer with the name that users ask for.
 
     Raises:
         BadInputError: there is none.

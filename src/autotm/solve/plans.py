@@ -106,7 +106,7 @@ def holds(residency: Residency, member: Member) -> bool:
 
 
 def _without(flow: TensorChoices, charges: Charges, member: Member) -> list[Charges]:
-    """Return the charges that forbid one part of the member each: fast memory at a gadget, or over a gap."""
+    """Return charges, each of which forbids one part of the member: fast memory at a gadget, or over a gap."""
     _, first, last = member
     fast, between = list(charges.fast_us), list(charges.between_us)
     at = [k for k in range(first, last + 1) if not flow.must[k]]
@@ -379,7 +379,7 @@ class PlanBuilder:
         return own + sum(map(self._time_us, tables)) - _PREFER_FAST_US * fast
 
     def fits(self, index: int, residency: Residency) -> bool:
-        """Return whether a flow that has none can have this residency in the memory that is left."""
+        """Return whether a flow without a residency can have this one in the memory that is left."""
         flow = self.flows[index]
         self._reserve(flow, -1)
         has_memory = all(self.left[start:end].min() >= flow.size_bytes for start, end in fast_spans(flow, residency))

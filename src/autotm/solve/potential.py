@@ -42,7 +42,7 @@ class Potential:
     any_order_us: float
 
     def gain(self, bound_us: float) -> float:
-        """Return the largest share of the plan's time that such a freedom could save."""
+        """Return the largest share of the plan's time that the freedom with this bound could save."""
         return max(0.0, 1.0 - bound_us / self.objective_us)
 
 

@@ -108,11 +108,11 @@ class SpanPrices:
         return float(self.price_us[self.around(window)].sum()) * window.work_ns
 
     def around(self, window: Window) -> npt.NDArray[np.bool_]:
-        """Return (spans,) whether a window lies within each span."""
+        """Return whether a window lies within each span (spans,)."""
         return (self.starts <= window.start) & (self.ends >= window.end)
 
     def unused_us(self, windows: Collection[Window]) -> Floats:
-        """Return (spans,) price of the engine time that moves in these windows leave unused."""
+        """Return the price of the engine time that moves in these windows leave unused (spans,)."""
         work_ns = sum((self.around(window) * window.work_ns for window in windows), np.zeros(len(self.starts)))
         return (self.lasts_ns - work_ns) * self.price_us
 
@@ -193,7 +193,7 @@ class HoldingCosts:
         )
 
     def during_us(self, kernel: int, size_bytes: Ints) -> Floats:
-        """Return (sizes,) holding cost of so many bytes each during one kernel."""
+        """Return the holding cost of so many bytes each during one kernel (sizes,)."""
         total: Floats = self._prices.byte_us[kernel] * size_bytes
         for cut, price_us in self._cuts_at.get(kernel, ()):
             total = total + price_us * cut.of_workspaces(size_bytes)
@@ -347,7 +347,7 @@ def _sparse(prices: Floats) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 
 def _dense(stated: KernelPrices | StatedCut, kernels: int) -> Floats:
-    """Return (kernels,) a price for each kernel."""
+    """Return the price for each kernel (kernels,)."""
     prices = np.zeros(kernels)
     prices[list(stated.kernels)] = stated.prices_us
     return prices

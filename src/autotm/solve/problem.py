@@ -199,11 +199,11 @@ class _Call:
         return np.array([profile.extra_us(self.graph, self.kernel, name) for name in self.names])
 
     def additive_us(self, profile: Profile) -> Floats:
-        """Return (2^tensors,) the additive reading; bit t of the index is set where tensor t is slow."""
+        """Return the times by the additive reading (2^tensors,); bit t of the index is set where tensor t is slow."""
         return profile.base_us(self.kernel) + bits(len(self.names)) @ self.extra_us(profile)
 
     def measured_us(self, profile: Profile) -> Floats:
-        """Return (2^tensors,) the measured times, NaN where there is none."""
+        """Return the measured times, NaN where there is none (2^tensors,)."""
         placements = [frozenset(compress(self.names, row)) for row in bits(len(self.names)).tolist()]
         return np.array([self._measured_us(profile, slow) for slow in placements])
 
@@ -271,7 +271,7 @@ def _is_tabled(profile: Profile, tolerance: float, calls: Sequence[_Call]) -> bo
 
 
 def _times_us(profile: Profile, call: _Call, is_tabled: bool, operands: int, workspaces: int) -> Floats:
-    """Return (2^workspaces, 2^operands) times; the operands of a kernel that is not tabled are fast here."""
+    """Return the times (2^workspaces, 2^operands); the operands of a kernel that is not tabled are fast here."""
     if is_tabled:
         measured = call.measured_us(profile)
         return np.where(np.isnan(measured), call.additive_us(profile), measured).reshape(-1, 2**operands)
@@ -282,14 +282,14 @@ def _times_us(profile: Profile, call: _Call, is_tabled: bool, operands: int, wor
 
 
 def _rises_us(all_times_us: Sequence[Floats], operand: int) -> tuple[float, float]:
-    """Return the least and the most that slow memory adds for an operand."""
+    """Return the least and the most time that slow memory adds for an operand."""
     pairs = [times_us.reshape(len(times_us), -1, 2, 2**operand) for times_us in all_times_us]
     rises = np.concatenate([(each[:, :, 1] - each[:, :, 0]).ravel() for each in pairs])
     return float(rises.min()), float(rises.max())
 
 
 def bits(count: int) -> Floats:
-    """Return (2^count, count) the binary digits of 0, 1, 2, ..., lowest first."""
+    """Return the binary digits of 0, 1, 2, ..., lowest first (2^count, count)."""
     return (np.arange(2**count)[:, None] >> np.arange(count) & 1).astype(np.float64)
 
 

@@ -136,7 +136,7 @@ class _Held:
             self._ready[move.tensor, move.destination, move.start] = move.before
 
     def during(self, tensor: str, tier: Tier, kernel: int) -> bool:
-        """Return whether the tensor is there, complete: a stay that an asynchronous move begins is so later."""
+        """Return whether the tensor is there, complete; a stay that an asynchronous move begins becomes so later."""
         spans = self._spans[tensor, tier]
         return any(self._ready.get((tensor, tier, start), start) <= kernel < end for start, end in spans)
 

@@ -131,7 +131,7 @@ def _slow_prices(session: Session | None, ilp: Formulation) -> SlowPrices:
 
 
 def used_bytes(ilp: Formulation, kernels: int) -> Floats:
-    """Return (kernels,) fast bytes that the variables' values take during each kernel."""
+    """Return the fast bytes that the variables' values take during each kernel (kernels,)."""
     held = [(*span, size * value_of(variable)) for span, variable, size, _ in holdings(ilp)]
     change = np.zeros(kernels + 1)
     if held:

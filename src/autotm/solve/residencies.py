@@ -44,7 +44,7 @@ class Residency:
         return count
 
     def with_windows(self, out: Window | None, back: tuple[tuple[int, Window], ...]) -> Residency:
-        """Return the same with these windows."""
+        """Return the same residency with these windows."""
         return self if (self.out, self.back) == (out, back) else replace(self, out=out, back=back)
 
     def reads(self) -> list[int]:
@@ -315,7 +315,7 @@ class PricedResidencies:
         return self._cheapest(self._in_order(costs.min(axis=0)), costs.argmin(axis=0), codes)
 
     def _in_order(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return (flows,) values of the flows as given, from those by row."""
+        """Return the values in the order in which the flows were given, from those in the order of rows (flows,)."""
         by_flow = np.empty_like(values)
         by_flow[self.order] = values
         return by_flow
@@ -335,14 +335,14 @@ class PricedResidencies:
         )
 
     def differ(self, first: CheapestResidencies, second: CheapestResidencies) -> Flags:
-        """Return (flows,) whether the residencies of each are different."""
+        """Return whether each flow's two residencies are different (flows,)."""
         differ = np.zeros(len(self.order), bool)
         for some, others in zip([*first.fast, *first.between], [*second.fast, *second.between], strict=True):
             differ[: len(some)] |= some != others
         return self._in_order(differ)
 
     def holding_us(self, cheapest: CheapestResidencies, prices_us_per_byte: Floats) -> Floats:
-        """Compute (flows,) the holding cost of those residencies at these prices."""
+        """Compute the holding cost of those residencies at these prices (flows,)."""
         holding = np.concatenate(([0.0], np.cumsum(prices_us_per_byte)))
         paid = np.zeros(len(self.order))
         for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
@@ -352,7 +352,7 @@ class PricedResidencies:
         return self._in_order(paid)
 
     def used_bytes(self, cheapest: CheapestResidencies, chosen: Flags) -> Ints:
-        """Compute (kernels,) the fast bytes that the residencies of some flows hold; `chosen` is of shape (flows,)."""
+        """Compute the fast bytes that the residencies of some flows hold (kernels,); `chosen` is of shape (flows,)."""
         change, ordered = np.zeros(self._kernels + 1), chosen[self.order]
         for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
             self._hold(change, fast & ordered[: len(gadget)], gadget.starts, gadget.stops)
@@ -360,7 +360,7 @@ class PricedResidencies:
         return _summed(change)
 
     def holders(self, cheapest: CheapestResidencies, kernel: int) -> Flags:
-        """Return (flows,) whether each is fast during a kernel."""
+        """Return whether each flow is fast during a kernel (flows,)."""
         holds = np.zeros(len(self.order), bool)
         for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
             at = fast & (gadget.starts <= kernel) & (kernel < gadget.stops)

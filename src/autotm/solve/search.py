@@ -247,7 +247,7 @@ _RESIDENCIES = 8
 def spill(
     builder: PlanBuilder, candidates: Iterable[Addresses], seed: int, deadline_s: float, end_s: float = math.inf
 ) -> Spilled | None:
-    """Return the cheapest plan that `spill_around` makes from several addresses, in several orders; None without.
+    """Return the cheapest plan that `spill_around` makes from several addresses and orders; None if it makes none.
 
     One try at least is made from each, whatever the deadline by `time.perf_counter`; beyond the end, from each until
     one is found.
@@ -326,7 +326,7 @@ class Spilled:
         return all(placed)
 
     def _place(self, index: int) -> bool:
-        """Give a flow that has none a residency; whether its stays have addresses."""
+        """Give a flow that has none a residency; return whether its stays have addresses."""
         builder, flow = self.builder, self.builder.flows[index]
         for stay in self._without_hole(index):
             builder.conflicts.add([stay])
@@ -368,9 +368,9 @@ class Spilled:
 
 
 def not_all_fast(ilp: Formulation, members: Sequence[Member], decided: dict[int, Residency]) -> pyo.Block | None:
-    """Add (F11): of what a conflict's members hold, gadgets and gaps, at least one is given up.
+    """Add the row (F11): of what a conflict's members hold, gadgets and gaps, at least one is given up.
 
-    Flows without variables do what is `decided`. None where nothing is left to choose, or nothing forbids it.
+    Flows without variables do what is `decided`. Return None where nothing is left to choose, or nothing forbids it.
     """
     terms: list[tuple[Variable, ...]] = []
     for member in members:

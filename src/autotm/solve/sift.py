@@ -161,7 +161,7 @@ class Sifting:
         return relaxed
 
     def _sampled_prices(self) -> Floats | None:
-        """Return prices of bytes from a relaxation over some tensors and their share of the residual capacity."""
+        """Return the prices of bytes, by a relaxation over some tensors and their share of the residual capacity."""
         draw = random.Random(self._problem.options.seed)  # noqa: S311 - no secret
         chosen = sorted(draw.sample(range(len(self)), min(_SAMPLE, len(self))))
         weight = np.array([flow.size_bytes * float(flow.stops[-1] - flow.starts[0]) for flow in self._flows])
@@ -228,5 +228,5 @@ class Sifting:
         return Relaxed(ilp, session, solved) if solved.outcome is Outcome.CONVERGED else None
 
     def _prices(self, relaxed: Relaxed) -> Floats:
-        """Return (kernels,) prices of bytes."""
+        """Return the price of a byte during each kernel (kernels,)."""
         return prices_of(relaxed.session, relaxed.ilp, None, self._kernels).byte_us

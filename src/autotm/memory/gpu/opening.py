@@ -201,7 +201,7 @@ _before: dict[str, set[int]] = {}
 
 
 def visible_gpu(index: int) -> GpuFacts:
-    """Return the facts of the GPU that CUDA numbers so; its processes are those of others.
+    """Return the facts of the GPU with this CUDA number; its processes are those of others.
 
     CUDA's number is not the driver's: CUDA_VISIBLE_DEVICES chooses, and CUDA puts the fastest first. To ask CUDA for
     the place of a GPU may make a context of this process on it (seen with driver 580 on an H100).

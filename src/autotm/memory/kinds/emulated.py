@@ -34,7 +34,7 @@ class EmulatedTiers(Tiers):
         wait_until(start_ns + self.emulation.move_ns(destination, source_view.nbytes))
 
     def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
-        """Return the device's time for these bytes beside kernels; an engine spreads its copies over it."""
+        """Return the device's time for these bytes while kernels run; an engine spreads its copies over it."""
         return self.emulation.asynchronous_move_ns(destination, size_bytes)
 
     def kernel_delay_ns(
@@ -61,7 +61,7 @@ class EmulatedTiers(Tiers):
 def open_kind(
     machine: Machine, links: Links | None, fast_bytes: int, slow_bytes: int, devices_dir: Path, *, stretch: float | None
 ) -> EmulatedTiers:
-    """Open as `open_tiers` does."""
+    """Open the pools as `open_tiers` does."""
     tier = machine.slow_tier
     assert isinstance(tier, EmulatedTier)
     device = load_device(devices_dir, tier.device)

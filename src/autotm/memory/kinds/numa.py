@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def open_kind(
     machine: Machine, links: Links | None, fast_bytes: int, slow_bytes: int, devices_dir: Path, *, stretch: float | None
 ) -> Tiers:
-    """Open as `open_tiers` does."""
+    """Open the pools as `open_tiers` does."""
     del links, devices_dir, stretch
     tier, system, more_fast = _checked(machine, slow_bytes)
     fast = more_fast(fast_bytes)

@@ -156,7 +156,7 @@ class PolicyPool(Pool):
         return mapping
 
     def _touch(self) -> None:
-        """State the policy only: the program's own first touch places a page."""
+        """Tell Linux the policy, and touch no page: the program's own first touch places it."""
         whole = self._whole
         apply_policy(whole.ctypes.data, whole.size, self.policy, self._policy_nodes)
 
@@ -165,7 +165,7 @@ class PolicyPool(Pool):
         give_back(self._whole.ctypes.data, self._whole.size)
 
     def node_of_pages(self) -> npt.NDArray[np.int32]:
-        """Return (pages,) the node of each page, negative where it was never touched."""
+        """Return the node of each page (pages,), negative where it was never touched."""
         return node_of_pages(self._whole.ctypes.data, self._whole.size)
 
     def pages_by_node(self) -> dict[str, int]:

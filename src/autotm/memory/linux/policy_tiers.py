@@ -348,7 +348,7 @@ class PolicyTiers(Tiers):
             prefer(None)
 
     def is_fast(self) -> npt.NDArray[np.bool_]:
-        """Return (pages,) whether each page of the pool is in fast memory now."""
+        """Return whether each page of the pool is in fast memory now (pages,)."""
         return np.isin(self._paged.node_of_pages(), self._fast_nodes)
 
     @property

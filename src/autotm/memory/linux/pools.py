@@ -135,7 +135,7 @@ _MAP_HUGETLB = 0x40000  # include/uapi/asm-generic/mman-common.h
 
 
 def check_nodes(system: SystemMemory, key: str, nodes: Sequence[int]) -> list[MemoryNode]:
-    """Return the nodes of these numbers.
+    """Return the memory nodes with these numbers.
 
     Args:
         system: this machine's memories.

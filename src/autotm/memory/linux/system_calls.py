@@ -68,7 +68,7 @@ def prefer(node: int | None) -> None:
 
 
 def _mask(nodes: Iterable[int]) -> ctypes.Array[ctypes.c_ulong]:
-    """Return the bits of nodes; of the length that goes with it, the kernel reads one bit less than it is told."""
+    """Return a mask with the bits of these nodes set; Linux reads one bit less than the length it is told."""
     mask = (ctypes.c_ulong * (_MASK_BITS // 64))()
     for node in nodes:
         mask[node // 64] |= 1 << (node % 64)
@@ -82,7 +82,7 @@ def pages_by_node(address: int, size_bytes: int) -> dict[str, int]:
 
 
 def node_of_pages(address: int, size_bytes: int) -> npt.NDArray[np.int32]:
-    """Return (pages,) the node of each page of [address, address + size_bytes), negative where it is not in memory."""
+    """Return the node of each page of [address, address + size_bytes) (pages,), negative where it is not in memory."""
     starts = np.arange(address, address + size_bytes, mmap.PAGESIZE, dtype=np.uint64)
     nodes = np.empty(starts.size, np.int32)
     for first in range(0, starts.size, _PAGES_AT_ONCE):
