@@ -231,6 +231,8 @@ def test_the_file_is_a_chrome_trace(trace: StepTrace, tmp_path: Path) -> None:
     document = json.loads((tmp_path / "trace.json").read_text())
     assert "MEASURED; slow memory EMULATED" in document["otherData"]["measured"]
     assert document["otherData"]["machine"] == "test-1t"
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_trace(tmp_path / "trace.json", GRAPH, PROGRAM, trace, source | {"seed": float("nan")})
     events = document["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "s", "t", "f"}
     assert all({"name", "ph", "pid"} <= set(event) for event in events)

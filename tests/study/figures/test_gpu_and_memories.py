@@ -205,6 +205,7 @@ def test_time_is_that_of_kernels_and_moves_are_marked(
     figure, text = draw(table, StyleConfig())
     fast, slow = figure.axes
     assert (fast.get_title(loc="left"), slow.get_title(loc="left")) == ("(a)  fast pool", "(b)  slow pool")
+    assert fast.get_position().x0 == slow.get_position().x0, "one above the other, on one axis of time"
     ends = (table["offset_bytes"] + table["size_bytes"]).groupby(table["tier"]).max()
     assert all(axes.get_ylim()[1] >= ends.get(tier, 0) for axes, tier in ((fast, "dram"), (slow, "pmem")))
     rectangles = sum(len(group.get_paths()) for axes in figure.axes for group in axes.collections[:2])
