@@ -1,4 +1,4 @@
-"""Figures of several networks, of a GPU, and of the timing study: what a change reruns and redraws."""
+"""Figures of several networks, of a GPU, and of the timing study: what runs again and is drawn again after a change."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def change_sizes(place: Workplace, network: str, **sizes: int) -> None:
     file.write_text(yaml.safe_dump(scale), encoding="utf-8")
 
 
-def test_a_changed_batch_reruns_that_network_and_redraws_what_shows_it(drawn: Workplace) -> None:
+def test_a_changed_batch_runs_that_network_again_and_redraws_what_shows_it(drawn: Workplace) -> None:
     change_sizes(drawn, "mlp", batch=8)
     assert due(drawn) == {
         "kernel_profile": 1, "ilp_solve": len(LIMITS) + 1, "compile": len(LIMITS) + 1, "run": len(LIMITS) + 1,
@@ -64,7 +64,7 @@ def test_a_changed_batch_of_another_network_redraws_its_heap(drawn: Workplace) -
     assert "fig10a_all_fast" not in jobs, "it shows the other network"
 
 
-def test_every_job_behind_a_figure_leaves_what_it_cost_and_that_reruns_nothing(drawn: Workplace) -> None:
+def test_every_job_behind_a_figure_leaves_what_it_cost_and_that_makes_no_job_run_again(drawn: Workplace) -> None:
     jobs = figure_jobs(drawn.study, drawn.folder / "logs")
     files = {file for target in TARGETS for file in jobs[target]}
     assert {file.name.partition(".")[0] for file in files} >= {"calibrate", "kernel_profile", "ilp_solve", "run"}

@@ -34,7 +34,7 @@ def ran(ran_once: Workplace, tmp_path: Path) -> Workplace:
 
 
 @pytest.mark.parametrize("changed", ["file", "size"])
-def test_a_change_reruns_its_jobs_only(ran: Workplace, changed: str) -> None:
+def test_after_a_change_only_its_jobs_run_again(ran: Workplace, changed: str) -> None:
     assert ran.jobs_due(target=RECORD) == {}
     if changed == "file":
         file = ran.folder / "examples" / "mlp.py"

@@ -48,7 +48,7 @@ def test_a_real_cache_and_its_size_are_settings_of_machines_that_have_them_only(
     mores = ("", "memory_mode: true\n", "memory_mode: true\ncache: 192GB\n")
     plain, unknown, known = machines = [machine_of(tmp_path, more) for more in mores]
     settings = [{*machine_settings(tmp_path, machine)} & {"memory_mode", "cache_bytes"} for machine in machines]
-    assert settings == [set(), {"memory_mode"}, {"memory_mode", "cache_bytes"}], "a new key reruns nothing measured"
+    assert settings == [set(), {"memory_mode"}, {"memory_mode", "cache_bytes"}], "a new key has nothing measured again"
     assert machine_settings(tmp_path, known)["cache_bytes"] == known.cache_bytes == 192 * 10**9
     assert [machine.reality_of(cached=True) for machine in (plain, unknown)] == ["emulated", "real"]
     assert unknown.reality_of(cached=False) == "emulated"

@@ -1,4 +1,4 @@
-"""A change reruns what depends on it, and nothing else."""
+"""After a change, what depends on it runs again, and nothing else."""
 
 from __future__ import annotations
 
