@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 from compiled_kernels import call, fused, kernel_of, placeholders
-from tvm import relax, te, topi
+from tvm import relax, te, tirx, topi
 
 from autotm.kernels import windowed
 from autotm.kernels.contractions import matmul
@@ -121,6 +121,14 @@ def functions() -> list[list[te.Tensor]]:
     """A product of matrices, and a map."""
     x, w = placeholders((8, 16), (16, 32))
     return [[x, w, matmul(x, w)], [x, te.compute(x.shape, lambda i, j: x[i, j] * 2.0, name="doubled")]]
+
+
+def test_a_reduction_is_not_named_after_a_variable(caplog) -> None:
+    x, either = te.placeholder((8, 16), "int32", name="x"), te.comm_reducer(lambda a, b: a | b, lambda t: tirx.const(0, t))
+    term = te.reduce_axis((0, 16), "term")
+    kernel = kernel_of([x, te.compute((8,), lambda i: either(x[i, term], axis=term), name="mask_of_row")])
+    caplog.clear()  # TVM splits no reduction that it does not know.
+    assert (kernel.op, kernel.op_class) == ("reduction", OpClass.REDUCTION)
 
 
 def test_generated_code_and_general_rules_are_told_apart() -> None:

@@ -17,7 +17,14 @@ from autotm.model.limit import Limit
 from autotm.model.machine import GpuFile, load_gpu
 from autotm.model.profile import Profile, Timing
 from autotm.profile.extrapolate import Extrapolation, extrapolate
-from autotm.profile.modelled_gpu import WINOGRAD, modelled_links, roofline_profile, with_winograd, workspace_values
+from autotm.profile.modelled_gpu import (
+    WINOGRAD,
+    kernel_us,
+    modelled_links,
+    roofline_profile,
+    with_winograd,
+    workspace_values,
+)
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 
@@ -84,6 +91,13 @@ def test_workspaces_are_those_of_the_transformed_squares() -> None:
         replace(convolution("c", "a", "b"), op_class=OpClass.CONV_WEIGHT_GRADIENT),
     ):
         assert workspace_values(other) == 0
+
+
+def test_winograd_computes_results_of_36_multiplications_with_16(gpu: GpuFile) -> None:
+    instant = gpu.model_copy(update={"bandwidth": gpu.bandwidth.model_copy(update={"bytes_per_s": 1e18})})
+    kernel = with_winograd(two_convolutions(), instant).kernels[0].computed_by(WINOGRAD)
+    expected_us = gpu.launch.kernel_us + 1e6 * kernel.flops * 16 / 36 / gpu.compute.flop_per_s
+    assert kernel_us(two_convolutions(), kernel, instant) == pytest.approx(expected_us)
 
 
 def test_plans_choose_the_implementation_whose_workspace_fits(gpu: GpuFile) -> None:

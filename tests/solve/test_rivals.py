@@ -70,6 +70,17 @@ def test_paging_evicts_what_was_used_least_recently_and_writes_it_once() -> None
     ]
 
 
+def test_paging_keeps_an_old_tensor_that_was_just_read() -> None:
+    builder = StepBuilder()
+    builder.kernel([], {"old": VALUES})
+    builder.kernel([], {"idle": VALUES})
+    builder.kernel(["old"], {"c": VALUES})
+    builder.kernel(["c"], {"d": VALUES})
+    builder.kernel(["old", "idle", "d"], {"loss": 1}, role=Role.RESULT)
+    step = run_rival("lru-paging", problem_of(3, builder.graph()), FAULTS)
+    assert [event.name for event in step.events if event.engine != "compute"][:1] == ["idle"]
+
+
 def test_a_kernel_that_has_no_room_does_not_fit() -> None:
     for name in ("lru-paging", "swap-all", "recompute", "save-on-cpu"):
         assert not run_rival(name, problem_of(2, chain()), FAULTS).fits, name

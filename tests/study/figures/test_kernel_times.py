@@ -120,12 +120,13 @@ def test_the_figure_is_drawn_from_its_table_alone(
     study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Saved once: files without a date are those of every figure (`test_figures.py`)."""
-    pictures = []
+    pictures, figures = [], []
 
     def save_figure(figure: Figure, file: Path, text: str, style: StyleConfig) -> None:
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=style.dots_per_inch)
         pictures.append((picture.getvalue(), file.stem, text))
+        figures.append(figure)
 
     monkeypatch.setattr(drawing, "save_figure", save_figure)
     csv, summary_csv, recorded = tmp_path / "t.csv", tmp_path / "summary.csv", write_recorded(tmp_path / "r.csv.gz")
@@ -136,6 +137,8 @@ def test_the_figure_is_drawn_from_its_table_alone(
     assert once[1] == "t"
     assert read_table(summary_csv)["way"].tolist() == methods == [*TimingMethod, "additive, recorded Optane"]
     assert b"emulated" in csv.read_bytes()
+    labels = ["difference, %", "interquartile range, %", "wall time, s", "difference, %"]
+    assert [axes.get_ylabel() for axes in figures[0].axes] == labels
 
 
 def test_sums_of_recorded_kernels(tmp_path: Path) -> None:
