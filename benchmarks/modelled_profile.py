@@ -44,7 +44,7 @@ def modelled_links() -> Links:
 
 
 def modelled_profile(graph: Graph, *, tables: bool = False, noise: float = 0.0, seed: int = 0) -> Profile:
-    """Return times of every distinct kernel: all fast, and each movable tensor slow.
+    """Return the times of every distinct kernel: all fast, and each movable tensor slow.
 
     With `tables` also every configuration of the large operands, in which slow reads run beneath slow writes: together
     they cost the longer of the two, so that no sum of single costs predicts it. `noise` is the deviation of the

@@ -83,7 +83,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 
 
 def _at(place: str) -> Generator[None, Any, Any]:
-    """Return what runs meanwhile, in this process and its children, is done for more than the one test."""
+    """Note that what runs meanwhile, in this process and its children, is done for more than the one test."""
     before = os.environ.get(AT)
     if place:
         os.environ[AT] = place

@@ -60,7 +60,7 @@ class Tree:
 
     @contextlib.contextmanager
     def changed(self, fault: Fault) -> Iterator[None]:
-        """Yield the fault is in its place meanwhile."""
+        """Put the fault in its place inside the `with` block."""
         path = self.folder / fault.file
         original, stamp = path.read_text(), path.stat()
         self.write(fault.file, fault.applied(self.folder))

@@ -123,7 +123,7 @@ def _file(test: str) -> str:
 
 
 def reached(tree: Tree, asked: Sequence[str], wanted: Mapping[str, Fault], work: Path, jobs: int) -> Reached:
-    """Return runs all tests once on sources that note what is reached, or takes what such a run left.
+    """Run all tests once on sources that note what is reached, or take what such a run left.
 
     Where nothing but files of tests changed since, only these run again.
     """
@@ -228,7 +228,7 @@ _NUMBERS = count()
 
 
 def judged(tree: Tree, fault: Fault, coverage: Reached, hints: Collection[str], bound_s: float) -> Verdict:
-    """Return runs what may catch the fault, until something does."""
+    """Run what may catch the fault, until something does."""
     started, further = time.perf_counter(), coverage.further(fault, tree.folder, bound_s)
     verdict, passed = Verdict(directly=len(direct := coverage.directly(fault))), set[str]()
     known = [name for name in hints if name in coverage.tests and coverage.tests[name].outcome == "passed"]

@@ -124,7 +124,8 @@ def functions() -> list[list[te.Tensor]]:
 
 
 def test_a_reduction_is_not_named_after_a_variable(caplog) -> None:
-    x, either = te.placeholder((8, 16), "int32", name="x"), te.comm_reducer(lambda a, b: a | b, lambda t: tirx.const(0, t))
+    either = te.comm_reducer(lambda a, b: a | b, lambda dtype: tirx.const(0, dtype))
+    x = te.placeholder((8, 16), "int32", name="x")
     term = te.reduce_axis((0, 16), "term")
     kernel = kernel_of([x, te.compute((8,), lambda i: either(x[i, term], axis=term), name="mask_of_row")])
     caplog.clear()  # TVM splits no reduction that it does not know.

@@ -255,7 +255,7 @@ class KernelLibrary:
             ) from None
 
     def busy_threads(self, threads: int) -> int:
-        """Return how many of `threads` threads every large kernel has work for; warns where that is not all of them.
+        """Return how many of `threads` threads every large kernel has work for; warn where that is not all of them.
 
         Kernels compute the same on any number: fewer threads share their loops, and of more, some have nothing to do.
         """

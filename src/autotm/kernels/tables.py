@@ -108,7 +108,7 @@ def embedding_concat(parts: Sequence[tuple[te.Tensor, ...]]) -> te.Tensor:
 def _copy_row(
     target: tirx.Buffer, at: tir.Index, begin: int, source: tirx.Buffer, indices: tirx.Buffer | None = None
 ) -> tirx.Stmt:
-    """Emit the row `at` of a matrix, or the row that `indices[at]` names, to row `at` of the target."""
+    """Emit a copy of row `at` of a matrix, or of the row that `indices[at]` names, to row `at` of the target."""
     width, total = int(source.shape[1]), int(target.shape[1])
 
     def copy(row: tir.Index) -> tirx.Stmt:

@@ -223,7 +223,7 @@ class _Hoister:
         return _allocating(mutator.default_mutate(_allocating(block, [])), kept)
 
     def _place(self, buffer: tirx.Buffer) -> tirx.Buffer | None:
-        """Decide where a buffer lives; its allocation if it stays."""
+        """Decide where a buffer lives; return its allocation if it stays."""
         shape = [int(extent) for extent in buffer.shape]
         is_small = size_bytes(buffer) < STACK_BYTES
         leading = [] if is_small else [(loop.loop_var - loop.min, int(loop.extent)) for loop in self._parallel]

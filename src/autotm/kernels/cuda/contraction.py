@@ -75,7 +75,7 @@ def _may_split(product: Product, tile: Tile, parts: int) -> bool:
 
 
 def estimate_ns(product: Product, tiling: Tiling, device: CudaDevice) -> float:
-    """Time of a product: the multiply-adds of the busiest multiprocessor, then what adds up the parts."""
+    """Estimate the time of a product: the multiply-adds of the busiest multiprocessor, then what adds up the parts."""
     tile, parts = tiling.tile, tiling.parts
     blocks = math.ceil(product.rows / tile.rows) * math.ceil(product.columns / tile.columns) * product.groups * parts
     turns = math.ceil(blocks / device.multiprocessors)
@@ -88,7 +88,7 @@ def estimate_ns(product: Product, tiling: Tiling, device: CudaDevice) -> float:
 
 
 def _float_ns(tile: Tile, device: CudaDevice) -> float:
-    """Time of a multiply-add of a multiprocessor.
+    """Estimate the time of a multiply-add of a multiprocessor.
 
     A thread of r by c results reads r + c words for r c multiply-adds, which is what its rate depends on.
     """

@@ -88,7 +88,7 @@ def embedding_update(sch: Schedule, block: SBlockRV, device: CudaDevice) -> list
 
 
 def copies(body: tirx.Stmt) -> list[Stage]:
-    """Emit a loops written for a CPU: outermost ones of independent iterations become blocks, innermost ones threads.
+    """Emit loops written for a CPU: outermost ones of independent iterations become blocks, innermost ones threads.
 
     Raises:
         ValueError: nothing says which loops are independent.

@@ -356,7 +356,7 @@ class _Groups:
         return dataclasses.replace(self.problem, **changed, groups=1, outputs=(Output.plain(product),))
 
     def copy_in(self, block: Index) -> list[tirx.Stmt]:
-        """Emit both operands of one block."""
+        """Emit copies of both operands of one block."""
         right = self._columns if self.weights_last else self._diagonal
         return [
             self._columns(self.problem.left, self.one.left, block),

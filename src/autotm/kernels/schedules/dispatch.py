@@ -182,7 +182,7 @@ def outline(func: tirx.PrimFunc) -> ScheduledKernel:
 
 
 def described(sch: Schedule) -> tuple[str, OpClass, int]:
-    """Name, class and floating-point operations of the unscheduled function in `sch`."""
+    """Return the name, class and floating-point operations of the unscheduled function in `sch`."""
     blocks = top_blocks(sch)
     nests = [nest for nest in (read_nest(sch, block) for block in blocks) if nest is not None]
     names = [sch.get(block).name_hint for block in blocks] or [sch.mod["main"].body.block.name_hint]
@@ -193,7 +193,7 @@ def described(sch: Schedule) -> tuple[str, OpClass, int]:
 
 
 def _classified(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
-    """Name and class of a function from its blocks: a known name first, else the largest block decides."""
+    """Return the name and class of a function from its blocks: a known name first, else the largest block decides."""
     for name, op_class in _NAMED.items():
         if name in names:
             return name, op_class

@@ -234,7 +234,7 @@ def fill(buffer: tirx.Buffer, start: Index, count: int, lanes: int) -> tirx.Stmt
 
 
 def copy(source: tirx.Buffer, origin: Index, target: tirx.Buffer, start: Index, count: int, lanes: int) -> tirx.Stmt:
-    """Emit `count` elements from one flat place to another."""
+    """Emit a copy of `count` elements from one flat place to another."""
     return tir.spans(
         count, lanes, lambda at, width: tir.store(target, start + at, tir.load(source, origin + at, width), width)
     )

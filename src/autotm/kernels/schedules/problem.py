@@ -123,7 +123,7 @@ class Problem:
 
 
 def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
-    """Read the problem from a fused function; inlines the epilogue's intermediate blocks in `sch`.
+    """Read the problem from a fused function; inline the epilogue's intermediate blocks in `sch`.
 
     Raises:
         ValueError: the function holds a block that is neither prologue, contraction nor elementwise epilogue.

@@ -352,7 +352,7 @@ def schedule_log_softmax_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Tar
 
 
 def _producer(sch: s_tir.Schedule, main: SBlockRV, buffer: tirx.Buffer) -> Callable[[Sequence[tirx.Expr]], tirx.Expr]:
-    """Return an element of `buffer` as an expression of parameters; inlines everything in front of it."""
+    """Return an element of `buffer` as an expression of parameters; inline everything in front of it."""
     elementwise = [rv for rv in sch.get_child_blocks(sch.get_sblock("root")) if rv != main and sch.get(rv).init is None]
     (last,) = [rv for rv in elementwise if sch.get(rv).writes[0].source.same_as(buffer)]
     name, last_name = sch.get(main).name_hint, sch.get(last).name_hint
