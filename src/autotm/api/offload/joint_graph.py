@@ -173,8 +173,8 @@ class Storage:
 
     @property
     def last(self) -> int:
-        """The last operator that uses it; -1 where none does."""
-        return max(self.readers, default=-1 if self.producer is None else self.producer)
+        """The last operator that reads it; -1 where none does."""
+        return max(self.readers, default=-1)
 
 
 @dataclass
