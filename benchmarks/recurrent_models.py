@@ -1,0 +1,337 @@
+"""Models with control flow in Relax, each with the same in NumPy: NASRNN, a greedy decoder, a tree encoder.
+
+Used by `control_flow.py` and by the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tvm
+from tvm import ir, relax
+from tvm.relax.expr import _update_type
+
+Array = np.ndarray
+Kind = tuple[tuple[int, ...], str]
+
+
+def tensor_type(kind: Kind) -> relax.TensorType:
+    """Return the type of tensors of a shape and an element type."""
+    return relax.TensorType(*kind)
+
+
+class FunctionWriter:
+    """Writes one function of Relax, with branches and calls, as `relax.BlockBuilder` cannot.
+
+    Attributes:
+        own: the function, for calls of it.
+        params: by name.
+    """
+
+    def __init__(self, name: str, params: Mapping[str, Kind], result: Kind | Sequence[Kind]) -> None:
+        """Begin a function that returns a tensor, or a tuple of several."""
+        self.params = {key: relax.Var(key, tensor_type(kind)) for key, kind in params.items()}
+        is_tensor = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], str)  # noqa: PLR2004
+        self.result_type = tensor_type(result) if is_tensor else relax.TupleType([tensor_type(item) for item in result])
+        self.own = ir.GlobalVar(name)
+        _update_type(self.own, relax.FuncType([var.ty for var in self.params.values()], self.result_type))
+        self._normalizer = relax.BlockBuilder()
+        self._bindings: list[relax.VarBinding] = []
+
+    def emit(self, expression: relax.Expr) -> relax.Var:
+        """Bind an expression to a variable."""
+        expression = self._normalizer.normalize(expression)
+        return self._bind(expression, expression.ty)
+
+    def call(self, function: FunctionWriter, *arguments: relax.Expr) -> relax.Var:
+        """Call a function that is written here, or this one."""
+        return self._bind(relax.Call(function.own, list(arguments)), function.result_type)
+
+    def branch(
+        self, condition: relax.Expr, then: Callable[[], relax.Expr], otherwise: Callable[[], relax.Expr]
+    ) -> relax.Var:
+        """Branch on a bool; the sides are written by functions that return their results."""
+        sides = [self._side(side) for side in (then, otherwise)]
+        return self._bind(relax.If(condition, *sides), sides[0].body.ty)
+
+    def function(self, result: relax.Expr) -> relax.Function:
+        """Return the function."""
+        body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
+        return relax.Function(list(self.params.values()), body, self.result_type)
+
+    def _bind(self, expression: relax.Expr, ty: ir.Type) -> relax.Var:
+        var = relax.Var("v", ty)
+        self._bindings.append(relax.VarBinding(var, expression))
+        return var
+
+    def _side(self, write: Callable[[], relax.Expr]) -> relax.SeqExpr:
+        outer, self._bindings = self._bindings, []
+        result = self.emit(write())
+        side = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
+        self._bindings = outer
+        return side
+
+
+def as_module(functions: Mapping[FunctionWriter, relax.Function]) -> tvm.IRModule:
+    """Return functions, by what wrote them, as one module."""
+    made = {writer.own: func.with_attr("global_symbol", writer.own.name_hint) for writer, func in functions.items()}
+    return relax.transform.Normalize()(tvm.IRModule(made))
+
+
+def integer(value: int) -> relax.Constant:
+    """Return a whole number as a tensor without axes."""
+    return relax.const(value, "int64")
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+# NASRNN: a counted loop.
+
+
+def nasrnn(steps: int, batch: int, hidden: int) -> tvm.IRModule:
+    """Return `main(x, input_weights, hidden_weights)`: x is (steps, batch, hidden), weights are (8, hidden, hidden)."""
+    kinds = {
+        "x": ((steps, batch, hidden), "float32"),
+        "input_weights": ((8, hidden, hidden), "float32"),
+        "hidden_weights": ((8, hidden, hidden), "float32"),
+    }
+    state = ((batch, hidden), "float32")
+    loop = FunctionWriter("nasrnn", {"step": ((), "int64"), "c": state, "m": state, **kinds}, [state, state])
+    step, c, m, x, *weights = loop.params.values()
+
+    def again() -> relax.Expr:
+        return loop.call(loop, *_nas_step(loop, step, c, m, x, *weights), x, *weights)
+
+    test = loop.emit(relax.op.less(step, integer(steps)))
+    result = loop.branch(test, again, lambda: relax.Tuple([c, m]))
+    main = FunctionWriter("main", kinds, state)
+    zero = relax.const(np.zeros((batch, hidden), "float32"))
+    last = main.call(loop, integer(0), zero, zero, *main.params.values())
+    c, m = (main.emit(relax.TupleGetItem(last, index)) for index in range(2))
+    return as_module({loop: loop.function(result), main: main.function(main.emit(relax.op.add(c, m)))})
+
+
+def nasrnn_step(steps: int, batch: int, hidden: int) -> tvm.IRModule:
+    """Return `main(step, c, m, x, input_weights, hidden_weights)`, one step of `nasrnn` without the loop."""
+    state = ((batch, hidden), "float32")
+    kinds = {
+        "step": ((), "int64"), "c": state, "m": state, "x": ((steps, batch, hidden), "float32"),
+        "input_weights": ((8, hidden, hidden), "float32"), "hidden_weights": ((8, hidden, hidden), "float32"),
+    }  # fmt: skip
+    main = FunctionWriter("main", kinds, [((), "int64"), state, state])
+    result = main.emit(relax.Tuple(_nas_step(main, *main.params.values())))
+    return as_module({main: main.function(result)})
+
+
+def _nas_step(
+    writer: FunctionWriter,
+    step: relax.Var,
+    c: relax.Var,
+    m: relax.Var,
+    x: relax.Var,
+    input_weights: relax.Var,
+    hidden_weights: relax.Var,
+) -> list[relax.Var]:
+    emit, op = writer.emit, relax.op
+    _, _, hidden = (int(extent) for extent in x.ty.shape)
+
+    def product(left: relax.Var, weights: relax.Var) -> relax.Var:
+        packed = emit(op.reshape(emit(op.permute_dims(weights, [1, 0, 2])), (hidden, 8 * hidden)))
+        return emit(op.matmul(left, packed))
+
+    row = emit(op.take(x, step, axis=0))
+    sums = emit(op.add(product(row, input_weights), product(m, hidden_weights)))
+    parts = emit(op.split(sums, 8, axis=1))
+    functions = [
+        op.sigmoid, op.nn.relu, op.sigmoid, op.nn.relu, op.tanh, op.sigmoid, op.tanh, op.sigmoid
+    ]  # fmt: skip
+    g = [emit(function(emit(relax.TupleGetItem(parts, index)))) for index, function in enumerate(functions)]
+    first, second = emit(op.tanh(emit(op.multiply(g[0], g[1])))), emit(op.tanh(emit(op.add(g[2], g[3]))))
+    third, fourth = emit(op.tanh(emit(op.multiply(g[4], g[5])))), emit(op.sigmoid(emit(op.add(g[6], g[7]))))
+    c = emit(op.multiply(emit(op.tanh(emit(op.add(first, c)))), second))
+    m = emit(op.tanh(emit(op.multiply(c, emit(op.tanh(emit(op.add(third, fourth))))))))
+    return [emit(op.add(step, integer(1))), c, m]
+
+
+def nasrnn_arguments(steps: int, batch: int, hidden: int, seed: int = 0) -> list[Array]:
+    """Return seeded arguments."""
+    random = np.random.default_rng(seed)
+    scale = 1 / np.sqrt(hidden)
+    shapes = [(steps, batch, hidden), (8, hidden, hidden), (8, hidden, hidden)]
+    factors = [1.0, scale, scale]
+    return [(random.standard_normal(shape) * by).astype("float32") for shape, by in zip(shapes, factors, strict=True)]
+
+
+def nasrnn_in_numpy(x: Array, input_weights: Array, hidden_weights: Array) -> Array:
+    """Compute `nasrnn` in float64."""
+    x, input_weights, hidden_weights = (each.astype("float64") for each in (x, input_weights, hidden_weights))
+    c = m = np.zeros(x.shape[1:])
+    relu = lambda x: np.maximum(x, 0)  # noqa: E731
+    functions = [_sigmoid, relu, _sigmoid, relu, np.tanh, _sigmoid, np.tanh, _sigmoid]
+    for row in x:
+        sums = row @ input_weights + m @ hidden_weights
+        g = [function(part) for function, part in zip(functions, sums, strict=True)]
+        c = np.tanh(np.tanh(g[0] * g[1]) + c) * np.tanh(g[2] + g[3])
+        m = np.tanh(c * np.tanh(np.tanh(g[4] * g[5]) + _sigmoid(g[6] + g[7])))
+    return c + m
+
+
+# A greedy decoder as in Seq2seq: a while loop whose steps depend on what it computes.
+
+FORCED = 1e6
+"""Added to the score of the token that a sentence is to have at a step."""
+
+
+def decoder(most_steps: int, batch: int, hidden: int, words: int) -> tvm.IRModule:
+    """Return `main(token, h, forcing, table, weights, projection)`: steps taken, last tokens, and state.
+
+    One LSTM cell: `weights` is (2 hidden, 4 hidden). `forcing` is (most_steps, batch, words). It ends when all tokens
+    are 0, or after `most_steps`.
+    """
+    state, tokens = ((batch, hidden), "float32"), ((batch,), "int64")
+    kinds = {
+        "forcing": ((most_steps, batch, words), "float32"),
+        "table": ((words, hidden), "float32"),
+        "weights": ((2 * hidden, 4 * hidden), "float32"),
+        "projection": ((hidden, words), "float32"),
+    }
+    results = [((), "int64"), tokens, state]
+    loop = FunctionWriter("decode", {"step": ((), "int64"), "token": tokens, "h": state, "c": state, **kinds}, results)
+    step, token, h, c, forcing, table, weights, projection = loop.params.values()
+    emit, op = loop.emit, relax.op
+
+    def again() -> relax.Expr:
+        word = emit(op.take(table, token, axis=0))
+        sums = emit(op.matmul(emit(op.concat([word, h], axis=1)), weights))
+        parts = emit(op.split(sums, 4, axis=1))
+        gates = [emit(relax.TupleGetItem(parts, index)) for index in range(4)]
+        enter, keep, leave = (emit(op.sigmoid(gate)) for gate in gates[:3])
+        added = emit(op.multiply(enter, emit(op.tanh(gates[3]))))
+        new_c = emit(op.add(emit(op.multiply(keep, c)), added))
+        new_h = emit(op.multiply(leave, emit(op.tanh(new_c))))
+        scores = emit(op.add(emit(op.matmul(new_h, projection)), emit(op.take(forcing, step, axis=0))))
+        new_token = emit(op.argmax(scores, axis=1))
+        return loop.call(loop, emit(op.add(step, integer(1))), new_token, new_h, new_c, *list(loop.params.values())[4:])
+
+    is_open = emit(op.astype(emit(op.not_equal(token, integer(0))), "int32"))
+    is_any = emit(op.greater(emit(op.max(is_open)), relax.const(0, "int32")))
+    test = emit(op.logical_and(is_any, emit(op.less(step, integer(most_steps)))))
+    result = loop.branch(test, again, lambda: relax.Tuple([step, token, h]))
+    main = FunctionWriter("main", {"token": tokens, "h": state, **kinds}, results)
+    token, h, *others = main.params.values()
+    return as_module(
+        {loop: loop.function(result), main: main.function(main.call(loop, integer(0), token, h, h, *others))}
+    )
+
+
+def decoder_arguments(lengths: Sequence[int], most_steps: int, hidden: int, words: int, seed: int = 0) -> list[Array]:
+    """Return seeded arguments that make sentences of the given numbers of steps."""
+    random, batch = np.random.default_rng(seed), len(lengths)
+    forcing = np.zeros((most_steps, batch, words), "float32")
+    for sentence, length in enumerate(lengths):
+        for step in range(most_steps):
+            token = random.integers(1, words) if step < length - 1 else 0
+            forcing[step, sentence, token] = FORCED
+    scale = 1 / np.sqrt(hidden)
+    shapes = [(batch, hidden), (words, hidden), (2 * hidden, 4 * hidden), (hidden, words)]
+    h, table, weights, projection = ((random.standard_normal(shape) * scale).astype("float32") for shape in shapes)
+    return [np.ones(batch, "int64"), h, forcing, table, weights, projection]
+
+
+def decoder_in_numpy(
+    token: Array, h: Array, forcing: Array, table: Array, weights: Array, projection: Array
+) -> tuple[Array, ...]:
+    """Compute `decoder` in float64."""
+    c, step = h, 0
+    while token.any() and step < len(forcing):
+        sums = np.concatenate([table[token], h], axis=1, dtype="float64") @ weights
+        enter, keep, leave, new = np.split(sums, 4, axis=1)
+        c = _sigmoid(keep) * c + _sigmoid(enter) * np.tanh(new)
+        h = _sigmoid(leave) * np.tanh(c)
+        token = (h @ projection + forcing[step]).argmax(axis=1)
+        step += 1
+    return np.array(step), token, h
+
+
+# A tree encoder as in RAE: recursion.
+
+
+def encoder(nodes: int, leaves: int, width: int) -> tvm.IRModule:
+    """Return `main(left, right, rows, weights, bias)`, the encoding of node 0 of a tree as (1, width).
+
+    An inner node has its children in `left` and `right`; a leaf has -1 in `left`, and its row in `right`.
+    """
+    kinds = {
+        "left": ((nodes,), "int64"), "right": ((nodes,), "int64"), "rows": ((leaves, width), "float32"),
+        "weights": ((2 * width, width), "float32"), "bias": ((width,), "float32"),
+    }  # fmt: skip
+    result = ((1, width), "float32")
+    encode = FunctionWriter("encode", {"node": ((), "int64"), **kinds}, result)
+    node, left, right, rows, weights, bias = encode.params.values()
+    emit, op, others = encode.emit, relax.op, (left, right, rows, weights, bias)
+
+    def leaf() -> relax.Expr:
+        row = emit(op.take(right, node, axis=0))
+        return emit(op.reshape(emit(op.take(rows, row, axis=0)), (1, width)))
+
+    def inner() -> relax.Expr:
+        children = [
+            encode.call(encode, emit(op.take(children, node, axis=0)), *others) for children in (left, right)
+        ]
+        product = emit(op.matmul(emit(op.concat(children, axis=1)), weights))
+        return emit(op.tanh(emit(op.add(product, bias))))
+
+    is_leaf = emit(op.less(emit(op.take(left, node, axis=0)), integer(0)))
+    encoded = encode.branch(is_leaf, leaf, inner)
+    main = FunctionWriter("main", kinds, result)
+    root = main.call(encode, integer(0), *main.params.values())
+    return as_module({encode: encode.function(encoded), main: main.function(root)})
+
+
+def tree(leaves: int, seed: int = 0) -> tuple[Array, Array]:
+    """Return `left` and `right` of a random binary tree with so many leaves; node 0 is its root."""
+    random = np.random.default_rng(seed)
+    left, right = np.full(2 * leaves - 1, -1), np.zeros(2 * leaves - 1, "int64")
+    waiting, used, row = [(0, leaves)], 1, 0
+    while waiting:
+        node, count = waiting.pop()
+        if count == 1:
+            right[node], row = row, row + 1
+            continue
+        first = int(random.integers(1, count))
+        left[node], right[node] = used, used + 1
+        waiting += [(used, first), (used + 1, count - first)]
+        used += 2
+    return left.astype("int64"), right
+
+
+def chain(leaves: int) -> tuple[Array, Array]:
+    """Return `left` and `right` of a tree whose left children are all leaves: as deep as it can be."""
+    left, right = np.full(2 * leaves - 1, -1), np.zeros(2 * leaves - 1, "int64")
+    for inner in range(leaves - 1):
+        left[2 * inner], right[2 * inner] = 2 * inner + 1, 2 * inner + 2
+        right[2 * inner + 1] = inner
+    right[-1] = leaves - 1
+    return left.astype("int64"), right
+
+
+def encoder_arguments(children: tuple[Array, Array], width: int, seed: int = 0) -> list[Array]:
+    """Return seeded arguments for a tree."""
+    random, leaves = np.random.default_rng(seed), (len(children[0]) + 1) // 2
+    shapes = [((leaves, width), 1.0), ((2 * width, width), 1 / np.sqrt(2 * width)), ((width,), 1.0)]
+    return [*children, *((random.standard_normal(shape) * scale).astype("float32") for shape, scale in shapes)]
+
+
+def encoder_in_numpy(left: Array, right: Array, rows: Array, weights: Array, bias: Array) -> Array:
+    """Compute `encoder` in float64, children before their parents."""
+    values: dict[int, Array] = {}
+    for node in reversed(range(len(left))):
+        if left[node] < 0:
+            values[node] = rows[None, right[node]].astype("float64")
+        else:
+            both = np.concatenate([values[left[node]], values[right[node]]], axis=1)
+            values[node] = np.tanh(both @ weights + bias)
+    return values[0]

@@ -1,0 +1,564 @@
+"""A program -> kernels, and one function, the driver, that calls them under loops, branches and an explicit stack.
+
+Every value that outlives the operators around it has a place in one workspace, which is allocated once, outside. A run
+of operators becomes fused kernels through autotm's own lowering; these write states of loops, results of branches and
+arguments of calls straight to their places, or in place of what they replace, where nobody reads that later.
+
+The driver and the kernels are functions of one module. A kernel takes its operands as descriptors (`DLTensor`), which
+are made once; so a call costs some nanoseconds, and every kernel keeps its own function, in which no two buffers share
+memory. The driver itself reads conditions and counters, and copies what is saved on the stack.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from autotm.control.program import (
+    Array,
+    Block,
+    Branch,
+    Check,
+    Loop,
+    Operator,
+    Program,
+    Recursion,
+    SelfCall,
+    Statement,
+    Value,
+    any_statement,
+    defined,
+    free,
+    inner_blocks,
+)
+from autotm.kernels import tir
+from autotm.kernels.passes import GENERATED
+from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
+from autotm.lower.calls import extract_calls, fused_kernels
+from autotm.lower.results import place_results
+from autotm.lower.step import Result
+from autotm.model.errors import AutotmError
+from autotm.model.graph import ALIGNMENT_BYTES
+
+DRIVER = "driver"
+"""Symbol of the driver."""
+DESCRIPTOR_BYTES = 48
+"""Size of a `DLTensor`."""
+_PREFIX = ""
+"""What TVM puts before the symbol of a function that takes packed arguments."""
+
+Targets = Sequence[tuple[Value, Value]]
+"""Values, and the value whose place each is to be written to."""
+
+
+class Area(Enum):
+    """Where a descriptor points to."""
+
+    ARGUMENT = "an argument of the program, by its position"
+    WORKSPACE = "the workspace, by bytes from its start"
+    SCRATCH = "the part of the workspace for what lives within one run of operators, by bytes from its start"
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program as functions that are ready to be compiled.
+
+    Attributes:
+        functions: scheduled, by symbol; the driver among them.
+        slots: what each descriptor points to.
+        workspace_bytes: without scratch.
+        scratch_bytes: behind these.
+        places: offsets of the arguments that are copied to the workspace, of constants, and of results.
+        results: values that the program returns.
+        errors: messages; the driver returns 0, or 1 more than the index of one.
+    """
+
+    functions: dict[str, tirx.PrimFunc]
+    slots: list[tuple[Area, int]]
+    workspace_bytes: int
+    scratch_bytes: int
+    places: dict[Value, int]
+    results: tuple[Value, ...]
+    errors: list[str]
+
+
+def lower(program: Program, target: tvm.target.Target, threads: int) -> Lowered:
+    """Lower a program; kernels are scheduled for so many threads.
+
+    Raises:
+        AutotmError: an operator has no kernel.
+    """
+    return _Driver(program, target, threads).lowered()
+
+
+@dataclass
+class _Driver:
+    program: Program
+    target: tvm.target.Target
+    threads: int
+    functions: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    slots: dict[tuple[Area, int], int] = field(default_factory=dict)
+    workspace_bytes: int = 0
+    scratch_bytes: int = 0
+    places: dict[Value, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.arguments = {value: index for index, value in enumerate(self.program.parameters)}
+        self.kernels: dict[int, tuple[str, ScheduledKernel]] = {}
+        self.reads = Counter(_all_reads(self.program.body))
+        self.locals: list[tirx.Buffer] = []
+        self.bytes = tirx.decl_buffer((tir.number(1),), "int8", "bytes", layout=None)
+        self.words = tirx.decl_buffer((tir.number(1),), "int32", "words", layout=None)
+        self.descriptors = tirx.Var("descriptors", "handle")
+
+    def lowered(self) -> Lowered:
+        results = tuple(value.fresh() for value in self.program.body.results)
+        for value in self.program.constants:
+            self.place(value)
+        body = self.sequence(self.program.body.statements, list(zip(self.program.body.results, results, strict=True)))
+        whole = tir.sequence([*map(tirx.AllocBuffer, self.locals), body, tirx.Return(tirx.IntImm("int32", 0))])
+        parameters = [self.bytes, self.words, self.descriptors]
+        driver = tirx.PrimFunc(parameters, whole, tvm.ir.PrimType("int32")).with_attr(GENERATED, True)
+        return Lowered(
+            {**self.functions, DRIVER: driver},
+            list(self.slots),
+            self.workspace_bytes,
+            self.scratch_bytes,
+            self.places,
+            results,
+            self.errors,
+        )
+
+    # The workspace.
+
+    def place(self, value: Value) -> int:
+        """Return the offset of a value in the workspace."""
+        if value not in self.places:
+            self.places[value] = self.allocate(value.size_bytes)
+        return self.places[value]
+
+    def allocate(self, size_bytes: int) -> int:
+        """Return the offset of new memory."""
+        offset = self.workspace_bytes
+        self.workspace_bytes += _aligned(size_bytes)
+        return offset
+
+    def operand(self, value: Value) -> tuple[Area, int]:
+        """Return where kernels find a value."""
+        if value in self.arguments and not is_copied(value):
+            return Area.ARGUMENT, self.arguments[value]
+        return Area.WORKSPACE, self.place(value)
+
+    def address(self, offset: tir.Index) -> tirx.Expr:
+        """Return a pointer into the workspace."""
+        return tirx.handle_add_byte_offset(self.bytes.data, tir.number(offset))
+
+    def holds(self, condition: Value) -> tirx.Expr:
+        """Return whether a bool is true."""
+        return tirx.BufferLoad(self.bytes, [tir.number(self.place(condition))]) != tirx.IntImm("int8", 0)
+
+    def word(self, value: Value) -> tuple[tirx.Buffer, list[tirx.Expr]]:
+        """Return where an int32 lies."""
+        return self.words, [tir.number(self.place(value) // 4)]
+
+    def local(self, name: str, dtype: str = "int32") -> tirx.Buffer:
+        """Return a new variable of the driver."""
+        self.locals.append(tirx.decl_buffer((tir.number(1),), dtype, name, layout=None))
+        return self.locals[-1]
+
+    # Statements.
+
+    def sequence(self, statements: Iterable[Statement], targets: Targets) -> tirx.Stmt:
+        """Return the code of statements, after which each target has been written."""
+        code: list[tirx.Stmt] = []
+        operators: list[Operator] = []
+        for statement in statements:
+            if isinstance(statement, Operator):
+                operators.append(statement)
+            else:
+                code += [self.region(operators, entry_targets(statement)), self.control(statement)]
+                operators = []
+        return tir.sequence([*code, self.region(operators, targets)])
+
+    def control(self, statement: Statement) -> tirx.Stmt:
+        """Return the code of a statement that is no operator; states and parameters in it have their first values."""
+        match statement:
+            case Branch():
+                sides = [
+                    self.sequence(side.statements, list(zip(side.results, statement.results, strict=True)))
+                    for side in (statement.then, statement.otherwise)
+                ]
+                return tirx.IfThenElse(self.holds(statement.condition), *sides)
+            case Loop():
+                return self._loop(statement)
+            case Recursion():
+                return _StackMachine(self, statement).code()
+            case Check():
+                return tirx.IfThenElse(tirx.BufferLoad(*self.word(statement.flag)) != 0, self.fail(statement.message))
+        raise TypeError(statement)
+
+    def fail(self, message: str) -> tirx.Stmt:
+        """Return the code that ends the program with an error."""
+        self.errors.append(message)
+        return tirx.Return(tirx.IntImm("int32", len(self.errors)))
+
+    def _loop(self, loop: Loop) -> tirx.Stmt:
+        def body() -> tirx.Stmt:
+            return self.sequence(loop.body.statements, list(zip(loop.body.results, loop.states, strict=True)))
+
+        if loop.condition is None:
+            return tir.loop(loop.steps, lambda _: body(), "step")
+        head = self.sequence(loop.head, [])
+        runs, done = self.local("runs"), self.local("steps")
+        step = [body()]
+        if loop.steps is not None:
+            is_over = get(done) >= tirx.IntImm("int32", loop.steps)
+            step = [tirx.IfThenElse(is_over, self.fail(too_many_steps(loop))), put(done, get(done) + 1), *step]
+        leave = put(runs, 0)
+        again = tir.sequence([head, tirx.IfThenElse(self.holds(loop.condition), tir.sequence(step), leave)])
+        return tir.sequence([put(runs, 1), put(done, 0), tirx.While(get(runs) != 0, again)])
+
+    # Operators.
+
+    def region(self, operators: Sequence[Operator], targets: Targets) -> tirx.Stmt:
+        """Return calls of the fused kernels of some operators.
+
+        They write the targets, and of what the operators compute all that is read elsewhere.
+        """
+        inner = Counter([value for item in operators for value in item.operands] + [source for source, _ in targets])
+        made = [value for item in operators for value in item.results]
+        kept = [(value, value) for value in made if self.reads[value] > inner[value]]
+        targets = [*kept, *((source, target) for source, target in targets if source is not target)]
+        if not targets:
+            return tir.sequence([])
+        inputs = [value for value in inner if value not in {*made}]
+        names = {value: f"input{index}" for index, value in enumerate(inputs)}
+        module = _as_module(operators, names, [source for source, _ in targets])
+        try:
+            module = fused_kernels(module, self.target)
+            calls, returned = extract_calls(module)
+        except NotImplementedError as error:
+            raise AutotmError(f"{error}; write it with operators that have a kernel") from None
+        functions = {call.function: module[call.function].without_attr("global_symbol") for call in calls}
+        results = [Result(f"target{index}", names.get(target)) for index, (_, target) in enumerate(targets)]
+        placed = place_results(calls, returned, results, functions)
+        operands = {names[value]: self.operand(value) for value in inputs}
+        pairs = zip(placed.results, targets, strict=True)
+        operands.update((operand.tensor, self.operand(target)) for operand, (_, target) in pairs)
+        scratch = 0
+        code = []
+        for call in placed.calls:
+            for output in call.outputs:
+                if output.tensor not in operands:
+                    operands[output.tensor] = Area.SCRATCH, scratch
+                    scratch += _aligned(output.size_bytes)
+        for call in placed.calls:
+            symbol, kernel = self._kernel(placed.functions[call.function])
+            slots = [operands[item.tensor] for item in (*call.inputs, *call.outputs)]
+            end = scratch
+            for shape, dtype in kernel.workspaces:
+                slots.append((Area.SCRATCH, end))
+                end += _aligned(Value("workspace", shape, dtype).size_bytes)
+            self.scratch_bytes = max(self.scratch_bytes, end)
+            code.append(tirx.Evaluate(tirx.call_cpacked(_PREFIX + symbol, *map(self._descriptor, slots))))
+        return tir.sequence(code)
+
+    def _descriptor(self, slot: tuple[Area, int]) -> tirx.Expr:
+        index = self.slots.setdefault(slot, len(self.slots))
+        return tirx.handle_add_byte_offset(self.descriptors, tir.number(index * DESCRIPTOR_BYTES))
+
+    def _kernel(self, function: tirx.PrimFunc) -> tuple[str, ScheduledKernel]:
+        """Return the symbol and the schedule of a function; equal functions share them."""
+        key = tvm_ffi.structural_hash(function, map_free_vars=True)
+        if key not in self.kernels:
+            kernel = schedule(function, self.target, self.threads)
+            self.kernels[key] = symbol, _ = f"{kernel.op}_{len(self.kernels)}", kernel
+            self.functions[symbol] = kernel.func if self.threads > 1 else _on_one_thread(kernel.func)
+        return self.kernels[key]
+
+
+def is_copied(argument: Value) -> bool:
+    """Whether an argument is copied to the workspace for each call: small ones are, as they may be conditions."""
+    return argument.size_bytes <= ALIGNMENT_BYTES
+
+
+def entry_targets(statement: Statement) -> Targets:
+    """Return what is written before a statement: first states of a loop, arguments of a recursion."""
+    match statement:
+        case Loop():
+            return list(zip(statement.initial, statement.states, strict=True))
+        case Recursion():
+            return list(zip(statement.arguments, statement.parameters, strict=True))
+    return []
+
+
+def too_many_steps(loop: Loop) -> str:
+    """Return the message for a while loop that passes its bound."""
+    return (
+        f"loop '{loop.name}' is not done after {loop.steps} steps, its bound; compile it with a larger one: "
+        f"Limits(steps={{'{loop.name}': ...}})"
+    )
+
+
+def get(variable: tirx.Buffer) -> tirx.Expr:
+    """Return the value of a variable of the driver."""
+    return tirx.BufferLoad(variable, [tir.number(0)])
+
+
+def put(variable: tirx.Buffer, value: tirx.Expr | int) -> tirx.Stmt:
+    """Return the code that sets a variable of the driver."""
+    return tirx.BufferStore(variable, tirx.IntImm(variable.dtype, value) if isinstance(value, int) else value, [tir.number(0)])
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-max(size_bytes, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _all_reads(block: Block) -> list[Value]:
+    """Return every value that a block reads, as often as it does so, with all that is nested in it."""
+    found = [*block.results]
+    for statement in block.statements:
+        match statement:
+            case Operator():
+                found += statement.operands
+            case Branch():
+                found.append(statement.condition)
+            case Loop():
+                found += [*statement.initial, *([statement.condition] if statement.condition is not None else [])]
+            case Recursion() | SelfCall():
+                found += statement.arguments
+            case Check():
+                found.append(statement.flag)
+        for inner in inner_blocks(statement):
+            found += _all_reads(inner)
+    return found
+
+
+def _as_module(operators: Sequence[Operator], names: dict[Value, str], results: Sequence[Value]) -> tvm.IRModule:
+    """Return operators as a module of one function, from the named values to the results."""
+    builder = relax.BlockBuilder()
+    variables = {value: relax.Var(name, relax.TensorType(value.shape, value.dtype)) for value, name in names.items()}
+    with builder.function("main", list(variables.values())):
+        with builder.dataflow():
+            for item in operators:
+                own = dict(zip(item.holes, item.operands, strict=True))
+                emitted = builder.emit(_filled(item.call, {hole: variables[value] for hole, value in own.items()}))
+                if isinstance(emitted.ty, relax.TupleType):
+                    fields = [builder.emit(relax.TupleGetItem(emitted, index)) for index in range(len(item.results))]
+                    variables.update(zip(item.results, fields, strict=True))
+                else:
+                    variables[item.results[0]] = emitted
+            returned = builder.emit_output(relax.Tuple([variables[value] for value in results]))
+        builder.emit_func_output(returned)
+    return builder.finalize()
+
+
+def _filled(expression: relax.Expr, variables: dict[relax.Var, relax.Var]) -> relax.Expr:
+    """Return a call with other variables."""
+    match expression:
+        case relax.Call():
+            arguments = [_filled(item, variables) for item in expression.args]
+            return relax.Call(expression.op, arguments, expression.attrs, expression.ty_args)
+        case relax.Tuple():
+            return relax.Tuple([_filled(item, variables) for item in expression.fields])
+        case relax.Var():
+            return variables[expression]
+    return expression
+
+
+def _on_one_thread(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function whose parallel loops are serial: a thread pool is not asked where there is one thread."""
+
+    def serial(loop: tirx.For) -> tirx.For:
+        if loop.kind != tirx.ForKind.PARALLEL:
+            return loop
+        return tirx.For(
+            loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, None, loop.annotations, loop.step
+        )
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.For, serial)))
+
+
+# Recursion: a function that calls itself becomes pieces of code between its calls, run by a loop over a stack.
+#
+# A call saves what is read after it on the stack, together with the number of the piece that goes on there. Since all
+# values have fixed places, what is saved is copied, and kernels need not know of the stack.
+
+_RETURN = 0
+"""Number of the piece that ends a call."""
+
+
+class _StackMachine:
+    def __init__(self, driver: _Driver, recursion: Recursion) -> None:
+        self.driver = driver
+        self.recursion = recursion
+        self.own = {*recursion.parameters, *_all_defined(recursion.body)}
+        self.next, self.level = driver.local("next"), driver.local("level")
+        self.top = driver.local("top", "int64")
+        self.pieces: list[list[tirx.Stmt]] = [[]]
+        self.frame_bytes = 0
+
+    def code(self) -> tirx.Stmt:
+        """Return the loop over the stack; the parameters have their first values."""
+        recursion = self.recursion
+        targets = list(zip(recursion.body.results, recursion.results, strict=True))
+        self.entry = len(self.pieces)
+        self._convert(recursion.body.statements, targets, _RETURN, set())
+        back = tirx.BufferLoad(self.driver.words, [(get(self.top) - ALIGNMENT_BYTES) // 4])
+        returning = tir.sequence([put(self.level, get(self.level) - 1), put(self.next, back)])
+        self.pieces[_RETURN] = [tirx.IfThenElse(get(self.level) == 0, put(self.next, -1), returning)]
+        stack = self.driver.allocate(self.frame_bytes * (recursion.depth - 1))
+        begin = [put(self.next, self.entry), put(self.level, 0), put(self.top, stack)]
+        return tir.sequence([*begin, tirx.While(get(self.next) >= 0, self._dispatch(0, len(self.pieces)))])
+
+    def _dispatch(self, first: int, last: int) -> tirx.Stmt:
+        """Return the code that runs piece `next`, one of [first, last)."""
+        if last - first == 1:
+            return tir.sequence(self.pieces[first])
+        middle = (first + last) // 2
+        return tirx.IfThenElse(get(self.next) < middle, self._dispatch(first, middle), self._dispatch(middle, last))
+
+    def _piece(self) -> int:
+        self.pieces.append([])
+        return len(self.pieces) - 1
+
+    def _convert(self, statements: Sequence[Statement], targets: Targets, after: int, live: set[Value]) -> int:
+        """Append pieces that run statements, write the targets, and go on with piece `after`.
+
+        Returns the number of the first. `live` are values that may be read later than that.
+        """
+        driver, operators = self.driver, list[Operator]()
+        start = current = self._piece()
+        for index, statement in enumerate(statements):
+            code, rest = self.pieces[current], statements[index + 1 :]
+            if not _calls_itself(statement):
+                if isinstance(statement, Operator):
+                    operators.append(statement)
+                    continue
+                code += [driver.region(operators, entry_targets(statement)), driver.control(statement)]
+                operators = []
+                continue
+            later = (free(Block(tuple(rest), tuple(source for source, _ in targets))) | live) & self.own
+            is_last = not rest and [source for source, _ in targets] == [*defined(statement)]
+            match statement:
+                case SelfCall() if is_last and after == _RETURN:
+                    code += [driver.region(operators, self._passed(statement)), put(self.next, self.entry)]
+                    return start
+                case SelfCall():
+                    current = self._call(code, operators, statement, later - {*statement.results})
+                case Branch():
+                    code.append(driver.region(operators, []))
+                    join = after if is_last else self._piece()
+                    written = [target for _, target in targets] if is_last else statement.results
+                    sides = [
+                        self._convert(side.statements, list(zip(side.results, written, strict=True)), join, later)
+                        for side in (statement.then, statement.otherwise)
+                    ]
+                    code.append(tirx.IfThenElse(driver.holds(statement.condition), *(put(self.next, s) for s in sides)))
+                    if is_last:
+                        return start
+                    current = join
+                case Loop():
+                    code.append(driver.region(operators, entry_targets(statement)))
+                    current = self._loop(code, statement, later)
+            operators = []
+        self.pieces[current] += [driver.region(operators, targets), put(self.next, after)]
+        return start
+
+    def _passed(self, call: SelfCall) -> Targets:
+        return list(zip(call.arguments, self.recursion.parameters, strict=True))
+
+    def _call(self, code: list[tirx.Stmt], operators: Sequence[Operator], call: SelfCall, later: set[Value]) -> int:
+        """Append a call to a piece; return the number of the piece that goes on after it."""
+        driver, recursion = self.driver, self.recursion
+        resume = self._piece()
+        made = {value for item in operators for value in item.results}
+        # In the order of their places, so that the code is the same for the same program.
+        saved = sorted(later, key=driver.place)
+        offsets, frame = [], 0
+        for value in saved:
+            offsets.append(frame)
+            frame += _aligned(value.size_bytes)
+        self.frame_bytes = max(self.frame_bytes, frame + ALIGNMENT_BYTES)
+
+        def copies(values: set[Value], *, to_stack: bool) -> list[tirx.Stmt]:
+            code = []
+            for value, offset in zip(saved, offsets, strict=True):
+                if value in values:
+                    pair = driver.address(get(self.top) + offset), driver.address(driver.place(value))
+                    code.append(_copy(*(pair if to_stack else pair[::-1]), value.size_bytes))
+            return code
+
+        limit = f"'{recursion.name}' calls itself more than {recursion.depth} levels deep, its limit; "
+        remedy = "compile it with a larger one: Limits(depth=...)"
+        is_full = get(self.level) >= recursion.depth - 1
+        code.append(tirx.IfThenElse(is_full, driver.fail(limit + remedy)))
+        # Before the arguments are written to the places of the parameters.
+        code += copies(later - made, to_stack=True)
+        code.append(driver.region(operators, self._passed(call)))
+        code += copies(later & made, to_stack=True)
+        code.append(tirx.BufferStore(driver.words, tirx.IntImm("int32", resume), [(get(self.top) + frame) // 4]))
+        code += [put(self.top, get(self.top) + (frame + ALIGNMENT_BYTES)), put(self.level, get(self.level) + 1)]
+        code.append(put(self.next, self.entry))
+        back = self.pieces[resume]
+        back.append(put(self.top, get(self.top) - (frame + ALIGNMENT_BYTES)))
+        back += copies(later, to_stack=False)
+        for returned, result in zip(recursion.results, call.results, strict=True):
+            addresses = driver.address(driver.place(result)), driver.address(driver.place(returned))
+            back.append(_copy(*addresses, result.size_bytes))
+        return resume
+
+    def _loop(self, code: list[tirx.Stmt], loop: Loop, later: set[Value]) -> int:
+        """Append a loop in which there are calls to a piece; return the number of the piece that goes on after it."""
+        driver, counter = self.driver, Value("step", (), "int32")
+        self.own.add(counter)
+        count, test, leave = driver.word(counter), self._piece(), self._piece()
+        code.append(tirx.BufferStore(count[0], tirx.IntImm("int32", 0), count[1]))
+        # All that the next step may read is kept through a call in this one.
+        inner = Block((*loop.head, *loop.body.statements), loop.body.results)
+        later = (later | free(inner) | {*loop.states, counter}) & self.own
+        head = self._convert(loop.head, [], test, later | free(loop.body))
+        code.append(put(self.next, head))
+        body_targets = list(zip(loop.body.results, loop.states, strict=True))
+        body = self._convert(loop.body.statements, body_targets, head, later)
+        done = tirx.BufferLoad(*count)
+        enter = [tirx.BufferStore(count[0], done + 1, count[1]), put(self.next, body)]
+        go_on = put(self.next, leave)
+        if loop.condition is None:
+            self.pieces[test].append(tirx.IfThenElse(done < loop.steps, tir.sequence(enter), go_on))
+            return leave
+        if loop.steps is not None:
+            enter.insert(0, tirx.IfThenElse(done >= loop.steps, driver.fail(too_many_steps(loop))))
+        self.pieces[test].append(tirx.IfThenElse(driver.holds(loop.condition), tir.sequence(enter), go_on))
+        return leave
+
+
+def _copy(target: tirx.Expr, source: tirx.Expr, size_bytes: int) -> tirx.Stmt:
+    return tirx.Evaluate(tirx.call_extern("handle", "memcpy", target, source, tir.number(size_bytes)))
+
+
+def _calls_itself(statement: Statement) -> bool:
+    """Whether there is a call of the recursion around in a statement, and not of one that is nested in it."""
+    if isinstance(statement, Recursion):
+        return False
+    return isinstance(statement, SelfCall) or any(
+        _calls_itself(inner) for block in inner_blocks(statement) for inner in block.statements
+    )
+
+
+def _all_defined(block: Block) -> list[Value]:
+    found: list[Value] = []
+    for statement in block.statements:
+        found += defined(statement)
+        if isinstance(statement, Recursion):
+            found += statement.parameters
+        for inner in inner_blocks(statement):
+            found += _all_defined(inner)
+    return found

@@ -1,0 +1,157 @@
+"""A module of Relax with control flow -> one compiled function, called with NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from autotm.control.driver import DRIVER, Area, Lowered, is_copied, lower
+from autotm.control.program import Array, Program
+from autotm.control.reader import Limits, read_program
+from autotm.control.rewrites import Rewrites
+from autotm.kernels.library import aligned_empty
+from autotm.kernels.passes import machine_code
+from autotm.kernels.target import host_target
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.graph import ALIGNMENT_BYTES
+
+_DESCRIPTOR = np.dtype(
+    [
+        ("data", "u8"), ("device", "i4"), ("device_index", "i4"), ("axes", "i4"), ("code", "u1"), ("bits", "u1"),
+        ("lanes", "u2"), ("shape", "u8"), ("strides", "u8"), ("offset", "u8"),
+    ]
+)  # fmt: skip
+"""A `DLTensor`. Kernels read its address only: shapes and types are part of their code."""
+_CPU = 1
+
+
+@dataclass(frozen=True)
+class ControlFunction:
+    """A compiled function with its workspace; one call at a time.
+
+    Attributes:
+        program: what it computes.
+        workspace_bytes: allocated once, for all values between the arguments and the results.
+    """
+
+    program: Program
+    workspace_bytes: int
+    _lowered: Lowered
+    _workspace: Array
+    _descriptors: Array
+    _call: Callable[[], int]
+    _held: dict[int, Array]
+
+    def __call__(self, *arguments: Array) -> Array | tuple[Array, ...]:
+        """Return the results for some arguments, as new arrays.
+
+        An argument that is contiguous and begins at a multiple of 64 bytes is read where it lies.
+
+        Raises:
+            BadInputError: number, shape or type of the arguments is wrong.
+            AutotmError: a bound of a loop or the depth of a recursion is passed, or a condition compares NaN.
+        """
+        self.bind(*arguments)
+        self.run()
+        results = tuple(self._view(value).copy() for value in self._lowered.results)
+        return results if self.program.is_tuple else results[0]
+
+    def bind(self, *arguments: Array) -> None:
+        """Let `run` read these arguments; of those that are not copied, it sees later changes.
+
+        Raises:
+            BadInputError: as when called.
+        """
+        parameters = self.program.parameters
+        if len(arguments) != len(parameters):
+            raise BadInputError(f"{len(arguments)} arguments given, the function takes {len(parameters)}")
+        for index, (value, argument) in enumerate(zip(parameters, arguments, strict=True)):
+            array = np.asarray(argument)
+            if (array.shape, str(array.dtype)) != (value.shape, value.dtype):
+                raise BadInputError(
+                    f"argument {index} ('{value.name}') is {array.shape} {array.dtype}, not {value.kind}; convert it"
+                )
+            if is_copied(value):
+                if value in self._lowered.places:
+                    self._view(value)[...] = array
+                continue
+            if not array.flags.c_contiguous or array.ctypes.data % ALIGNMENT_BYTES:
+                own = aligned_empty(value.shape, value.dtype)
+                own[...] = array
+                array = own
+            self._held[index] = array
+            for number, (area, position) in enumerate(self._lowered.slots):
+                if area is Area.ARGUMENT and position == index:
+                    self._descriptors["data"][number] = array.ctypes.data
+
+    def run(self) -> None:
+        """Compute on the arguments that are bound; the results stay in the workspace.
+
+        Raises:
+            AutotmError: as when called.
+        """
+        if failure := self._call():
+            raise AutotmError(self._lowered.errors[failure - 1])
+
+    def _view(self, value: Any) -> Array:
+        start = self._lowered.places[value]
+        return self._workspace[start : start + value.size_bytes].view(value.dtype).reshape(value.shape)
+
+
+def compile_function(
+    module: tvm.IRModule,
+    target: tvm.target.Target | None = None,
+    threads: int = 1,
+    limits: Limits | None = None,
+    rewrites: Rewrites | None = None,
+) -> ControlFunction:
+    """Compile the function `main` of a module, with all that it calls, into one function.
+
+    Args:
+        module: of Relax; `main` may hold branches, and calls of functions that call themselves.
+        target: of LLVM; this host's CPU if None.
+        threads: that kernels are scheduled for.
+        limits: bounds of loops and recursions.
+        rewrites: what is done to the program before it is lowered.
+
+    Raises:
+        AutotmError: the module is none that can be compiled.
+    """
+    target = target or host_target(threads)
+    program = (rewrites or Rewrites()).apply(read_program(module, limits))
+    return _loaded(program, lower(program, target, threads), target)
+
+
+def _loaded(program: Program, lowered: Lowered, target: tvm.target.Target) -> ControlFunction:
+    """Return compiled code with a workspace, in which constants have their values."""
+    size = lowered.workspace_bytes + lowered.scratch_bytes
+    # Whole words, which the driver reads.
+    workspace = aligned_empty((-(-max(size, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES,), "uint8")
+    workspace[...] = 0
+    axes = np.ones(16, np.int64)
+    descriptors = np.zeros(max(len(lowered.slots), 1), _DESCRIPTOR)
+    descriptors["device"], descriptors["lanes"] = _CPU, 1
+    descriptors["shape"] = descriptors["strides"] = axes.ctypes.data
+    starts = {Area.ARGUMENT: 0, Area.WORKSPACE: 0, Area.SCRATCH: lowered.workspace_bytes}
+    for number, (area, position) in enumerate(lowered.slots):
+        if area is not Area.ARGUMENT:
+            descriptors["data"][number] = workspace.ctypes.data + starts[area] + position
+    for value, array in program.constants.items():
+        start = lowered.places[value]
+        workspace[start : start + value.size_bytes] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+    code = machine_code(lowered.functions, target)
+    views = [tvm_ffi.from_dlpack(workspace.view(dtype)) for dtype in ("int8", "int32")]
+    pointer = ctypes.c_void_p(descriptors.ctypes.data)
+    function = code[DRIVER]
+
+    def call() -> int:
+        return int(function(*views, pointer))
+
+    held = {-1: axes}
+    return ControlFunction(program, size, lowered, workspace, descriptors, call, held)

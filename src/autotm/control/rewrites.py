@@ -1,0 +1,226 @@
+"""Rewrites of programs: each returns a program that computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tvm import relax
+
+from autotm.control.program import (
+    Block,
+    Branch,
+    Loop,
+    Operator,
+    Program,
+    Recursion,
+    Statement,
+    Value,
+    copied,
+    defined,
+    any_statement,
+    rewritten,
+    without_dead,
+)
+
+SMALL_ELEMENTS = 128
+"""Tensors up to this size are cheaper to compute than to decide about, as in the original."""
+
+
+@dataclass(frozen=True)
+class Rewrites:
+    """Which rewrites a program goes through, in the order of the attributes.
+
+    Attributes:
+        hoist_from_branches: most elements of a tensor whose operator is computed before a branch; 0 for none.
+        predicate: most elements of a tensor of a branch both sides of which are computed; 0 for none.
+        hoist_invariants: whether what does not change in a loop or recursion is computed before it.
+        unroll: steps of a counted loop that are written one after the other.
+    """
+
+    hoist_from_branches: int = SMALL_ELEMENTS
+    predicate: int = SMALL_ELEMENTS
+    hoist_invariants: bool = True
+    unroll: int = 2
+
+    def apply(self, program: Program) -> Program:
+        """Return the program after all of them."""
+        if self.hoist_from_branches:
+            program = hoist_from_branches(program, self.hoist_from_branches)
+        if self.predicate:
+            program = predicate(program, self.predicate)
+        if self.hoist_invariants:
+            program = hoist_invariants(program)
+        if self.unroll > 1:
+            program = unroll(program, self.unroll)
+        return program
+
+
+NO_REWRITES = Rewrites(0, 0, hoist_invariants=False, unroll=1)
+
+
+def _everywhere(program: Program, rewrite: Callable[[Statement], Iterable[Statement]]) -> Program:
+    return replace(program, body=without_dead(rewritten(program.body, rewrite)))
+
+
+# Operators moved to where they are computed less often, or without a decision.
+
+_INDEXING = {
+    "relax.take",
+    "relax.gather_elements",
+    "relax.gather_nd",
+    "relax.index_tensor",
+    "relax.dynamic_strided_slice",
+    "relax.scatter_elements",
+    "relax.scatter_nd",
+    "relax.index_put",
+}
+_DIVIDING = {"relax.divide", "relax.floor_divide", "relax.mod", "relax.floor_mod"}
+
+
+def may_fault(operator: Operator) -> bool:
+    """Whether an operator may read or write outside of its operands, or divide whole numbers by 0.
+
+    Such an operator stays behind the condition that guards it.
+    """
+    if operator.name in _DIVIDING:
+        return any(np.dtype(value.dtype).kind in "iu" for value in operator.operands)
+    return operator.name in _INDEXING
+
+
+def hoist_invariants(program: Program) -> Program:
+    """Compute before a loop or recursion what is the same in all its steps or calls.
+
+        loop x = x0:  p = pack(w); x = p x   -->   p = pack(w); loop x = x0:  x = p x
+
+    What may fault stays in a loop that may have no step, and in a recursion.
+    """
+
+    def hoist(statement: Statement) -> list[Statement]:
+        match statement:
+            case Loop():
+                outside = {*statement.states}
+                head, moved = _invariant(statement.head, outside, lambda _: True)
+                is_entered = statement.condition is None and bool(statement.steps)
+                body, more = _invariant(
+                    statement.body.statements, outside, lambda item: is_entered or not may_fault(item)
+                )
+                return [*moved, *more, replace(statement, head=head, body=Block(body, statement.body.results))]
+            case Recursion():
+                outside = {*statement.parameters}
+                kept, moved = _invariant(statement.body.statements, outside, lambda item: not may_fault(item))
+                return [*moved, replace(statement, body=Block(kept, statement.body.results))]
+        return [statement]
+
+    return _everywhere(program, hoist)
+
+
+def _invariant(
+    statements: Iterable[Statement], changing: set[Value], may_move: Callable[[Operator], bool]
+) -> tuple[tuple[Statement, ...], list[Statement]]:
+    """Split statements into those that stay and those that may be computed before; `changing` grows by what stays."""
+    kept: list[Statement] = []
+    moved: list[Statement] = []
+    for statement in statements:
+        if isinstance(statement, Operator) and changing.isdisjoint(statement.operands) and may_move(statement):
+            moved.append(statement)
+        else:
+            changing.update(defined(statement))
+            kept.append(statement)
+    return tuple(kept), moved
+
+
+def hoist_from_branches(program: Program, most_elements: int) -> Program:
+    """Compute small operators of a branch before it, so that its sides, or the branch itself, get fewer.
+
+        if c: a = x + 1; y = f(a) else: y = x   -->   a = x + 1; if c: y = f(a) else: y = x
+
+    What may fault stays.
+    """
+
+    def hoist(statement: Statement) -> list[Statement]:
+        if not isinstance(statement, Branch):
+            return [statement]
+        before: list[Statement] = []
+        sides = []
+        for side in (statement.then, statement.otherwise):
+            kept, moved = _invariant(side.statements, set(), lambda item: _is_small(item, most_elements))
+            before += moved
+            sides.append(Block(kept, side.results))
+        return [*before, replace(statement, then=sides[0], otherwise=sides[1])]
+
+    return _everywhere(program, hoist)
+
+
+def predicate(program: Program, most_elements: int) -> Program:
+    """Compute both sides of a branch and select, where all that they compute is small.
+
+        if c: y = f(x) else: y = g(x)   -->   a = f(x); b = g(x); y = where(c, a, b)
+
+    A branch stays in which something may fault.
+    """
+
+    def select(statement: Statement) -> list[Statement]:
+        if not isinstance(statement, Branch):
+            return [statement]
+        inside = [*statement.then.statements, *statement.otherwise.statements]
+        if not all(isinstance(item, Operator) and _is_small(item, most_elements) for item in inside):
+            return [statement]
+        if any(value.elements > most_elements for value in statement.results):
+            return [statement]
+        pairs = zip(statement.then.results, statement.otherwise.results, statement.results, strict=True)
+        return [*inside, *(_where(statement.condition, *each) for each in pairs)]
+
+    return _everywhere(program, select)
+
+
+def _is_small(operator: Operator, most_elements: int) -> bool:
+    values = (*operator.operands, *operator.results)
+    return not may_fault(operator) and all(value.elements <= most_elements for value in values)
+
+
+def _where(condition: Value, then: Value, otherwise: Value, result: Value) -> Operator:
+    values = (condition, then, otherwise)
+    holes = tuple(relax.Var(value.name, relax.TensorType(value.shape, value.dtype)) for value in values)
+    return Operator(relax.op.where(*holes), holes, values, (result,))
+
+
+# Loops unrolled.
+
+
+def unroll(program: Program, factor: int) -> Program:
+    """Write `factor` steps of a counted loop one after the other, and the steps that remain as a loop of their own.
+
+        repeat 7: x = f(x)   -->   repeat 3: a = f(x); x = f(a)
+                                   repeat 1: x = f(x)
+
+    A state is then copied, or must be computed in place, once for each `factor` steps. Loops in loops are unrolled
+    alone, the innermost, or code would grow by a power of the factor.
+    """
+
+    def repeat(statement: Statement) -> list[Statement]:
+        is_counted = isinstance(statement, Loop) and statement.condition is None
+        if not is_counted or statement.steps < factor or _has_loop(statement.body):
+            return [statement]
+        whole, rest = divmod(statement.steps, factor)
+        if not rest:
+            return [replace(statement, body=_repeated(statement, factor), steps=whole)]
+        (first,) = copied([replace(statement, body=_repeated(statement, factor), steps=whole)], {})
+        return [first, replace(statement, initial=first.states, steps=rest)]
+
+    return _everywhere(program, repeat)
+
+
+def _has_loop(block: Block) -> bool:
+    return any_statement(block.statements, lambda item: isinstance(item, Loop | Recursion))
+
+
+def _repeated(loop: Loop, factor: int) -> Block:
+    statements = list(loop.body.statements)
+    results = loop.body.results
+    for _ in range(factor - 1):
+        new = dict(zip(loop.states, results, strict=True))
+        statements += copied(loop.body.statements, new)
+        results = tuple(new.get(value, value) for value in loop.body.results)
+    return Block(tuple(statements), results)
