@@ -4,9 +4,8 @@ Every value that outlives the operators around it has a place in one workspace, 
 of operators becomes fused kernels through autotm's own lowering; these write states of loops, results of branches and
 arguments of calls straight to their places, or in place of what they replace, where nobody reads that later.
 
-The driver and the kernels are functions of one module. A kernel takes its operands as descriptors (`DLTensor`), which
-are made once; so a call costs some nanoseconds, and every kernel keeps its own function, in which no two buffers share
-memory. The driver itself reads conditions and counters, and copies what is saved on the stack.
+A kernel takes its operands as descriptors (`DLTensor`), which are made once; so a call costs some nanoseconds, and every
+kernel keeps its own function, in which no two buffers share memory. The driver itself reads conditions and counters, and copies what is saved on the stack.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ DRIVER = "driver"
 """Symbol of the driver."""
 DESCRIPTOR_BYTES = 48
 """Size of a `DLTensor`."""
-_PREFIX = ""
-"""What TVM puts before the symbol of a function that takes packed arguments."""
+_DATA = 1
+"""TVM's number for the field of a `DLTensor` that points to the data."""
 
 Targets = Sequence[tuple[Value, Value]]
 """Values, and the value whose place each is to be written to."""
@@ -70,7 +69,9 @@ class Lowered:
     """A program as functions that are ready to be compiled.
 
     Attributes:
-        functions: scheduled, by symbol; the driver among them.
+        kernels: scheduled, by symbol.
+        driver: calls them. Its code must not be optimised together with theirs: LLVM is told of each function that no
+            two of its buffers share memory, and would move their reads and writes across one another.
         slots: what each descriptor points to.
         workspace_bytes: without scratch.
         scratch_bytes: behind these.
@@ -79,7 +80,8 @@ class Lowered:
         errors: messages; the driver returns 0, or 1 more than the index of one.
     """
 
-    functions: dict[str, tirx.PrimFunc]
+    kernels: dict[str, tirx.PrimFunc]
+    driver: tirx.PrimFunc
     slots: list[tuple[Area, int]]
     workspace_bytes: int
     scratch_bytes: int
@@ -117,17 +119,18 @@ class _Driver:
         self.bytes = tirx.decl_buffer((tir.number(1),), "int8", "bytes", layout=None)
         self.words = tirx.decl_buffer((tir.number(1),), "int32", "words", layout=None)
         self.descriptors = tirx.Var("descriptors", "handle")
+        self.slots[Area.WORKSPACE, 0] = 0  # The driver itself finds the workspace by the first descriptor.
 
     def lowered(self) -> Lowered:
         results = tuple(value.fresh() for value in self.program.body.results)
         for value in self.program.constants:
             self.place(value)
         body = self.sequence(self.program.body.statements, list(zip(self.program.body.results, results, strict=True)))
-        whole = tir.sequence([*map(tirx.AllocBuffer, self.locals), body, tirx.Return(tirx.IntImm("int32", 0))])
-        parameters = [self.bytes, self.words, self.descriptors]
-        driver = tirx.PrimFunc(parameters, whole, tvm.ir.PrimType("int32")).with_attr(GENERATED, True)
+        whole = [*self._views(), *map(tirx.AllocBuffer, self.locals), body, tirx.Return(tirx.IntImm("int32", 0))]
+        driver = tirx.PrimFunc([self.descriptors], tir.sequence(whole), tvm.ir.PrimType("int32"))
         return Lowered(
-            {**self.functions, DRIVER: driver},
+            self.functions,
+            driver.with_attr(GENERATED, True),
             list(self.slots),
             self.workspace_bytes,
             self.scratch_bytes,
@@ -137,6 +140,17 @@ class _Driver:
         )
 
     # The workspace.
+
+    def _views(self) -> list[tirx.Stmt]:
+        """Return the code that declares the workspace as bytes and as words.
+
+        It is no argument: LLVM would take it that nobody else writes to an argument, as the kernels do here.
+        """
+        data = tirx.tvm_struct_get(self.descriptors, 0, _DATA, "handle")
+        return [
+            tirx.DeclBuffer(view, data=tirx.reinterpret(view.data.ty, data))
+            for view in (self.bytes, self.words)
+        ]
 
     def place(self, value: Value) -> int:
         """Return the offset of a value in the workspace."""
@@ -267,7 +281,7 @@ class _Driver:
                 slots.append((Area.SCRATCH, end))
                 end += _aligned(Value("workspace", shape, dtype).size_bytes)
             self.scratch_bytes = max(self.scratch_bytes, end)
-            code.append(tirx.Evaluate(tirx.call_cpacked(_PREFIX + symbol, *map(self._descriptor, slots))))
+            code.append(tirx.Evaluate(tirx.call_packed(symbol, *map(self._descriptor, slots))))
         return tir.sequence(code)
 
     def _descriptor(self, slot: tuple[Area, int]) -> tirx.Expr:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 
 from autotm.control.driver import DRIVER, Area, Lowered, is_copied, lower
 from autotm.control.program import Array, Program
@@ -145,13 +144,13 @@ def _loaded(program: Program, lowered: Lowered, target: tvm.target.Target) -> Co
     for value, array in program.constants.items():
         start = lowered.places[value]
         workspace[start : start + value.size_bytes] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
-    code = machine_code(lowered.functions, target)
-    views = [tvm_ffi.from_dlpack(workspace.view(dtype)) for dtype in ("int8", "int32")]
+    code = machine_code({DRIVER: lowered.driver}, target)
+    code.import_module(machine_code(lowered.kernels, target))
     pointer = ctypes.c_void_p(descriptors.ctypes.data)
     function = code[DRIVER]
 
     def call() -> int:
-        return int(function(*views, pointer))
+        return int(function(pointer))
 
     held = {-1: axes}
     return ControlFunction(program, size, lowered, workspace, descriptors, call, held)

@@ -352,7 +352,7 @@ class _Reader:
             array = argument.value.numpy()
             return int(array) if array.dtype.kind == "i" else None
         for hole, operand in zip(made.holes, made.operands, strict=True):
-            if argument == hole:
+            if argument.same_as(hole):
                 return operand
         return None
 
@@ -450,12 +450,13 @@ def _tail_of(function: relax.Function, own: tvm.ir.GlobalVar) -> _Tail | None:
     bindings = _bindings(function.body)
     if not bindings or not isinstance(branch := bindings[-1].value, relax.If):
         return None
-    if function.body.body != bindings[-1].var or len(_calls_of(function, own)) != 1:
+    if not function.body.body.same_as(bindings[-1].var) or len(_calls_of(function, own)) != 1:
         return None
-    for side, other in ((branch.true_branch, branch.false_branch), (branch.false_branch, branch.true_branch)):
+    sides = branch.true_branch, branch.false_branch
+    for then_repeats, side, other in ((True, *sides), (False, *sides[::-1])):
         inner = _bindings(side)
-        if inner and side.body == inner[-1].var and _is_call_of(call := inner[-1].value, own):
-            return _Tail(bindings[:-1], branch, side is branch.true_branch, inner[:-1], call, other)
+        if inner and side.body.same_as(inner[-1].var) and _is_call_of(call := inner[-1].value, own):
+            return _Tail(bindings[:-1], branch, then_repeats, inner[:-1], call, other)
     return None
 
 
