@@ -215,7 +215,7 @@ class _Driver:
             case Recursion():
                 return _StackMachine(self, statement).code()
             case Check():
-                return tirx.IfThenElse(tirx.BufferLoad(*self.word(statement.flag)) != 0, self.fail(statement.message))
+                return tirx.IfThenElse(tirx.BufferLoad(*self.word(statement.flag)) != 0, self.fail(statement.message), None)
         raise TypeError(statement)
 
     def fail(self, message: str) -> tirx.Stmt:
@@ -234,7 +234,7 @@ class _Driver:
         step = [body()]
         if loop.steps is not None:
             is_over = get(done) >= tirx.IntImm("int32", loop.steps)
-            step = [tirx.IfThenElse(is_over, self.fail(too_many_steps(loop))), put(done, get(done) + 1), *step]
+            step = [tirx.IfThenElse(is_over, self.fail(too_many_steps(loop)), None), put(done, get(done) + 1), *step]
         leave = put(runs, 0)
         again = tir.sequence([head, tirx.IfThenElse(self.holds(loop.condition), tir.sequence(step), leave)])
         return tir.sequence([put(runs, 1), put(done, 0), tirx.While(get(runs) != 0, again)])
@@ -513,7 +513,7 @@ class _StackMachine:
         limit = f"'{recursion.name}' calls itself more than {recursion.depth} levels deep, its limit; "
         remedy = "compile it with a larger one: Limits(depth=...)"
         is_full = get(self.level) >= recursion.depth - 1
-        code.append(tirx.IfThenElse(is_full, driver.fail(limit + remedy)))
+        code.append(tirx.IfThenElse(is_full, driver.fail(limit + remedy), None))
         # Before the arguments are written to the places of the parameters.
         code += copies(later - made, to_stack=True)
         code.append(driver.region(operators, self._passed(call)))
@@ -549,7 +549,7 @@ class _StackMachine:
             self.pieces[test].append(tirx.IfThenElse(done < loop.steps, tir.sequence(enter), go_on))
             return leave
         if loop.steps is not None:
-            enter.insert(0, tirx.IfThenElse(done >= loop.steps, driver.fail(too_many_steps(loop))))
+            enter.insert(0, tirx.IfThenElse(done >= loop.steps, driver.fail(too_many_steps(loop)), None))
         self.pieces[test].append(tirx.IfThenElse(driver.holds(loop.condition), tir.sequence(enter), go_on))
         return leave
 
