@@ -84,6 +84,13 @@ def integer(value: int) -> relax.Constant:
     return relax.const(value, "int64")
 
 
+def _packed_product(writer: FunctionWriter, left: relax.Var, weights: relax.Var) -> relax.Var:
+    """Multiply (batch, hidden) by each of some weights (n, hidden, hidden), as (batch, n hidden)."""
+    emit, op = writer.emit, relax.op
+    count, hidden, _ = (int(extent) for extent in weights.ty.shape)
+    return emit(op.matmul(left, emit(op.reshape(emit(op.permute_dims(weights, [1, 0, 2])), (hidden, count * hidden)))))
+
+
 def _sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
@@ -136,14 +143,8 @@ def _nas_step(
     hidden_weights: relax.Var,
 ) -> list[relax.Var]:
     emit, op = writer.emit, relax.op
-    _, _, hidden = (int(extent) for extent in x.ty.shape)
-
-    def product(left: relax.Var, weights: relax.Var) -> relax.Var:
-        packed = emit(op.reshape(emit(op.permute_dims(weights, [1, 0, 2])), (hidden, 8 * hidden)))
-        return emit(op.matmul(left, packed))
-
     row = emit(op.take(x, step, axis=0))
-    sums = emit(op.add(product(row, input_weights), product(m, hidden_weights)))
+    sums = emit(op.add(_packed_product(writer, row, input_weights), _packed_product(writer, m, hidden_weights)))
     parts = emit(op.split(sums, 8, axis=1))
     functions = [
         op.sigmoid, op.nn.relu, op.sigmoid, op.nn.relu, op.tanh, op.sigmoid, op.tanh, op.sigmoid
@@ -177,6 +178,126 @@ def nasrnn_in_numpy(x: Array, input_weights: Array, hidden_weights: Array) -> Ar
         c = np.tanh(np.tanh(g[0] * g[1]) + c) * np.tanh(g[2] + g[3])
         m = np.tanh(c * np.tanh(np.tanh(g[4] * g[5]) + _sigmoid(g[6] + g[7])))
     return c + m
+
+
+# LSTM: a counted loop over time, in each step of which there are cells one upon the other.
+
+
+def lstm(steps: int, cells: int, batch: int, hidden: int) -> tvm.IRModule:
+    """Return `main(x, *weights)`: x is (steps, batch, hidden); the result is the last cell's last h.
+
+    Each cell has three weights: (4, hidden, hidden) for its input, the same for its state, and 8 biases of `hidden`.
+    """
+    kinds: dict[str, Kind] = {"x": ((steps, batch, hidden), "float32")}
+    for cell in range(cells):
+        kinds[f"input_weights{cell}"] = kinds[f"hidden_weights{cell}"] = ((4, hidden, hidden), "float32")
+        kinds[f"biases{cell}"] = ((8, hidden), "float32")
+    state = ((batch, hidden), "float32")
+    states = {f"{name}{cell}": state for cell in range(cells) for name in ("c", "h")}
+    loop = FunctionWriter("lstm", {"step": ((), "int64"), **states, **kinds}, state)
+    emit, op = loop.emit, relax.op
+    step, *others = loop.params.values()
+    before, x, weights = others[: 2 * cells], others[2 * cells], others[2 * cells + 1 :]
+
+    def again() -> relax.Expr:
+        row, after = emit(op.take(x, step, axis=0)), []
+        for cell in range(cells):
+            c, h = before[2 * cell : 2 * cell + 2]
+            own, own_hidden, biases = weights[3 * cell : 3 * cell + 3]
+            both = emit(op.add(_packed_product(loop, row, own), _packed_product(loop, h, own_hidden)))
+            bias = emit(op.reshape(emit(op.sum(emit(op.reshape(biases, (2, 4 * hidden))), axis=0)), (1, 4 * hidden)))
+            parts = emit(op.split(emit(op.add(both, bias)), 4, axis=1))
+            enter, keep, new, leave = (
+                emit(function(emit(relax.TupleGetItem(parts, index))))
+                for index, function in enumerate((op.sigmoid, op.sigmoid, op.tanh, op.sigmoid))
+            )
+            c = emit(op.add(emit(op.multiply(keep, c)), emit(op.multiply(enter, new))))
+            row = emit(op.multiply(leave, emit(op.tanh(c))))
+            after += [c, row]
+        return loop.call(loop, emit(op.add(step, integer(1))), *after, x, *weights)
+
+    result = loop.branch(emit(op.less(step, integer(steps))), again, lambda: before[-1])
+    main = FunctionWriter("main", kinds, state)
+    zeros = [relax.const(np.zeros((batch, hidden), "float32"))] * (2 * cells)
+    last = main.call(loop, integer(0), *zeros, *main.params.values())
+    return as_module({loop: loop.function(result), main: main.function(last)})
+
+
+def lstm_arguments(steps: int, cells: int, batch: int, hidden: int, seed: int = 0) -> list[Array]:
+    """Return seeded arguments."""
+    random = np.random.default_rng(seed)
+    shapes = [(4, hidden, hidden), (4, hidden, hidden), (8, hidden)] * cells
+    weights = [(random.standard_normal(shape) / np.sqrt(hidden)).astype("float32") for shape in shapes]
+    return [random.standard_normal((steps, batch, hidden)).astype("float32"), *weights]
+
+
+def lstm_in_numpy(x: Array, *weights: Array) -> Array:
+    """Compute `lstm` in float64."""
+    states = [(np.zeros(x.shape[1:]),) * 2] * (len(weights) // 3)
+    for step in x.astype("float64"):
+        row = step
+        for cell, (c, h) in enumerate(states):
+            own, own_hidden, biases = weights[3 * cell : 3 * cell + 3]
+            sums = row @ own + h @ own_hidden + biases.astype("float64").reshape(2, 4, 1, -1).sum(axis=0)
+            new_c = _sigmoid(sums[1]) * c + _sigmoid(sums[0]) * np.tanh(sums[2])
+            row = _sigmoid(sums[3]) * np.tanh(new_c)
+            states[cell] = new_c, row
+    return row
+
+
+# Attention: one token after the other, whose keys and values are kept.
+
+
+def attention(first: int, slots: int, batch: int, heads: int, width: int) -> tvm.IRModule:
+    """Return `main(x, keys, values, *weights)`: the output of the last of the steps at positions [first, slots).
+
+    x is (batch, heads, 1, width), `keys` and `values` are (batch, heads, slots, width), the weights of queries, keys,
+    values and outputs are (heads, width, width). A step's output is the next one's input.
+    """
+    token, cache = ((batch, heads, 1, width), "float32"), ((batch, heads, slots, width), "float32")
+    states: dict[str, Kind] = {"x": token, "keys": cache, "values": cache}
+    kinds = {f"{name}_weights": ((heads, width, width), "float32") for name in ("query", "key", "value", "output")}
+    loop = FunctionWriter("attention", {"position": ((), "int64"), **states, **kinds}, token)
+    position, x, keys, values, *weights = loop.params.values()
+    emit, op = loop.emit, relax.op
+
+    def again() -> relax.Expr:
+        query, key, value = (emit(op.matmul(x, weight)) for weight in weights[:3])
+        numbers = relax.const(np.arange(slots).reshape(1, 1, slots, 1))
+        is_here = emit(op.equal(numbers, position))
+        new_keys, new_values = (
+            emit(op.where(is_here, new, old)) for new, old in ((key, keys), (value, values))
+        )
+        scores = emit(op.matmul(query, emit(op.permute_dims(new_keys, [0, 1, 3, 2]))))
+        shares = emit(op.nn.softmax(emit(op.multiply(scores, relax.const(width**-0.5, "float32")))))
+        output = emit(op.matmul(emit(op.matmul(shares, new_values)), weights[3]))
+        return loop.call(loop, emit(op.add(position, integer(1))), output, new_keys, new_values, *weights)
+
+    result = loop.branch(emit(op.less(position, integer(slots))), again, lambda: x)
+    main = FunctionWriter("main", {**states, **kinds}, token)
+    last = main.call(loop, integer(first), *main.params.values())
+    return as_module({loop: loop.function(result), main: main.function(last)})
+
+
+def attention_arguments(first: int, slots: int, batch: int, heads: int, width: int, seed: int = 0) -> list[Array]:
+    """Return seeded arguments; slots from `first` on are empty."""
+    random = np.random.default_rng(seed)
+    cache = (batch, heads, slots, width)
+    x, keys, values = (random.standard_normal(shape) for shape in ((batch, heads, 1, width), cache, cache))
+    keys[:, :, first:] = values[:, :, first:] = 0
+    weights = [random.standard_normal((heads, width, width)) / np.sqrt(width) for _ in range(4)]
+    return [each.astype("float32") for each in (x, keys, values, *weights)]
+
+
+def attention_in_numpy(first: int, x: Array, keys: Array, values: Array, *weights: Array) -> Array:
+    """Compute `attention` in float64."""
+    x, keys, values = (each.astype("float64") for each in (x, keys, values))
+    for position in range(first, keys.shape[2]):
+        query, key, value = (x @ weight for weight in weights[:3])
+        keys[:, :, position], values[:, :, position] = key[:, :, 0], value[:, :, 0]
+        shares = np.exp(query @ keys.swapaxes(2, 3) * keys.shape[3] ** -0.5)
+        x = shares / shares.sum(axis=-1, keepdims=True) @ values @ weights[3]
+    return x
 
 
 # A greedy decoder as in Seq2seq: a while loop whose steps depend on what it computes.
