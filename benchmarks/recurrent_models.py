@@ -1,4 +1,4 @@
-"""Models with control flow in Relax, each with the same in NumPy: NASRNN, a greedy decoder, a tree encoder.
+"""Loops and recursion in Relax, each model with the same in NumPy: LSTM, NASRNN, attention, a decoder, a tree encoder.
 
 Used by `control_flow.py` and by the tests.
 """

@@ -131,9 +131,11 @@ class _Reader:
     def _with_holes(self, argument: relax.Expr, holes: dict[Value, relax.Var]) -> relax.Expr:
         """Return an argument of an operator with variables of its own for all values that it reads."""
         match argument:
-            case tvm.ir.Constant() if not argument.value.shape:
-                return argument  # It becomes a number in the code.
-            case tvm.ir.Constant() | relax.Tuple() | relax.TupleGetItem() | relax.Var():
+            case tvm.ir.Constant() if not getattr(argument.value, "shape", ()):
+                return argument  # A number in the code.
+            case relax.Tuple():
+                return relax.Tuple([self._with_holes(item, holes) for item in argument.fields])
+            case tvm.ir.Constant() | relax.TupleGetItem() | relax.Var():
                 return _as_expression(self._read(argument), holes)
         return argument
 
