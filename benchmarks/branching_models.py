@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import tvm
-from recurrent_models import Array, FunctionWriter, as_module
 from torch.nn import functional
 from tvm import relax
+
+from recurrent_models import Array, FunctionWriter, as_module
 
 Shape = tuple[int, ...]
 _GATE = 10

@@ -265,9 +265,7 @@ def attention(first: int, slots: int, batch: int, heads: int, width: int) -> tvm
         query, key, value = (emit(op.matmul(x, weight)) for weight in weights[:3])
         numbers = relax.const(np.arange(slots).reshape(1, 1, slots, 1))
         is_here = emit(op.equal(numbers, position))
-        new_keys, new_values = (
-            emit(op.where(is_here, new, old)) for new, old in ((key, keys), (value, values))
-        )
+        new_keys, new_values = (emit(op.where(is_here, new, old)) for new, old in ((key, keys), (value, values)))
         scores = emit(op.matmul(query, emit(op.permute_dims(new_keys, [0, 1, 3, 2]))))
         shares = emit(op.nn.softmax(emit(op.multiply(scores, relax.const(width**-0.5, "float32")))))
         output = emit(op.matmul(emit(op.matmul(shares, new_values)), weights[3]))
@@ -399,9 +397,7 @@ def encoder(nodes: int, leaves: int, width: int) -> tvm.IRModule:
         return emit(op.reshape(emit(op.take(rows, row, axis=0)), (1, width)))
 
     def inner() -> relax.Expr:
-        children = [
-            encode.call(encode, emit(op.take(children, node, axis=0)), *others) for children in (left, right)
-        ]
+        children = [encode.call(encode, emit(op.take(children, node, axis=0)), *others) for children in (left, right)]
         product = emit(op.matmul(emit(op.concat(children, axis=1)), weights))
         return emit(op.tanh(emit(op.add(product, bias))))
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import recurrent_models
 import tvm
 from hypothesis import strategies
-from recurrent_models import Array, FunctionWriter, integer
 from tvm import relax
+
+import recurrent_models
+from recurrent_models import Array, FunctionWriter, integer
 
 ROWS, WIDTH = 2, 8
 KIND = ((ROWS, WIDTH), "float32")
@@ -188,7 +189,9 @@ class Module:
                 return emit(op.tanh(emit(FUNCTIONS[function][0](pick(left), pick(right)))))
             case If():
                 test = emit(op.greater(mean(pick(item.value)), relax.const(item.threshold, "float32")))
-                sides = [lambda s=side: self._written(writer, s, values, weights) for side in (item.then, item.otherwise)]
+                sides = [
+                    lambda s=side: self._written(writer, s, values, weights) for side in (item.then, item.otherwise)
+                ]
                 return writer.branch(test, *sides)
             case Repeat():
                 return self._repeat(writer, item, values, weights, (pick(item.first), pick(item.second)))
@@ -236,9 +239,7 @@ class Module:
 
         def inner() -> relax.Var:
             y = self._written(own, item.before, [*outer, x], own_weights)
-            results = [
-                own.call(own, emit(op.subtract(n, integer(less))), y, *outer, own_weights) for less in (1, 2)
-            ]
+            results = [own.call(own, emit(op.subtract(n, integer(less))), y, *outer, own_weights) for less in (1, 2)]
             return self._written(own, item.join, [*outer, x, *results], own_weights)
 
         self._functions[own] = own.function(own.branch(test, base, inner))

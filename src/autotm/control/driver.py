@@ -20,7 +20,6 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from autotm.control.program import (
-    Array,
     Block,
     Branch,
     Check,
@@ -31,7 +30,6 @@ from autotm.control.program import (
     SelfCall,
     Statement,
     Value,
-    any_statement,
     defined,
     free,
     inner_blocks,
@@ -147,10 +145,7 @@ class _Driver:
         It is no argument: LLVM would take it that nobody else writes to an argument, as the kernels do here.
         """
         data = tirx.tvm_struct_get(self.descriptors, 0, _DATA, "handle")
-        return [
-            tirx.DeclBuffer(view, data=tirx.reinterpret(view.data.ty, data))
-            for view in (self.bytes, self.words)
-        ]
+        return [tirx.DeclBuffer(view, data=tirx.reinterpret(view.data.ty, data)) for view in (self.bytes, self.words)]
 
     def place(self, value: Value) -> int:
         """Return the offset of a value in the workspace."""
@@ -215,7 +210,9 @@ class _Driver:
             case Recursion():
                 return _StackMachine(self, statement).code()
             case Check():
-                return tirx.IfThenElse(tirx.BufferLoad(*self.word(statement.flag)) != 0, self.fail(statement.message), None)
+                return tirx.IfThenElse(
+                    tirx.BufferLoad(*self.word(statement.flag)) != 0, self.fail(statement.message), None
+                )
         raise TypeError(statement)
 
     def fail(self, message: str) -> tirx.Stmt:
@@ -294,7 +291,11 @@ class _Driver:
         if key not in self.kernels:
             kernel = schedule(function, self.target, self.threads)
             self.kernels[key] = symbol, _ = f"{kernel.op}_{len(self.kernels)}", kernel
-            self.functions[symbol] = kernel.func if self.threads > 1 else _on_one_thread(kernel.func)
+            # LLVM takes seconds for the activations of a cell four times in a row, and they get no faster.
+            kinds = [tirx.ForKind.UNROLLED]
+            # A thread pool is not asked where there is one thread.
+            kinds += [tirx.ForKind.PARALLEL] if self.threads == 1 else []
+            self.functions[symbol] = _as_plain_loops(kernel.func, kinds)
         return self.kernels[key]
 
 
@@ -328,7 +329,9 @@ def get(variable: tirx.Buffer) -> tirx.Expr:
 
 def put(variable: tirx.Buffer, value: tirx.Expr | int) -> tirx.Stmt:
     """Return the code that sets a variable of the driver."""
-    return tirx.BufferStore(variable, tirx.IntImm(variable.dtype, value) if isinstance(value, int) else value, [tir.number(0)])
+    return tirx.BufferStore(
+        variable, tirx.IntImm(variable.dtype, value) if isinstance(value, int) else value, [tir.number(0)]
+    )
 
 
 def _aligned(size_bytes: int) -> int:
@@ -387,11 +390,11 @@ def _filled(expression: relax.Expr, variables: dict[relax.Var, relax.Var]) -> re
     return expression
 
 
-def _on_one_thread(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function whose parallel loops are serial: a thread pool is not asked where there is one thread."""
+def _as_plain_loops(function: tirx.PrimFunc, kinds: Iterable[tirx.ForKind]) -> tirx.PrimFunc:
+    """Return a function whose loops of some kinds are serial."""
 
     def serial(loop: tirx.For) -> tirx.For:
-        if loop.kind != tirx.ForKind.PARALLEL:
+        if loop.kind not in kinds:
             return loop
         return tirx.For(
             loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, None, loop.annotations, loop.step

@@ -276,7 +276,9 @@ def copied(statements: Iterable[Statement], new: dict[Value, Value]) -> tuple[St
                 head = copied(statement.head, new)
                 condition = statement.condition
                 condition = None if condition is None else new.get(condition, condition)
-                return Loop(statement.name, states, initial, head, condition, copy_block(statement.body), statement.steps)
+                return Loop(
+                    statement.name, states, initial, head, condition, copy_block(statement.body), statement.steps
+                )
             case Recursion():
                 arguments, parameters = read_now(statement.arguments), defined_now(statement.parameters)
                 body = copy_block(statement.body)

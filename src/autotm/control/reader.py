@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import tvm
 from tvm import relax
 
@@ -56,7 +55,12 @@ def read_program(module: tvm.IRModule, limits: Limits | None = None) -> Program:
             of a recursion; two functions call each other; an expression is of no kind that has a place here.
     """
     transforms = [relax.transform.Normalize(), relax.transform.CanonicalizeBindings()]
-    return _Reader(tvm.transform.Sequential(transforms)(module), limits or Limits()).program()
+    try:
+        module = tvm.transform.Sequential(transforms)(module)
+    except (TypeError, ValueError) as error:
+        # Calls whose arguments have other shapes or types than the parameters, with the code around the first one.
+        raise AutotmError(f"the module has no consistent types: {error}") from None
+    return _Reader(module, limits or Limits()).program()
 
 
 @dataclass
@@ -244,7 +248,7 @@ class _Reader:
         if name in names:
             recursions = [item for item in self.active if item.changing is not None]
             if recursions and recursions[-1].name == name:
-                return self._self_call(recursions[-1], function, arguments)
+                return self._self_call(recursions[-1], arguments)
             raise AutotmError(
                 f"{self._where}: calls '{name}', which is being called ({' -> '.join([*names, name])}); a function may "
                 "call itself, but not one that calls it: make them one function, which is told what to do"
@@ -254,18 +258,12 @@ class _Reader:
         self.active.append(_Active(name))
         try:
             if not self._reaches(function, name):
-                self._bind(function.params, arguments, name)
+                self.trees.update(zip(function.params, arguments, strict=True))
                 return self._read(function.body)
             tail = _tail_of(function, call.op)
             return self._loop(function, tail, arguments) if tail else self._recursion(function, call.op, arguments)
         finally:
             self.active.pop()
-
-    def _bind(self, params: Sequence[relax.Var], arguments: Sequence[Tree], name: str) -> None:
-        for var, tree in zip(params, arguments, strict=True):
-            expected = self._typed(var.name, var.ty, f"argument '{var.name}'")
-            self._match(expected, tree, f"argument '{var.name}' of '{name}' is", "in a call", "give it that shape")
-            self.trees[var] = tree
 
     def _reaches(self, function: relax.Function, name: str) -> bool:
         """Whether a function calls the one of that name, directly or through others."""
@@ -287,7 +285,7 @@ class _Reader:
             for index, (var, item) in enumerate(zip(function.params, tail.call.args, strict=True))
             if not item.same_as(var)
         ]
-        self._bind(function.params, arguments, name)
+        self.trees.update(zip(function.params, arguments, strict=True))
         initial = [value for index in changing for value in _leaves(arguments[index])]
         for index in changing:
             self._declare(function.params[index], f"argument '{function.params[index].name}'")
@@ -303,9 +301,7 @@ class _Reader:
                 self.trees[binding.var] = self._bound(binding.var, binding.value)
             following: list[Value] = []
             for index in changing:
-                tree, var = self._read(tail.call.args[index]), function.params[index]
-                self._match(self.trees[var], tree, f"'{var.name}' begins a step as", "the next one", _STATE_REMEDY)
-                following += _leaves(tree)
+                following += _leaves(self._read(tail.call.args[index]))
         block = Block(tuple(body), tuple(following))
         bound = self.limits.steps.get(name)
         loop = Loop(name, tuple(states), tuple(initial), tuple(head), condition, block, bound)
@@ -367,7 +363,7 @@ class _Reader:
             for index, var in enumerate(function.params)
             if not is_direct or any(not call.args[index].same_as(var) for call in calls)
         )
-        self._bind(function.params, arguments, name)
+        self.trees.update(zip(function.params, arguments, strict=True))
         given = tuple(value for index in changing for value in _leaves(arguments[index]))
         for index in changing:
             self._declare(function.params[index], f"argument '{function.params[index].name}'")
@@ -376,19 +372,16 @@ class _Reader:
         self.active[-1] = _Active(name, changing, results)
         with self._nested() as statements:
             tree = self._read(function.body)
-        self._match(results, tree, "it is said to return", "it returns", "let all ways through it return the same shape")
-        body = Block(tuple(statements), tuple(_leaves(tree)))
-        self.statements.append(
-            Recursion(name, parameters, given, body, tuple(_leaves(results)), self.limits.depth)
+        self._match(
+            results, tree, "it is said to return", "it returns", "let all ways through it return the same shape"
         )
+        body = Block(tuple(statements), tuple(_leaves(tree)))
+        self.statements.append(Recursion(name, parameters, given, body, tuple(_leaves(results)), self.limits.depth))
         return results
 
-    def _self_call(self, recursion: _Active, function: relax.Function, arguments: Sequence[Tree]) -> Tree:
+    def _self_call(self, recursion: _Active, arguments: Sequence[Tree]) -> Tree:
         given: list[Value] = []
         for index in recursion.changing or ():
-            var = function.params[index]
-            expected, what = self.trees[var], f"argument '{var.name}' of '{recursion.name}' is"
-            self._match(expected, arguments[index], what, "in a call of itself", _STATE_REMEDY)
             given += _leaves(arguments[index])
         results = _fresh(recursion.results)
         self.statements.append(SelfCall(tuple(given), tuple(_leaves(results))))
@@ -406,7 +399,6 @@ class _Reader:
 
 
 _SIDES_REMEDY = "let both sides return tensors of the same shapes and types: pad, reshape or cast one of them"
-_STATE_REMEDY = "keep its shape and type: pad it to its largest, and count how much of it is in use"
 _COMPARISONS = {
     "relax.less": (0, None),
     "relax.less_equal": (1, None),

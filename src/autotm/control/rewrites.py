@@ -17,9 +17,9 @@ from autotm.control.program import (
     Recursion,
     Statement,
     Value,
+    any_statement,
     copied,
     defined,
-    any_statement,
     rewritten,
     without_dead,
 )

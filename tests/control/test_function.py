@@ -1,0 +1,197 @@
+"""Loops, branches and recursion in one compiled function: its results, and what it refuses."""
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+from random_control import ROWS, WIDTH, Module, blocks, interpreted
+from tvm import relax, tirx
+
+import recurrent_models as models
+from autotm.control import NO_REWRITES, Limits, Rewrites, compile_function
+from autotm.model.errors import AutotmError, BadInputError
+from recurrent_models import FunctionWriter, as_module, integer
+
+REWRITES = [NO_REWRITES, Rewrites(), Rewrites(unroll=4)]
+EXACT = 1e-5
+"""How far float32 may be off what float64 computes: the results are of the order of 1."""
+ROW = ((1, WIDTH), "float32")
+
+
+def largest_error(results, expected):
+    """Return by how much results are off at most."""
+    pairs = zip(*(each if isinstance(each, tuple) else (each,) for each in (results, expected)), strict=True)
+    return max(np.abs(np.asarray(result, "float64") - right).max() for result, right in pairs)
+
+
+# Models.
+
+
+@pytest.mark.parametrize(("rewrites", "batch"), [(NO_REWRITES, 1), (Rewrites(), 64), (Rewrites(unroll=4), 1)])
+def test_nasrnn(rewrites, batch):
+    arguments = models.nasrnn_arguments(7, batch, 16)
+    function = compile_function(models.nasrnn(7, batch, 16), rewrites=rewrites)
+    for _ in range(2):  # Nothing of a call is left to the next one.
+        assert largest_error(function(*arguments), models.nasrnn_in_numpy(*arguments)) < EXACT
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+def test_lstm(batch):
+    arguments = models.lstm_arguments(5, 2, batch, 16)
+    function = compile_function(models.lstm(5, 2, batch, 16))
+    assert largest_error(function(*arguments), models.lstm_in_numpy(*arguments)) < EXACT
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+@pytest.mark.parametrize("first", [3, 8])
+def test_attention_also_without_a_step(batch, first):
+    arguments = models.attention_arguments(first, 8, batch, 2, 16)
+    function = compile_function(models.attention(first, 8, batch, 2, 16))
+    assert largest_error(function(*arguments), models.attention_in_numpy(first, *arguments)) < EXACT
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+def test_a_while_loop_ends_as_its_data_say(batch):
+    function = compile_function(models.decoder(12, batch, 16, 40))
+    for longest in (1, 5, 20):
+        arguments = models.decoder_arguments([*range(1, batch), longest], 12, 16, 40)
+        results, expected = function(*arguments), models.decoder_in_numpy(*arguments)
+        assert results[0] == expected[0] and (results[1] == expected[1]).all()
+        assert largest_error(results[2], expected[2]) < EXACT
+    arguments[0][:] = 0  # The token that ends a sentence.
+    assert function(*arguments)[0] == 0
+
+
+@pytest.mark.parametrize("rewrites", REWRITES)
+def test_recursion(rewrites):
+    function = compile_function(models.encoder(39, 20, 16), rewrites=rewrites)
+    for children in (models.tree(20), models.chain(20)):
+        arguments = models.encoder_arguments(children, 16)
+        assert largest_error(function(*arguments), models.encoder_in_numpy(*arguments)) < 1e-6
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+def test_networks_whose_blocks_are_skipped(batch):
+    torch = pytest.importorskip("torch", reason="it is compared with PyTorch: make test-torch installs it")
+    import branching_models
+
+    random = np.random.default_rng(0)
+    drop = branching_models.BlockDrop(size=8, blocks=(1, 2), channels=4)
+    skip = branching_models.SkipNet(size=32, blocks=(1, 2), channels=4, classes=10)
+    cases = [(drop, drop.arguments(random.integers(0, 2, (batch, 3)))), (drop, drop.arguments(np.zeros((batch, 3))))]
+    cases += [(skip, skip.arguments(batch, forced)) for forced in (np.zeros(3), np.array([0, 5e5, -5e5]))]
+    functions = {net: compile_function(net.module(batch)) for net in (drop, skip)}
+    for net, arguments in cases:
+        expected = net.in_torch(*map(torch.from_numpy, arguments)).numpy()
+        assert largest_error(functions[net](*arguments), expected) < EXACT
+
+
+@given(blocks(2), st.sampled_from(REWRITES), st.integers(0, 100))
+def test_random_programs(block, rewrites, seed):
+    random = np.random.default_rng(seed)
+    values = [random.standard_normal((ROWS, WIDTH)).astype("float32") for _ in range(2)]
+    weights = (random.standard_normal((WIDTH, WIDTH)) / 3).astype("float32")
+    function = compile_function(Module(block, 2).module, rewrites=rewrites)
+    expected = interpreted(block, [each.astype("float64") for each in values], weights.astype("float64"))
+    for _ in range(2):
+        assert largest_error(function(*values, weights), expected) < 1e-4
+
+
+# Bounds that are passed when it runs.
+
+
+def counting(most):
+    """Return a module that adds x to itself as long as the sum is below `most`."""
+    loop = FunctionWriter("adding", {"sum": ((), "float32"), "x": ((), "float32")}, ((), "float32"))
+    total, x = loop.params.values()
+    test = loop.emit(relax.op.less(total, relax.const(most, "float32")))
+    result = loop.branch(test, lambda: loop.call(loop, loop.emit(relax.op.add(total, x)), x), lambda: total)
+    main = FunctionWriter("main", {"x": ((), "float32")}, ((), "float32"))
+    (x,) = main.params.values()
+    last = main.call(loop, x, x)
+    return as_module({loop: loop.function(result), main: main.function(last)})
+
+
+def test_a_loop_that_passes_its_bound_is_named():
+    function = compile_function(counting(10.0), limits=Limits(steps={"adding": 5}))
+    assert function(np.float32(2)) == 10
+    with pytest.raises(AutotmError, match="loop 'adding' is not done after 5 steps"):
+        function(np.float32(1))
+    assert function(np.float32(20)) == 20  # It can be called again.
+
+
+def test_a_condition_that_compares_nan_is_an_error():
+    with pytest.raises(AutotmError, match="function 'adding': a condition compares NaN"):
+        compile_function(counting(10.0))(np.float32("nan"))
+
+
+def test_recursion_deeper_than_its_limit_is_an_error():
+    function = compile_function(models.encoder(39, 20, 16), limits=Limits(depth=12))
+    arguments = models.encoder_arguments(models.tree(20), 16)
+    assert largest_error(function(*arguments), models.encoder_in_numpy(*arguments)) < 1e-6
+    with pytest.raises(AutotmError, match="'encode' calls itself more than 12 levels deep"):
+        function(*models.encoder_arguments(models.chain(20), 16))
+    assert largest_error(function(*arguments), models.encoder_in_numpy(*arguments)) < 1e-6
+
+
+def test_ten_thousand_steps_and_two_thousand_levels():
+    function = compile_function(counting(1e4))
+    assert function(np.float32(1)) == 1e4
+    function = compile_function(models.encoder(4001, 2001, 8), limits=Limits(depth=2001))
+    arguments = models.encoder_arguments(models.chain(2001), 8)
+    assert largest_error(function(*arguments), models.encoder_in_numpy(*arguments)) < 1e-6
+
+
+# What is refused before.
+
+
+def test_wrong_arguments_are_named():
+    function = compile_function(models.encoder(3, 2, 8))
+    left, right, rows, weights, bias = models.encoder_arguments(models.tree(2), 8)
+    with pytest.raises(BadInputError, match="4 arguments given, the function takes 5"):
+        function(left, right, rows, weights)
+    with pytest.raises(BadInputError, match=r"argument 2 \('rows'\) is \(1, 8\) float32, not \(2, 8\) float32"):
+        function(left, right, rows[:1], weights, bias)
+
+
+def test_sides_of_different_shape_are_refused():
+    main = FunctionWriter("main", {"c": ((), "bool"), "x": ROW}, ROW)
+    condition, x = main.params.values()
+    both = main.branch(condition, lambda: x, lambda: main.emit(relax.op.concat([x, x], axis=1)))
+    with pytest.raises(AutotmError, match=r"function 'main': one side of a branch returns \(1, 8\) float32, the other"):
+        compile_function(as_module({main: main.function(both)}))
+
+
+def test_a_state_that_changes_its_shape_is_refused():
+    loop = FunctionWriter("main", {"step": ((), "int64"), "x": ROW}, ROW)
+    step, x = loop.params.values()
+
+    def again():
+        more = loop.emit(relax.op.concat([x, x], axis=1))
+        return loop.call(loop, loop.emit(relax.op.add(step, integer(1))), more)
+
+    result = loop.branch(loop.emit(relax.op.less(step, integer(3))), again, lambda: x)
+    module = tvm.IRModule({loop.own: loop.function(result).with_attr("global_symbol", "main")})
+    with pytest.raises(AutotmError, match=r"no consistent types(?s:.*)\(1, 16\)(?s:.*)def main(?s:.*)\^\^"):
+        compile_function(module)
+
+
+def test_functions_that_call_each_other_are_refused():
+    writers = [FunctionWriter(name, {"c": ((), "bool"), "x": ROW}, ROW) for name in ("even", "odd")]
+    functions = {}
+    for own, other in (writers, writers[::-1]):
+        condition, x = own.params.values()
+        functions[own] = own.function(own.branch(condition, lambda x=x: x, lambda: own.call(other, condition, x)))
+    main = FunctionWriter("main", {"c": ((), "bool"), "x": ROW}, ROW)
+    functions[main] = main.function(main.call(writers[0], *main.params.values()))
+    with pytest.raises(AutotmError, match="calls 'even', which is being called"):
+        compile_function(as_module(functions))
+
+
+def test_an_unknown_shape_is_refused():
+    main = FunctionWriter("main", {"x": ROW}, ROW)
+    x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 8), "float32"))
+    main.params["x"] = x
+    with pytest.raises(AutotmError, match="argument 'x' of main has no static shape"):
+        compile_function(as_module({main: main.function(main.emit(relax.op.negative(x)))}))
