@@ -6,7 +6,8 @@ here, the shifts are their biases. Used by `control_flow.py` and by the tests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,16 +68,10 @@ class BlockDrop:
             own = emit(op.strided_slice(kept, axes=[1], begin=[index], end=[index + 1]))
             mask = emit(op.reshape(own, (batch, 1, 1, 1)))
 
-            def computed(
-                x=x, shortcut=shortcut, mask=mask, stride=stride, own=[next(weights) for _ in range(4)]
-            ) -> relax.Var:
-                inner = iter(own)
-                y = emit(op.nn.relu(_convolved(main, x, inner, stride, padding=1)))
-                y = emit(op.multiply(_convolved(main, y, inner, padding=1), mask))
-                return emit(op.nn.relu(emit(op.add(shortcut, y))))
-
+            convs = [next(weights) for _ in range(4)]
             is_kept = emit(op.greater(emit(op.max(own)), relax.const(0, "float32")))
-            x = main.branch(is_kept, computed, lambda shortcut=shortcut: emit(op.nn.relu(shortcut)))
+            computed = functools.partial(_basic_block, main, x, shortcut, stride, convs, mask)
+            x = main.branch(is_kept, computed, functools.partial(emit, op.nn.relu(shortcut)))
         return as_module({main: main.function(emit(op.matmul(emit(op.mean(x, axis=[2, 3])), next(weights))))})
 
     def arguments(self, kept: Array) -> list[Array]:
@@ -137,7 +132,7 @@ class SkipNet:
         return [*shapes, (4 * self.layers[-1][1], self.classes)]
 
     def module(self, batch: int) -> tvm.IRModule:
-        """Return `main(x, forced, *weights)`: x is (batch, 3, size, size); `forced` is added before each gate's sigmoid.
+        """Return `main(x, forced, *weights)`: x is (batch, 3, size, size); a block's `forced` is added in its gate.
 
         The mean over a batch decides for all of it.
         """
@@ -156,12 +151,7 @@ class SkipNet:
             if before != 4 * within or stride > 1:
                 shortcut = _convolved(main, x, weights, stride)
 
-            def computed(x=x, shortcut=shortcut, stride=stride, inner=inner) -> relax.Var:
-                own = iter(inner)
-                y = emit(op.nn.relu(_convolved(main, x, own)))
-                y = emit(op.nn.relu(_convolved(main, y, own, stride, padding=1)))
-                return emit(op.nn.relu(emit(op.add(shortcut, _convolved(main, y, own)))))
-
+            computed = functools.partial(_bottleneck, main, x, shortcut, stride, inner)
             if not index:
                 x = computed()
                 continue
@@ -175,7 +165,7 @@ class SkipNet:
             own = emit(op.strided_slice(forced, axes=[0], begin=[index], end=[index + 1]))
             score = emit(op.sigmoid(emit(op.add(emit(op.matmul(h, projection)), own))))
             test = emit(op.greater(emit(op.mean(score)), relax.const(0.5, "float32")))
-            x = main.branch(test, computed, lambda shortcut=shortcut: emit(op.nn.relu(shortcut)))
+            x = main.branch(test, computed, functools.partial(emit, op.nn.relu(shortcut)))
         return as_module({main: main.function(emit(op.matmul(emit(op.mean(x, axis=[2, 3])), next(weights))))})
 
     def arguments(self, batch: int, forced: Array) -> list[Array]:
@@ -227,6 +217,26 @@ def _writer(name: str, first: dict[str, Shape], weights: Sequence[Shape], result
     return FunctionWriter(name, {key: (shape, "float32") for key, shape in shapes.items()}, (result, "float32"))
 
 
-def _convolved(writer: FunctionWriter, x: relax.Var, weights, stride: int = 1, padding: int = 0) -> relax.Var:
+def _basic_block(
+    writer: FunctionWriter, x: relax.Var, shortcut: relax.Var, stride: int, convs: list[relax.Var], mask: relax.Var
+) -> relax.Var:
+    emit, op, weights = writer.emit, relax.op, iter(convs)
+    y = emit(op.nn.relu(_convolved(writer, x, weights, stride, padding=1)))
+    y = emit(op.multiply(_convolved(writer, y, weights, padding=1), mask))
+    return emit(op.nn.relu(emit(op.add(shortcut, y))))
+
+
+def _bottleneck(
+    writer: FunctionWriter, x: relax.Var, shortcut: relax.Var, stride: int, convs: list[relax.Var]
+) -> relax.Var:
+    emit, op, weights = writer.emit, relax.op, iter(convs)
+    y = emit(op.nn.relu(_convolved(writer, x, weights)))
+    y = emit(op.nn.relu(_convolved(writer, y, weights, stride, padding=1)))
+    return emit(op.nn.relu(emit(op.add(shortcut, _convolved(writer, y, weights)))))
+
+
+def _convolved(
+    writer: FunctionWriter, x: relax.Var, weights: Iterator[relax.Var], stride: int = 1, padding: int = 0
+) -> relax.Var:
     made = writer.emit(relax.op.nn.conv2d(x, next(weights), strides=stride, padding=padding))
     return writer.emit(relax.op.add(made, next(weights)))

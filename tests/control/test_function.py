@@ -57,7 +57,8 @@ def test_a_while_loop_ends_as_its_data_say(batch):
     for longest in (1, 5, 20):
         arguments = models.decoder_arguments([*range(1, batch), longest], 12, 16, 40)
         results, expected = function(*arguments), models.decoder_in_numpy(*arguments)
-        assert results[0] == expected[0] and (results[1] == expected[1]).all()
+        assert results[0] == expected[0]
+        assert (results[1] == expected[1]).all()
         assert largest_error(results[2], expected[2]) < EXACT
     arguments[0][:] = 0  # The token that ends a sentence.
     assert function(*arguments)[0] == 0
@@ -181,8 +182,7 @@ def test_functions_that_call_each_other_are_refused():
     writers = [FunctionWriter(name, {"c": ((), "bool"), "x": ROW}, ROW) for name in ("even", "odd")]
     functions = {}
     for own, other in (writers, writers[::-1]):
-        condition, x = own.params.values()
-        functions[own] = own.function(own.branch(condition, lambda x=x: x, lambda: own.call(other, condition, x)))
+        functions[own] = own.function(own.call(other, *own.params.values()))
     main = FunctionWriter("main", {"c": ((), "bool"), "x": ROW}, ROW)
     functions[main] = main.function(main.call(writers[0], *main.params.values()))
     with pytest.raises(AutotmError, match="calls 'even', which is being called"):

@@ -132,16 +132,16 @@ def _interpreted(item: Item, values: list[Array], weights: Array) -> Array:
                 state, done = interpreted(item.body, [*values, state], weights), done + 1
             return state
         case Recurse():
-
-            def call(n: int, x: Array) -> Array:
-                if n <= 0:
-                    return interpreted(item.base, [*values, x], weights)
-                y = interpreted(item.before, [*values, x], weights)
-                results = call(n - 1, y), call(n - 2, y)
-                return interpreted(item.join, [*values, x, *results], weights)
-
-            return call(item.depth, pick(item.first))
+            return _recursed(item, item.depth, pick(item.first), values, weights)
     raise TypeError(item)
+
+
+def _recursed(item: Recurse, n: int, x: Array, values: list[Array], weights: Array) -> Array:
+    if n <= 0:
+        return interpreted(item.base, [*values, x], weights)
+    y = interpreted(item.before, [*values, x], weights)
+    results = (_recursed(item, less, y, values, weights) for less in (n - 1, n - 2))
+    return interpreted(item.join, [*values, x, *results], weights)
 
 
 # In Relax.

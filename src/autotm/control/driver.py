@@ -4,8 +4,9 @@ Every value that outlives the operators around it has a place in one workspace, 
 of operators becomes fused kernels through autotm's own lowering; these write states of loops, results of branches and
 arguments of calls straight to their places, or in place of what they replace, where nobody reads that later.
 
-A kernel takes its operands as descriptors (`DLTensor`), which are made once; so a call costs some nanoseconds, and every
-kernel keeps its own function, in which no two buffers share memory. The driver itself reads conditions and counters, and copies what is saved on the stack.
+A kernel takes its operands as descriptors (`DLTensor`), which are made once; so a call costs some nanoseconds, and
+every kernel keeps its own function, in which no two buffers share memory. The driver itself reads conditions and
+counters, and copies what is saved on the stack.
 """
 
 from __future__ import annotations

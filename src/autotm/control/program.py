@@ -259,9 +259,6 @@ def copied(statements: Iterable[Statement], new: dict[Value, Value]) -> tuple[St
         new.update((value, value.fresh()) for value in values)
         return read_now(values)
 
-    def copy_block(block: Block) -> Block:
-        return Block(copied(block.statements, new), read_now(block.results))
-
     def copy(statement: Statement) -> Statement:
         match statement:
             case Operator():
@@ -269,19 +266,17 @@ def copied(statements: Iterable[Statement], new: dict[Value, Value]) -> tuple[St
                 return replace(statement, operands=operands, results=defined_now(statement.results))
             case Branch():
                 (condition,) = read_now((statement.condition,))
-                sides = copy_block(statement.then), copy_block(statement.otherwise)
+                sides = _copied_block(statement.then, new), _copied_block(statement.otherwise, new)
                 return Branch(condition, *sides, defined_now(statement.results))
             case Loop():
                 initial, states = read_now(statement.initial), defined_now(statement.states)
                 head = copied(statement.head, new)
-                condition = statement.condition
-                condition = None if condition is None else new.get(condition, condition)
-                return Loop(
-                    statement.name, states, initial, head, condition, copy_block(statement.body), statement.steps
-                )
+                condition = statement.condition and new.get(statement.condition, statement.condition)
+                body = _copied_block(statement.body, new)
+                return Loop(statement.name, states, initial, head, condition, body, statement.steps)
             case Recursion():
                 arguments, parameters = read_now(statement.arguments), defined_now(statement.parameters)
-                body = copy_block(statement.body)
+                body = _copied_block(statement.body, new)
                 results = defined_now(statement.results)
                 return Recursion(statement.name, parameters, arguments, body, results, statement.depth)
             case SelfCall():
@@ -291,6 +286,10 @@ def copied(statements: Iterable[Statement], new: dict[Value, Value]) -> tuple[St
                 return Check(*read_now((statement.flag,)), statement.message)
 
     return tuple(map(copy, statements))
+
+
+def _copied_block(block: Block, new: dict[Value, Value]) -> Block:
+    return Block(copied(block.statements, new), tuple(new.get(value, value) for value in block.results))
 
 
 def rewritten(block: Block, rewrite: Callable[[Statement], Iterable[Statement]]) -> Block:
@@ -327,6 +326,7 @@ def _needed(statements: Sequence[Statement], live: set[Value]) -> tuple[Statemen
         must_stay = any_statement((statement,), lambda item: isinstance(item, Check | SelfCall | Recursion))
         if not is_live and not must_stay:
             continue
+        smaller: Statement = statement
         match statement:
             case Branch():
                 used = [index for index, value in enumerate(statement.results) if value in live]
@@ -334,13 +334,13 @@ def _needed(statements: Sequence[Statement], live: set[Value]) -> tuple[Statemen
                     without_dead(Block(side.statements, tuple(side.results[index] for index in used)))
                     for side in (statement.then, statement.otherwise)
                 ]
-                statement = Branch(statement.condition, *sides, tuple(statement.results[index] for index in used))
+                smaller = Branch(statement.condition, *sides, tuple(statement.results[index] for index in used))
             case Loop():
-                statement = _needed_of_loop(statement, live)
+                smaller = _needed_of_loop(statement, live)
             case Recursion():
-                statement = replace(statement, body=without_dead(statement.body))
-        live = live | read(statement)
-        kept.append(statement)
+                smaller = replace(statement, body=without_dead(statement.body))
+        live = live | read(smaller)
+        kept.append(smaller)
     return tuple(reversed(kept))
 
 
