@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import recurrent_models as models
 import torch
 
+import recurrent_models as models
 from autotm.control import compile_function
 from autotm.kernels.library import aligned_empty
 
@@ -54,6 +54,21 @@ def packed(weights: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.concatenate(weights, axis=1))
 
 
+def whole_lstm(x: torch.Tensor, weights: list[torch.Tensor]) -> Callable[[], object]:
+    """Return a run of PyTorch's own layer, which goes through all steps of one cell before the next cell."""
+    module = torch.nn.LSTM(x.shape[2], x.shape[2], num_layers=CELLS)
+    for cell in range(CELLS):
+        own, own_hidden, bias = weights[3 * cell : 3 * cell + 3]
+        for name, value in (
+            ("weight_ih", own.T),
+            ("weight_hh", own_hidden.T),
+            ("bias_ih", bias),
+            ("bias_hh", 0 * bias),
+        ):
+            getattr(module, f"{name}_l{cell}").copy_(value)
+    return lambda: module(x)[0][-1]
+
+
 def systems(model: str, hidden: int) -> tuple[dict[str, Callable[[], object]], np.ndarray]:
     """Return what is timed, by name, and what each must return."""
     steps = STEPS[model]
@@ -86,11 +101,14 @@ def systems(model: str, hidden: int) -> tuple[dict[str, Callable[[], object]], n
     placed = [aligned_empty(each.shape, str(each.dtype)) for each in arguments]
     for own, argument in zip(placed, arguments, strict=True):
         own[...] = argument
-    return {
+    timed = {
         "tvm-fused": lambda: function(*placed),
         "torch": looped(step),
         "torch.compile": looped(torch.compile(step, dynamic=False)),
-    }, expected
+    }
+    if model == "LSTM":
+        timed["torch nn.LSTM"] = whole_lstm(torch.from_numpy(arguments[0]), weights)
+    return timed, expected
 
 
 def main() -> None:
