@@ -252,28 +252,39 @@ def attention(first: int, slots: int, batch: int, heads: int, width: int) -> tvm
     """Return `main(x, keys, values, *weights)`: the output of the last of the steps at positions [first, slots).
 
     x is (batch, heads, 1, width), `keys` and `values` are (batch, heads, slots, width), the weights of queries, keys,
-    values and outputs are (heads, width, width). A step's output is the next one's input.
+    values and outputs are (heads, width, width). A step's output is the next one's input. Within the loop heads come
+    first, so that each product is one of matrices in a single row.
     """
-    token, cache = ((batch, heads, 1, width), "float32"), ((batch, heads, slots, width), "float32")
+    token, cache = ((heads, batch, width), "float32"), ((heads * batch, slots, width), "float32")
+    names = [f"{name}_weights" for name in ("query", "key", "value", "output")]
+    kinds: dict[str, Kind] = dict.fromkeys(names, ((heads, width, width), "float32"))
     states: dict[str, Kind] = {"x": token, "keys": cache, "values": cache}
-    kinds = {f"{name}_weights": ((heads, width, width), "float32") for name in ("query", "key", "value", "output")}
     loop = FunctionWriter("attention", {"position": ((), "int64"), **states, **kinds}, token)
     position, x, keys, values, *weights = loop.params.values()
     emit, op = loop.emit, relax.op
 
     def again() -> relax.Expr:
-        query, key, value = (emit(op.matmul(x, weight)) for weight in weights[:3])
-        numbers = relax.const(np.arange(slots).reshape(1, 1, slots, 1))
-        is_here = emit(op.equal(numbers, position))
+        products = (emit(op.matmul(x, weight)) for weight in weights[:3])
+        query, key, value = (emit(op.reshape(each, (heads * batch, 1, width))) for each in products)
+        is_here = emit(op.equal(relax.const(np.arange(slots).reshape(1, slots, 1)), position))
         new_keys, new_values = (emit(op.where(is_here, new, old)) for new, old in ((key, keys), (value, values)))
-        scores = emit(op.matmul(query, emit(op.permute_dims(new_keys, [0, 1, 3, 2]))))
+        scores = emit(op.matmul(query, emit(op.permute_dims(new_keys, [0, 2, 1]))))
         shares = emit(op.nn.softmax(emit(op.multiply(scores, relax.const(width**-0.5, "float32")))))
-        output = emit(op.matmul(emit(op.matmul(shares, new_values)), weights[3]))
+        mixed = emit(op.reshape(emit(op.matmul(shares, new_values)), (heads, batch, width)))
+        output = emit(op.matmul(mixed, weights[3]))
         return loop.call(loop, emit(op.add(position, integer(1))), output, new_keys, new_values, *weights)
 
     result = loop.branch(emit(op.less(position, integer(slots))), again, lambda: x)
-    main = FunctionWriter("main", {**states, **kinds}, token)
-    last = main.call(loop, integer(first), *main.params.values())
+    outer = {
+        name: ((batch, heads, length, width), "float32") for name, length in zip(states, (1, slots, slots), strict=True)
+    }
+    main = FunctionWriter("main", {**outer, **kinds}, outer["x"])
+    initial = [
+        main.emit(op.reshape(main.emit(op.permute_dims(main.params[name], [1, 0, 2, 3])), shape))
+        for name, (shape, _) in states.items()
+    ]
+    last = main.call(loop, integer(first), *initial, *(main.params[name] for name in names))
+    last = main.emit(op.permute_dims(main.emit(op.reshape(last, (heads, batch, 1, width))), [1, 0, 2, 3]))
     return as_module({loop: loop.function(result), main: main.function(last)})
 
 
