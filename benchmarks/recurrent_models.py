@@ -121,18 +121,6 @@ def nasrnn(steps: int, batch: int, hidden: int) -> tvm.IRModule:
     return as_module({loop: loop.function(result), main: main.function(main.emit(relax.op.add(c, m)))})
 
 
-def nasrnn_step(steps: int, batch: int, hidden: int) -> tvm.IRModule:
-    """Return `main(step, c, m, x, input_weights, hidden_weights)`, one step of `nasrnn` without the loop."""
-    state = ((batch, hidden), "float32")
-    kinds = {
-        "step": ((), "int64"), "c": state, "m": state, "x": ((steps, batch, hidden), "float32"),
-        "input_weights": ((8, hidden, hidden), "float32"), "hidden_weights": ((8, hidden, hidden), "float32"),
-    }  # fmt: skip
-    main = FunctionWriter("main", kinds, [((), "int64"), state, state])
-    result = main.emit(relax.Tuple(_nas_step(main, *main.params.values())))
-    return as_module({main: main.function(result)})
-
-
 def _nas_step(
     writer: FunctionWriter,
     step: relax.Var,
