@@ -16,7 +16,8 @@ import tvm
 from torch.nn import functional
 from tvm import relax
 
-from recurrent_models import Array, FunctionWriter, as_module
+from autotm.zoo.functions import FunctionWriter, as_module
+from recurrent_models import Array
 
 Shape = tuple[int, ...]
 _GATE = 10

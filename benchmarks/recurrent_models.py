@@ -5,85 +5,15 @@ Used by `control_flow.py` and by the tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tvm
-from tvm import ir, relax
-from tvm.relax.expr import _update_type
+from tvm import relax
+
+from autotm.zoo.functions import FunctionWriter, Kind, as_module, integer
 
 Array = np.ndarray
-Kind = tuple[tuple[int, ...], str]
-
-
-def tensor_type(kind: Kind) -> relax.TensorType:
-    """Return the type of tensors of a shape and an element type."""
-    return relax.TensorType(*kind)
-
-
-class FunctionWriter:
-    """Writes one function of Relax, with branches and calls, as `relax.BlockBuilder` cannot.
-
-    Attributes:
-        own: the function, for calls of it.
-        params: by name.
-    """
-
-    def __init__(self, name: str, params: Mapping[str, Kind], result: Kind | Sequence[Kind]) -> None:
-        """Begin a function that returns a tensor, or a tuple of several."""
-        self.params = {key: relax.Var(key, tensor_type(kind)) for key, kind in params.items()}
-        is_tensor = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], str)  # noqa: PLR2004
-        self.result_type = tensor_type(result) if is_tensor else relax.TupleType([tensor_type(item) for item in result])
-        self.own = ir.GlobalVar(name)
-        _update_type(self.own, relax.FuncType([var.ty for var in self.params.values()], self.result_type))
-        self._normalizer = relax.BlockBuilder()
-        self._bindings: list[relax.VarBinding] = []
-
-    def emit(self, expression: relax.Expr) -> relax.Var:
-        """Bind an expression to a variable."""
-        expression = self._normalizer.normalize(expression)
-        return self._bind(expression, expression.ty)
-
-    def call(self, function: FunctionWriter, *arguments: relax.Expr) -> relax.Var:
-        """Call a function that is written here, or this one."""
-        return self._bind(relax.Call(function.own, list(arguments)), function.result_type)
-
-    def branch(
-        self, condition: relax.Expr, then: Callable[[], relax.Expr], otherwise: Callable[[], relax.Expr]
-    ) -> relax.Var:
-        """Branch on a bool; the sides are written by functions that return their results."""
-        sides = [self._side(side) for side in (then, otherwise)]
-        return self._bind(relax.If(condition, *sides), sides[0].body.ty)
-
-    def function(self, result: relax.Expr) -> relax.Function:
-        """Return the function."""
-        body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
-        return relax.Function(list(self.params.values()), body, self.result_type)
-
-    def _bind(self, expression: relax.Expr, ty: ir.Type) -> relax.Var:
-        var = relax.Var("v", ty)
-        self._bindings.append(relax.VarBinding(var, expression))
-        return var
-
-    def _side(self, write: Callable[[], relax.Expr]) -> relax.SeqExpr:
-        outer, self._bindings = self._bindings, []
-        result = self.emit(write())
-        side = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
-        self._bindings = outer
-        return side
-
-
-def as_module(functions: Mapping[FunctionWriter, relax.Function]) -> tvm.IRModule:
-    """Return functions, by what wrote them, as one module."""
-    made = {writer.own: func.with_attr("global_symbol", writer.own.name_hint) for writer, func in functions.items()}
-    return relax.transform.Normalize()(tvm.IRModule(made))
-
-
-def integer(value: int) -> relax.Constant:
-    """Return a whole number as a tensor without axes."""
-    return relax.const(value, "int64")
-
-
 def _packed_product(writer: FunctionWriter, left: relax.Var, weights: relax.Var) -> relax.Var:
     """Multiply (batch, hidden) by each of some weights (n, hidden, hidden), as (batch, n hidden)."""
     emit, op = writer.emit, relax.op

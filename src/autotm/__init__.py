@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotm.api.compiling import CompiledModule, compile  # noqa: A004 - as PyTorch's
     from autotm.api.offload.entry import offload
     from autotm.api.preparing import plan, prepare, sweep
     from autotm.api.training_step import Placement, TrainingStep
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _NAMES = {
+    "autotm.api.compiling": ("CompiledModule", "compile"),
     "autotm.api.offload.entry": ("offload",),
     "autotm.api.preparing": ("plan", "prepare", "sweep"),
     "autotm.api.training_step": ("Placement", "TrainingStep"),
@@ -28,6 +30,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "AutotmError",
+    "CompiledModule",
     "Initial",
     "Network",
     "NetworkBuilder",
@@ -35,6 +38,7 @@ __all__ = [
     "Sgd",
     "Training",
     "TrainingStep",
+    "compile",
     "from_onnx",
     "from_torch",
     "offload",

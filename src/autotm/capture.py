@@ -25,7 +25,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.fx import traceback as fx_traceback
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
+from torch.fx.experimental.proxy_tensor import TorchFunctionMetadataMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from autotm.model.errors import BadInputError
@@ -43,11 +44,15 @@ def is_own(file: str) -> bool:
     return file.startswith((f"{_PYTORCH}/", f"{_OWN}/", "<"))
 
 
-class _Lines(TorchFunctionMode):
+class _Lines(TorchFunctionMetadataMode):
     """Notes the line of the user's code that each call of PyTorch comes from; the backward pass inherits it.
 
-    The norm of a weight is written out: PyTorch has no decomposition of its gradient.
+    Some functions are replaced by others. What `torch.cond` and other operators on functions are given is traced
+    without modes of this base class: they could not be traced themselves.
     """
+
+    def __init__(self, replaced: Mapping[Any, Callable[..., Any]]) -> None:
+        self._replaced = replaced
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -58,12 +63,11 @@ class _Lines(TorchFunctionMode):
             file, number, name = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
             code = linecache.getline(file, number).strip()
             fx_traceback.set_stack_trace(f'File "{file}", line {number}, in {name}\n{code}')
-        if function is torch._weight_norm:  # noqa: SLF001 - the name it has
-            return _weight_norm(*args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
+        return self._replaced.get(function, function)(*args, **(kwargs or {}))
 
 
 def _weight_norm(direction: torch.Tensor, length: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    """Write out the norm of a weight, of whose gradient PyTorch has no decomposition."""
     return direction * (length / torch.norm_except_dim(direction, 2, dim))
 
 
@@ -157,6 +161,7 @@ def capture(
     *,
     trains: bool,
     table: Mapping[Any, Callable[..., Any]] | None = None,
+    replaced: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Captured:
     """Trace a step.
 
@@ -167,10 +172,12 @@ def capture(
         trains: whether to differentiate by parameters that want a gradient.
         table: decompositions by operator; all others are as PyTorch calls them. None: operators that have no kernels
             here are decomposed.
+        replaced: functions of PyTorch, and what the module calls in place of each.
     """
+    instead = {torch._weight_norm: _weight_norm, **(replaced or {})}  # noqa: SLF001 - the name it has
 
     def with_lines(applied: Callable[..., Any], flat: Sequence[torch.Tensor]) -> Any:
-        with _Lines():
+        with _Lines(instead):
             return call(applied, flat)
 
     step, decompose = Step(module, with_lines), decompositions() if table is None else dict(table)
@@ -184,8 +191,10 @@ def capture(
                 stack.enter_context(_without_onednn())
                 stack.enter_context(fx_traceback.preserve_node_meta())
                 stack.enter_context(torch.set_grad_enabled(trains))
-                # Tensors that the module holds as plain attributes are constants of the step.
-                stack.enter_context(tracing(TracingContext(FakeTensorMode(allow_non_fake_inputs=True))))
+                # Tensors that the module holds as plain attributes are constants of the step. `torch.while_loop` asks
+                # for an environment of shapes; all shapes are constants.
+                fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+                stack.enter_context(tracing(TracingContext(fake)))
                 joint = aot_export_joint_with_descriptors(
                     stack, step, tuple(inputs.values()), decompositions=decompose, ignore_shape_env=True
                 )

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 import recurrent_models as models
 from autotm.control import NO_REWRITES, Limits, Rewrites, compile_function
 from autotm.model.errors import AutotmError, BadInputError
-from recurrent_models import FunctionWriter, as_module, integer
+from autotm.zoo.functions import FunctionWriter, as_module, integer
 
 REWRITES = [NO_REWRITES, Rewrites(), Rewrites(unroll=4)]
 EXACT = 1e-5

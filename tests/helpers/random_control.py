@@ -11,7 +11,8 @@ from hypothesis import strategies
 from tvm import relax
 
 import recurrent_models
-from recurrent_models import Array, FunctionWriter, integer
+from autotm.zoo.functions import FunctionWriter, integer
+from recurrent_models import Array
 
 ROWS, WIDTH = 2, 8
 KIND = ((ROWS, WIDTH), "float32")

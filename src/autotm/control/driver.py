@@ -12,7 +12,8 @@ counters, and copies what is saved on the stack.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -63,6 +64,27 @@ class Area(Enum):
     SCRATCH = "the part of the workspace for what lives within one run of operators, by bytes from its start"
 
 
+@dataclass
+class Part:
+    """A part of a program whose code is under the same control flow.
+
+    Attributes:
+        kind: `program`, `loop`, `branch` or `recursion`.
+        name: of the function that a loop or recursion was; else empty.
+        times: how often a loop runs; None where its data decide.
+        level: of how many other parts it is a part.
+        kernels: that are called each time, those of its own parts left out.
+        flops: floating-point operations of these.
+    """
+
+    kind: str
+    name: str
+    times: int | None
+    level: int
+    kernels: int = 0
+    flops: int = 0
+
+
 @dataclass(frozen=True)
 class Lowered:
     """A program as functions that are ready to be compiled.
@@ -77,6 +99,7 @@ class Lowered:
         places: offsets of the arguments that are copied to the workspace, of constants, and of results.
         results: values that the program returns.
         errors: messages; the driver returns 0, or 1 more than the index of one.
+        parts: in the order of the program, the whole first.
     """
 
     kernels: dict[str, tirx.PrimFunc]
@@ -87,6 +110,7 @@ class Lowered:
     places: dict[Value, int]
     results: tuple[Value, ...]
     errors: list[str]
+    parts: list[Part]
 
 
 def lower(program: Program, target: tvm.target.Target, threads: int) -> Lowered:
@@ -109,11 +133,13 @@ class _Driver:
     scratch_bytes: int = 0
     places: dict[Value, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=lambda: [Part("program", "", 1, 0)])
 
     def __post_init__(self) -> None:
         self.arguments = {value: index for index, value in enumerate(self.program.parameters)}
         self.kernels: dict[int, tuple[str, ScheduledKernel]] = {}
         self.reads = Counter(_all_reads(self.program.body))
+        self.around = self.parts[:1]
         self.locals: list[tirx.Buffer] = []
         self.bytes = tirx.decl_buffer((tir.number(1),), "int8", "bytes", layout=None)
         self.words = tirx.decl_buffer((tir.number(1),), "int32", "words", layout=None)
@@ -136,6 +162,7 @@ class _Driver:
             self.places,
             results,
             self.errors,
+            self.parts,
         )
 
     # The workspace.
@@ -189,32 +216,107 @@ class _Driver:
         """Return the code of statements, after which each target has been written."""
         code: list[tirx.Stmt] = []
         operators: list[Operator] = []
+        statements, targets, before, after = self._rows_in_place(list(statements), list(targets))
+        code += before
         for statement in statements:
             if isinstance(statement, Operator):
                 operators.append(statement)
             else:
                 code += [self.region(operators, entry_targets(statement)), self.control(statement)]
                 operators = []
-        return tir.sequence([*code, self.region(operators, targets)])
+        return tir.sequence([*code, self.region(operators, targets), *after])
+
+    def _rows_in_place(
+        self, statements: list[Statement], targets: list[tuple[Value, Value]]
+    ) -> tuple[list[Statement], list[tuple[Value, Value]], list[tirx.Stmt], list[tirx.Stmt]]:
+        """Take out the updates of single rows of a state whose result is the state's next value.
+
+            loop ys: ys = scatter_nd(ys, [[i]], [y])   -->   loop ys: memcpy(ys + i, y)
+
+        Returns the other statements and targets, and what is to be done before and after these.
+        """
+        makers = {value: item for item in statements if isinstance(item, Operator) for value in item.results}
+        updates = {target: self._updates(source, target, makers) for source, target in targets}
+        gone = [update for several in updates.values() for update in several]
+        statements = [item for item in statements if item not in gone]
+        targets = [(source, target) for source, target in targets if not updates[target]]
+        written = dict(targets)
+        before: list[tirx.Stmt] = []
+        after: list[tirx.Stmt] = []
+        for target, update in ((target, update) for target, several in updates.items() for update in several):
+            index, row = update.operands[1:]
+            for value in (index, row):
+                made = makers[value]
+                if self.reads[value] == 1 and made.name in _SAME_NUMBERS and self._has_place(made.operands[0], makers):
+                    statements.remove(made)
+                    (whole,) = made.operands
+                    index, row = (whole if each is value else each for each in (index, row))
+            if row in written:  # It is read from there.
+                self.reads[row] -= 1
+            number = tirx.BufferLoad(*self.word(index))
+            if index not in makers:  # It is a state that may have another value afterwards.
+                variable = self.local("row")
+                before.append(put(variable, number))
+                number = get(variable)
+            after.append(self._row_copied(number, written.get(row, row), target))
+        return statements, targets, before, after
+
+    def _updates(self, source: Value, target: Value, makers: Mapping[Value, Operator]) -> list[Operator]:
+        """Return the updates of rows that make a state's next value from the state, none if anything else does."""
+        found: list[Operator] = []
+        while source is not target:
+            made = makers.get(source)
+            if made is None or made.name != "relax.scatter_nd" or self.reads[source] > 1:
+                return []
+            data, indices, rows = made.operands
+            one_row = (indices.shape, rows.shape) == ((1, 1), (1, *data.shape[1:]))
+            if not one_row or made.call.attrs.reduction != "update" or not {indices, rows} <= makers.keys():
+                return []
+            found.append(made)
+            source = data
+        return found[::-1]
+
+    def _has_place(self, value: Value, makers: Mapping[Value, Operator]) -> bool:
+        """Whether the driver finds a value in the workspace."""
+        return value in makers or self.operand(value)[0] is Area.WORKSPACE
+
+    def _row_copied(self, number: tirx.Expr, row: Value, whole: Value) -> tirx.Stmt:
+        """Return the code that copies a row into a tensor, if the tensor has a row of that number."""
+        size_bytes, rows = whole.size_bytes // max(whole.shape[0], 1), whole.shape[0]
+        offset = tirx.Cast("int64", number) * size_bytes + self.place(whole)
+        copy = copied_bytes(self.address(offset), self.address(self.place(row)), size_bytes)
+        return tirx.IfThenElse(tirx.all(number >= 0, number < rows), copy, None)
 
     def control(self, statement: Statement) -> tirx.Stmt:
         """Return the code of a statement that is no operator; states and parameters in it have their first values."""
         match statement:
             case Branch():
-                sides = [
-                    self.sequence(side.statements, list(zip(side.results, statement.results, strict=True)))
-                    for side in (statement.then, statement.otherwise)
-                ]
+                sides = []
+                for side in (statement.then, statement.otherwise):
+                    with self._part("branch"):
+                        targets = list(zip(side.results, statement.results, strict=True))
+                        sides.append(self.sequence(side.statements, targets))
                 return tirx.IfThenElse(self.holds(statement.condition), *sides)
             case Loop():
-                return self._loop(statement)
+                with self._part("loop", statement.name, statement.steps if statement.condition is None else None):
+                    return self._loop(statement)
             case Recursion():
-                return _StackMachine(self, statement).code()
+                with self._part("recursion", statement.name):
+                    return _StackMachine(self, statement).code()
             case Check():
                 return tirx.IfThenElse(
                     tirx.BufferLoad(*self.word(statement.flag)) != 0, self.fail(statement.message), None
                 )
         raise TypeError(statement)
+
+    @contextmanager
+    def _part(self, kind: str, name: str = "", times: int | None = None) -> Iterator[None]:
+        """Count the kernels that are called within as those of a new part."""
+        part = Part(kind, name, times, len(self.around))
+        self.parts.append(part)
+        self.around.append(part)
+        yield
+        self.around.pop()
 
     def fail(self, message: str) -> tirx.Stmt:
         """Return the code that ends the program with an error."""
@@ -279,6 +381,8 @@ class _Driver:
                 slots.append((Area.SCRATCH, end))
                 end += _aligned(Value("workspace", shape, dtype).size_bytes)
             self.scratch_bytes = max(self.scratch_bytes, end)
+            self.around[-1].kernels += 1
+            self.around[-1].flops += kernel.flops
             code.append(tirx.Evaluate(tirx.call_packed(symbol, *map(self._descriptor, slots))))
         return tir.sequence(code)
 
@@ -321,6 +425,10 @@ def too_many_steps(loop: Loop) -> str:
         f"loop '{loop.name}' is not done after {loop.steps} steps, its bound; compile it with a larger one: "
         f"Limits(steps={{'{loop.name}': ...}})"
     )
+
+
+_SAME_NUMBERS = {"relax.reshape", "relax.expand_dims"}
+"""Operators whose result has the numbers of their operand, in order."""
 
 
 def get(variable: tirx.Buffer) -> tirx.Expr:
@@ -511,7 +619,7 @@ class _StackMachine:
             for value, offset in zip(saved, offsets, strict=True):
                 if value in values:
                     pair = driver.address(get(self.top) + offset), driver.address(driver.place(value))
-                    code.append(_copy(*(pair if to_stack else pair[::-1]), value.size_bytes))
+                    code.append(copied_bytes(*(pair if to_stack else pair[::-1]), value.size_bytes))
             return code
 
         limit = f"'{recursion.name}' calls itself more than {recursion.depth} levels deep, its limit; "
@@ -530,7 +638,7 @@ class _StackMachine:
         back += copies(later, to_stack=False)
         for returned, result in zip(recursion.results, call.results, strict=True):
             addresses = driver.address(driver.place(result)), driver.address(driver.place(returned))
-            back.append(_copy(*addresses, result.size_bytes))
+            back.append(copied_bytes(*addresses, result.size_bytes))
         return resume
 
     def _loop(self, code: list[tirx.Stmt], loop: Loop, later: set[Value]) -> int:
@@ -558,7 +666,8 @@ class _StackMachine:
         return leave
 
 
-def _copy(target: tirx.Expr, source: tirx.Expr, size_bytes: int) -> tirx.Stmt:
+def copied_bytes(target: tirx.Expr, source: tirx.Expr, size_bytes: int) -> tirx.Stmt:
+    """Return the code that copies bytes from one pointer to another."""
     return tirx.Evaluate(tirx.call_extern("handle", "memcpy", target, source, tir.number(size_bytes)))
 
 

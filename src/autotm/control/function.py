@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
 
-from autotm.control.driver import DRIVER, Area, Lowered, is_copied, lower
+from autotm.control.driver import DRIVER, Area, Lowered, Part, is_copied, lower
 from autotm.control.program import Array, Program
 from autotm.control.reader import Limits, read_program
 from autotm.control.rewrites import Rewrites
@@ -97,6 +97,11 @@ class ControlFunction:
         """
         if failure := self._call():
             raise AutotmError(self._lowered.errors[failure - 1])
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """Parts of the program by control flow, in order, the whole first."""
+        return self._lowered.parts
 
     def _view(self, value: Any) -> Array:
         start = self._lowered.places[value]

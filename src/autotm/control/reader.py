@@ -124,6 +124,8 @@ class _Reader:
             return self._read(value)
         if isinstance(value.op, tvm.ir.GlobalVar):
             return self._call(value)
+        if value.op.name == "relax.assert_op":
+            return self._assertion(value)
         holes: dict[Value, relax.Var] = {}
         call = relax.Call(value.op, [self._with_holes(item, holes) for item in value.args], value.attrs, value.ty_args)
         result = self._typed(var.name, var.ty, f"'{var.name}'")
@@ -131,6 +133,12 @@ class _Reader:
         self.statements.append(made)
         self.makers.update(dict.fromkeys(made.results, made))
         return result
+
+    def _assertion(self, call: relax.Call) -> Tree:
+        condition, message, *_ = call.args
+        fails = self._emit(relax.op.logical_not, self._read(condition))
+        self.statements.append(Check(self._emit(lambda x: relax.op.astype(x, "int32"), fails), str(message.value)))
+        return ()
 
     def _with_holes(self, argument: relax.Expr, holes: dict[Value, relax.Var]) -> relax.Expr:
         """Return an argument of an operator with variables of its own for all values that it reads."""

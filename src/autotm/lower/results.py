@@ -147,6 +147,8 @@ def _is_in_place(func: tirx.PrimFunc, old: tirx.Buffer, new: tirx.Buffer) -> boo
     schedule = Schedule(tvm.IRModule({"main": func}))
     derived, is_written = [old], False
     for block in map(schedule.get, top_blocks(schedule)):
+        if not block.writes:
+            return False  # Code that TVM does not look into.
         target = block.writes[0].source
         if any(_is_among(load.source, derived) for load in loads_of(block.body)):
             if is_written or not _is_elementwise(block, derived):

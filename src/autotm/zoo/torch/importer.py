@@ -43,7 +43,7 @@ _MOVING = {
 
 
 @dataclass(frozen=True)
-class _Use:
+class IndexUse:
     """Indices of a node, and the first and the last that its operator takes."""
 
     indices: fx.Node
@@ -76,11 +76,11 @@ class IndexChecks:
             for node in graph.nodes
             if node.target == torch.ops.aten._assert_async.msg and self._names.get(node.args[0])  # noqa: SLF001 - its name
         ]
-        self._uses = [use for node in graph.nodes for use in _uses(node) if self._names.get(use.indices)]
+        self._uses = [use for node in graph.nodes for use in index_uses(node) if self._names.get(use.indices)]
 
     def check_sources(self, node: fx.Node) -> None:
         """Refuse a kernel of ours whose indices other operators compute: these may be out of range."""
-        for use in _uses(node):
+        for use in index_uses(node):
             if use.indices not in self._names and not _is_rank(use.indices, use.last + 1):
                 raise BadInputError(
                     f"its indices, {use.indices.name}, are computed in the step, where nothing checks them"
@@ -126,22 +126,22 @@ def _of(names: Iterable[str]) -> str:
     return f"input {' and '.join(sorted(names))}"
 
 
-def _uses(node: fx.Node) -> Iterator[_Use]:
+def index_uses(node: fx.Node) -> Iterator[IndexUse]:
     """Yield the indices among a node's arguments."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - no other name
         return
     name = node.target.overloadpacket.__name__
     if name == "embedding":
         table, indices = node.args[:2]
-        yield _Use(indices, node, 0, _shape(table)[0] - 1)
+        yield IndexUse(indices, node, 0, _shape(table)[0] - 1)
     elif name in _ALONG_AN_AXIS:
         tensor, axis, indices = node.args[:3]
-        yield _Use(indices, node, 0, (_shape(tensor)[axis] if _shape(tensor) else 1) - 1)
+        yield IndexUse(indices, node, 0, (_shape(tensor)[axis] if _shape(tensor) else 1) - 1)
     elif name in _FROM_THE_END_TOO:
         tensor, several = node.args[:2]
         for axis, indices in enumerate(several):
             if isinstance(indices, fx.Node) and indices.meta["val"].dtype != torch.bool:
-                yield _Use(indices, node, -_shape(tensor)[axis], _shape(tensor)[axis] - 1)
+                yield IndexUse(indices, node, -_shape(tensor)[axis], _shape(tensor)[axis] - 1)
 
 
 def _is_rank(node: fx.Node, extent: int) -> bool:
@@ -196,7 +196,7 @@ def imported_step(captured: Captured, *, trains: bool, kernels: Kernels) -> Impo
     order = [node for role in kinds for node in variables if captured.arguments[node][1] in kinds[role]]
     known = constant_values(captured.graph, fixed)
     names = {node.name: name for node, (role, name) in captured.arguments.items() if role is Role.INPUT}
-    translation = _Translation(captured.graph, known, IndexChecks(captured.graph, names, known), kernels)
+    translation = Translation(captured.graph, known, IndexChecks(captured.graph, names, known), kernels)
     builder, draws = translation.builder, translation.importer.draws
     gradients = {name: node for name, node in captured.gradients.items() if name in kinds[Role.PARAMETER]}
     arrays = {role: {name: _array(value) for name, value in values.items()} for role, values in kinds.items()}
@@ -245,7 +245,7 @@ def _array(value: torch.Tensor) -> Array:
     return array
 
 
-class _Translation:
+class Translation:
     """Operators of a graph as kernels of ours or of PyTorch, one after the other; `places` is as `Imported.places`."""
 
     def __init__(self, graph: fx.Graph, known: Mapping[fx.Node, Any], checks: IndexChecks, kernels: Kernels) -> None:
@@ -301,6 +301,10 @@ class _Translation:
         except BadInputError as error:
             raise _refused(node, own or error, error) from own
 
+    def _check_indices(self, node: fx.Node) -> None:
+        """Refuse an operator whose indices may be out of range when the step runs."""
+        self.checks.check_sources(node)
+
     def _own(self, node: fx.Node) -> Any:
         if is_foreign(node):
             raise BadInputError("it takes or gives numbers of a type that no kernel here computes with: call .float()")
@@ -311,7 +315,7 @@ class _Translation:
             raise BadInputError("it has no kernel here")
         refuse_rare(node)
         if not name.startswith("scatter."):  # It compares indices with positions: one out of range writes nothing.
-            self.checks.check_sources(node)
+            self._check_indices(node)
         results = importer.convert_map[name](node)
         if isinstance(results, tuple | list):
             types = [getattr(item, "ty", None) for item in results]

@@ -38,6 +38,7 @@ class ForwardImporter(ExportedProgramImporter):
         """Return the conversions by name of PyTorch's operator."""
         return {
             **super().create_convert_map(),
+            **dict.fromkeys((f"{name}.{kind}" for name in ("any", "all") for kind in ("default", "dim", "dims")), self._any),
             "constant_pad_nd.default": self._padded,
             # Truth values are counted, not joined.
             "cumsum.default": lambda node: self._emit(
@@ -87,6 +88,16 @@ class ForwardImporter(ExportedProgramImporter):
             return relax.const(argument, dtype)
         value = self.env[argument]
         return value if str(value.ty.dtype.dtype) == dtype else self._emit(relax.op.astype(value, dtype))
+
+    def _any(self, node: fx.Node) -> relax.Var:
+        """Say whether any, or all, of the elements are true."""
+        true = self.env[node.args[0]]
+        if dtype_of(node.args[0]) != "bool":
+            true = self._emit(relax.op.not_equal(true, self._number(0, true)))
+        axes, keeps = (*node.args[1:], None, False)[:2]
+        most = relax.op.max if node.target.overloadpacket.__name__ == "any" else relax.op.min
+        counted = self._emit(relax.op.astype(true, "int32"))
+        return self._emit(relax.op.astype(self._emit(most(counted, axes, keepdims=bool(keeps))), "bool"))
 
     def _largest_of_windows(self, node: fx.Node) -> tuple[relax.Var, None]:
         """Take the maximum of windows of images; only its gradient needs the places."""

@@ -21,7 +21,14 @@ Inputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
 
 
 def captured_step(
-    module: nn.Module, inputs: Inputs, targets: Sequence[Any], loss: Loss | None, mode: Mode, *, decomposed: bool = True
+    module: nn.Module,
+    inputs: Inputs,
+    targets: Sequence[Any],
+    loss: Loss | None,
+    mode: Mode,
+    *,
+    decomposed: bool = True,
+    replaced: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> tuple[Captured, list[str]]:
     """Capture the step of a module by PyTorch; return it with the names of all leaves of inputs and targets.
 
@@ -32,13 +39,13 @@ def captured_step(
         loss: of the output and the targets; None if the module returns its loss itself.
         mode: `train`, or `inference`.
         decomposed: whether operators that have no kernels here are taken apart.
+        replaced: as in `capture`.
 
     Raises:
         BadInputError: the module has tensors that no kernel takes (float64, bfloat16, on another device); it fails, or
             its control flow depends on data; its result is no loss.
     """
-    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-    positional, named = ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+    positional, named = arguments_of(inputs)
     values = [*positional, *named.values(), *targets]
     _check(module, values, mode)
     leaves, spec = tree_flatten((positional, named, tuple(targets)))
@@ -60,7 +67,8 @@ def captured_step(
     class_name = type(module).__name__
     with _in_mode(module, mode):
         try:
-            captured = capture(module, call, tensors, trains=mode == "train", table=None if decomposed else {})
+            table = None if decomposed else {}
+            captured = capture(module, call, tensors, trains=mode == "train", table=table, replaced=replaced)
         except BadInputError:
             raise
         except Exception as error:
@@ -75,6 +83,12 @@ def captured_step(
             return eager_step(module, call, list(tensors.values()), trains=mode == "train")
 
     return replace(captured, eager=eager), names
+
+
+def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and named arguments of a module."""
+    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+    return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
 
 
 @contextmanager
