@@ -14,6 +14,8 @@ from tvm import relax
 from autotm.zoo.functions import FunctionWriter, Kind, as_module, integer
 
 Array = np.ndarray
+
+
 def _packed_product(writer: FunctionWriter, left: relax.Var, weights: relax.Var) -> relax.Var:
     """Multiply (batch, hidden) by each of some weights (n, hidden, hidden), as (batch, n hidden)."""
     emit, op = writer.emit, relax.op

@@ -24,9 +24,9 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.fx import traceback as fx_traceback
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.fx.experimental.proxy_tensor import TorchFunctionMetadataMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from autotm.model.errors import BadInputError
@@ -59,11 +59,16 @@ class _Lines(TorchFunctionMetadataMode):
         frame = sys._getframe(1)  # noqa: SLF001 - as `inspect` does, without reading sources
         while frame is not None and frame.f_code is not Step.forward.__code__ and is_own(frame.f_code.co_filename):
             frame = frame.f_back
+        before = fx_traceback.get_current_meta().get("stack_trace")
         if frame is not None and frame.f_code is not Step.forward.__code__:
             file, number, name = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
             code = linecache.getline(file, number).strip()
-            fx_traceback.set_stack_trace(f'File "{file}", line {number}, in {name}\n{code}')
-        return self._replaced.get(function, function)(*args, **(kwargs or {}))
+            fx_traceback.set_stack_trace([f'File "{file}", line {number}, in {name}\n{code}'])
+        try:
+            return self._replaced.get(function, function)(*args, **(kwargs or {}))
+        finally:
+            # What is traced next without this mode, the body of a loop say, has lines of its own.
+            fx_traceback.set_stack_trace([before] if before else [])
 
 
 def _weight_norm(direction: torch.Tensor, length: torch.Tensor, dim: int = 0) -> torch.Tensor:

@@ -116,6 +116,17 @@ def test_numbers_at_the_edges_are_pytorchs(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(output, function(x), equal_nan=True)
 
 
+def test_with_all_kernels_of_pytorchs_views_are_none() -> None:
+    module = Made(lambda _self, x: x.view(2, 27).exp().view(6, 9).T)
+    text = from_torch(module, MATRIX, mode="inference", kernels="torch").module.script()
+    assert "torch_exp" in text
+    assert "torch_view" not in text
+
+
+def test_rows_of_a_table_with_padding_are_looked_up_by_a_kernel_of_ours() -> None:
+    from_torch(nn.Embedding(10, 4, padding_idx=0), words(10, 3, 5), mode="inference", kernels="tvm")
+
+
 def test_an_index_that_a_step_computes_is_checked_where_it_is_used(tmp_path: Path) -> None:
     def picked(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         return table[(x * 3).long()]

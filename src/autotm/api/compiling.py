@@ -65,17 +65,15 @@ class CompiledModule:
         return self._nested(several)
 
     def __str__(self) -> str:
-        whole = self.function.parts[0]
-        lines = [
-            f"{self.name}: {_cost(whole.kernels, whole.flops)}; "
-            f"{self.function.workspace_bytes / 1e6:.3g} MB of workspace, one thread"
-        ]
-        for part in self.function.parts[1:]:
+        whole, *parts = self.function.parts
+        workspace = f"{self.function.workspace_bytes / 1e6:.3g} MB of workspace, one thread"
+        lines = [f"{self.name}: {_cost(whole.kernels, whole.flops)}; {workspace}"]
+        for part in parts:
             times = {None: "", 1: ", once"}.get(part.times, f", {part.times} times")
-            name, place = (f" {part.name}" if part.name else ""), self.places.get(part.name)
-            cost = _cost(part.kernels, part.flops)
-            where = f"  ({place})" if place else ""
-            lines.append(f"{'  ' * part.level}{part.kind}{name}{times}: {cost}{' each time' * (part.times != 1)}{where}")
+            each = "" if part.times == 1 else " each time"
+            place = f"  ({self.places[part.name]})" if part.name in self.places else ""
+            title = f"{'  ' * part.level}{part.kind} {part.name}".rstrip()
+            lines.append(f"{title}{times}: {_cost(part.kernels, part.flops)}{each}{place}")
         return "\n".join(lines)
 
 
@@ -87,7 +85,7 @@ def compile(module: nn.Module, inputs: Inputs, *, max_steps: int | None = None) 
 
     Args:
         module: with float32 parameters on the processor; compiled as in evaluation mode.
-        inputs: one tensor, a sequence of positional arguments, or a mapping of named ones; their shapes are compiled in.
+        inputs: one tensor, a sequence of positional arguments, or a mapping of named ones; of these shapes.
         max_steps: of a `while_loop`; more are an error. None: no bound.
 
     Raises:

@@ -11,6 +11,7 @@ from tvm import relax
 from autotm.control.program import (
     Block,
     Branch,
+    Check,
     Loop,
     Operator,
     Program,
@@ -94,7 +95,7 @@ def hoist_invariants(program: Program) -> Program:
 
         loop x = x0:  p = pack(w); x = p x   -->   p = pack(w); loop x = x0:  x = p x
 
-    What may fault stays in a loop that may have no step, and in a recursion.
+    What may fault stays in a loop that may have no step or in which a check may end the program, and in a recursion.
     """
 
     def hoist(statement: Statement) -> list[Statement]:
@@ -102,7 +103,8 @@ def hoist_invariants(program: Program) -> Program:
             case Loop():
                 outside = {*statement.states}
                 head, moved = _invariant(statement.head, outside, lambda _: True)
-                is_entered = statement.condition is None and bool(statement.steps)
+                is_checked = any_statement(statement.body.statements, lambda item: isinstance(item, Check))
+                is_entered = statement.condition is None and bool(statement.steps) and not is_checked
                 body, more = _invariant(
                     statement.body.statements, outside, lambda item: is_entered or not may_fault(item)
                 )

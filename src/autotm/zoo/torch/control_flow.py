@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,10 +69,12 @@ class _Written:
 
     functions: dict[ir.GlobalVar, relax.Function] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    _numbers: Counter[str] = field(default_factory=Counter)
 
     def name(self, kind: str) -> str:
-        """Return a new name for a function of some kind."""
-        return f"{kind}_{sum(own.name_hint.startswith(kind) for own in self.functions)}"
+        """Return a new name for a loop or branch."""
+        self._numbers[kind] += 1
+        return f"{kind}_{self._numbers[kind]}"
 
     def add(
         self,
@@ -81,12 +84,15 @@ class _Written:
         values: Mapping[fx.Node, torch.Tensor],
         wanted: Sequence[fx.Node],
     ) -> ir.GlobalVar:
-        """Write a graph as a function of its variables that returns the wanted nodes; other placeholders have values."""
+        """Write a graph as a function of its variables that returns the wanted nodes; others have `values`."""
         body = _Body(self, graph, constant_values(graph, values))
         asserted = [node for node in graph.nodes if node.target == _ASSERT]
         with body.builder.function(name, list(variables.values())):
             returned = body.results(variables, [*wanted, *asserted])[: len(wanted)]
             body.builder.emit_func_output(relax.Tuple(returned))
+        for node in graph.nodes:
+            if node.name in body.places:
+                raise BadInputError(f"{where(node)}: it draws random numbers, which a compiled function does not")
         function = body.builder.finalize()[name]
         own = function_variable(name, [var.ty for var in variables.values()], function.ret_ty)
         self.functions[own] = function
@@ -115,8 +121,7 @@ class _Body(Translation):
     # Checks while it runs.
 
     def _assert(self, holds: relax.Expr, message: str, node: fx.Node) -> relax.Var:
-        shape = [int(extent) for extent in holds.ty.shape]
-        holds = self.builder.emit(relax.op.reshape(holds, ())) if shape else holds
+        holds = _without_axes(self.builder, holds)
         return self.builder.emit(relax.op.assert_op(holds, format=f"{where(node)}: {message}"))
 
     def _check_indices(self, node: fx.Node) -> None:
@@ -127,9 +132,7 @@ class _Body(Translation):
                 continue
             indices = self.importer.env[use.indices]
             bounds = [relax.const(bound, str(indices.ty.dtype.dtype)) for bound in (use.first, use.last)]
-            inside = op.logical_and(
-                emit(op.greater_equal(indices, bounds[0])), emit(op.less_equal(indices, bounds[1]))
-            )
+            inside = op.logical_and(emit(op.greater_equal(indices, bounds[0])), emit(op.less_equal(indices, bounds[1])))
             ones = emit(op.astype(emit(inside), "int32"))
             least = emit(op.min(ones)) if len(indices.ty.shape) else ones
             holds = emit(op.equal(least, relax.const(1, "int32")))
@@ -172,7 +175,9 @@ class _Body(Translation):
         for place, number in list(given.items()):
             if isinstance(number, int | float):  # The graph holds the sizes of tensors so.
                 for user in list(place.users):
-                    user.args = fx.node.map_arg(user.args, lambda node, place=place, n=number: n if node is place else node)
+                    user.args = fx.node.map_arg(
+                        user.args, lambda node, place=place, n=number: n if node is place else node
+                    )
                 del given[place]
         values = {place: self.importer.known[node] for place, node in given.items() if node in self.importer.known}
         changing = dict(zip(places, kinds, strict=False))
@@ -200,10 +205,10 @@ class _Body(Translation):
             result = relax.Var("side", own.ty.ret)
             call = relax.VarBinding(result, relax.Call(own, arguments))
             sides.append(relax.SeqExpr([relax.BindingBlock([call])], result))
-        holds = self._value(condition)
-        if len(holds.ty.shape):
-            holds = self.builder.emit(relax.op.reshape(holds, ()))
-        self._written.places[name] = where(node)
+        first, second = (tuple(map(_kind_of_type, side.body.ty.fields)) for side in sides)
+        if first != second:
+            raise BadInputError(f"{where(node)}: one side returns {first}, the other {second}; make them alike")
+        holds = _without_axes(self.builder, self._value(condition))
         return self._parts(self.builder.emit(relax.If(holds, *sides)))
 
     def _while(self, node: fx.Node) -> list[relax.Var]:
@@ -219,9 +224,12 @@ class _Body(Translation):
         loop = FunctionWriter(name, params, kinds)
         now, rest = (list(loop.params.values())[part] for part in (slice(len(kinds)), slice(len(kinds), None)))
         (holds,) = loop.results(test, [*now, *rest[: len(tested)]])
-        holds = loop.emit(relax.op.reshape(holds, ())) if len(holds.ty.shape) else holds
-        again = lambda: loop.call(loop, *loop.results(body, [*now, *rest[len(tested) :]]), *rest)  # noqa: E731
-        return self._called(loop, loop.branch(holds, again, lambda: relax.Tuple(now)), list(map(self._value, states)), [*tested, *more], node)
+
+        def again() -> relax.Expr:
+            return loop.call(loop, *loop.results(body, [*now, *rest[len(tested) :]]), *rest)
+
+        result = loop.branch(_without_axes(loop, holds), again, lambda: relax.Tuple(now))
+        return self._called(loop, result, [*map(self._value, states), *tested, *more], node)
 
     def _scan(self, node: fx.Node) -> list[relax.Var]:
         """Write `scan(step, states, rows, further operands)`: a loop that puts its results into the rows of tensors."""
@@ -233,7 +241,8 @@ class _Body(Translation):
         collected = [_kind(value, node) for value in node.meta["val"][len(kinds) :]]
         changing = {"step": ((), "int64")} | {f"state{index}": kind for index, kind in enumerate([*kinds, *collected])}
         given = [*(_kind(row, node) for row in rows), *map(_kind_of, more)]
-        loop = FunctionWriter(name, {**changing, **{f"fixed{n}": kind for n, kind in enumerate(given)}}, [*kinds, *collected])
+        params = changing | {f"fixed{index}": kind for index, kind in enumerate(given)}
+        loop = FunctionWriter(name, params, [*kinds, *collected])
         emit, op = loop.emit, relax.op
         step, *others = loop.params.values()
         now, whole = others[: len(kinds)], others[len(kinds) : len(changing) - 1]
@@ -252,20 +261,20 @@ class _Body(Translation):
         result = loop.branch(emit(op.less(step, integer(steps))), again, lambda: relax.Tuple([*now, *whole]))
         empty = [self.builder.emit(op.zeros(shape, dtype)) for shape, dtype in collected]
         first = [integer(0), *map(self._value, states), *empty]
-        return self._called(loop, result, first, [*map(self._value, rows), *more], node)
+        return self._called(loop, result, [*first, *map(self._value, rows), *more], node)
 
     def _called(
-        self,
-        loop: FunctionWriter,
-        result: relax.Expr,
-        first: Sequence[relax.Expr],
-        fixed: Sequence[relax.Expr],
-        node: fx.Node,
+        self, loop: FunctionWriter, result: relax.Expr, arguments: Sequence[relax.Expr], node: fx.Node
     ) -> list[relax.Var]:
         """Add a loop that was written for a node, and call it; return its last states."""
         self._written.functions[loop.own] = loop.function(result)
         self._written.places[loop.own.name_hint] = where(node)
-        return self._parts(self.builder.emit(relax.Call(loop.own, [*first, *fixed])))
+        return self._parts(self.builder.emit(relax.Call(loop.own, list(arguments))))
+
+
+def _without_axes(writer: FunctionWriter | relax.BlockBuilder, holds: relax.Expr) -> relax.Expr:
+    """Return a condition of one element as a tensor without axes."""
+    return writer.emit(relax.op.reshape(holds, ())) if len(holds.ty.shape) else holds
 
 
 def _kind(node: Any, user: fx.Node) -> Kind:
@@ -281,4 +290,8 @@ def _kind(node: Any, user: fx.Node) -> Kind:
 
 
 def _kind_of(value: relax.Expr) -> Kind:
-    return tuple(int(extent) for extent in value.ty.shape), str(value.ty.dtype.dtype)
+    return _kind_of_type(value.ty)
+
+
+def _kind_of_type(ty: relax.TensorType) -> Kind:
+    return tuple(int(extent) for extent in ty.shape), str(ty.dtype.dtype)

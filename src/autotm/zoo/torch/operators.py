@@ -38,7 +38,9 @@ class ForwardImporter(ExportedProgramImporter):
         """Return the conversions by name of PyTorch's operator."""
         return {
             **super().create_convert_map(),
-            **dict.fromkeys((f"{name}.{kind}" for name in ("any", "all") for kind in ("default", "dim", "dims")), self._any),
+            **dict.fromkeys(
+                (f"{name}.{kind}" for name in ("any", "all") for kind in ("default", "dim", "dims")), self._any
+            ),
             "constant_pad_nd.default": self._padded,
             # Truth values are counted, not joined.
             "cumsum.default": lambda node: self._emit(

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch._higher_order_ops.scan import scan_op
 from torch.nn import functional
-
-from autotm.model.errors import BadInputError
 
 States = tuple[torch.Tensor, ...]
 Cell = Callable[[torch.Tensor, States, Sequence[torch.Tensor]], States]
@@ -54,18 +51,13 @@ def _layers(
     dropout: float,
     train: bool,
     is_bidirectional: bool,
-    batch_first: bool | None = None,
+    batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
     """Compute what `torch.lstm` and its like compute for the same arguments: the output, and the last states.
 
     The products with the inputs of all steps are one, before the loop; so is the sum of both biases, but for a GRU's.
     PyTorch's `scan` would trace each step twice, first to find the tensors that it reads from outside.
-
-    Raises:
-        BadInputError: the input is a packed sequence.
     """
-    if batch_first is None:
-        raise BadInputError("a packed sequence has another batch in each step; give a padded tensor")
 
     def step(*values: torch.Tensor) -> list[torch.Tensor]:
         states, sums, recurrent = values[: len(whole)], values[len(whole)], values[len(whole) + 1 :]

@@ -1,0 +1,197 @@
+"""`autotm.compile`: what PyTorch computes, with loops and branches in one function; what it refuses, and where."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="it compiles modules of PyTorch: make test-torch installs it")
+
+from torch import nn  # noqa: E402
+from torch._higher_order_ops.scan import scan  # noqa: E402
+from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
+
+import autotm  # noqa: E402
+from autotm.model.errors import AutotmError, BadInputError  # noqa: E402
+
+SIZE = 8
+
+
+def module(forward, **parts):
+    """Return a module of these parts whose forward pass is a function of it and the inputs."""
+
+    class Own(nn.Module):
+        def forward(self, *inputs):
+            return forward(self, *inputs)
+
+    torch.manual_seed(0)
+    own = Own()
+    for name, part in parts.items():
+        setattr(own, name, part())
+    return own.eval()
+
+
+def require_equal(compiled, reference, *inputs):
+    """Fail unless a compiled module returns what the module does, nested alike."""
+    with torch.no_grad():
+        expected = reference(*inputs)
+    for result in (compiled(*inputs), compiled(*inputs)):  # Nothing of a call is left to the next one.
+        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
+
+
+LINEAR = {"linear": lambda: nn.Linear(SIZE, SIZE)}
+
+
+def scanned(self, rows, state):
+    def step(state, row):
+        state = torch.tanh(self.linear(state) + row)
+        return state, (2 * state, state.sum())
+
+    return scan(step, state, rows)
+
+
+def halved(self, x):
+    """Branches in a while loop whose end depends on its data."""
+
+    def test(x, count):
+        return (x.abs().sum() > 1) & (count < 100)
+
+    def body(x, count):
+        return torch.cond(x.sum() > 0, lambda x: x / 2 - 0.1, lambda x: self.linear(x) / 4, (x,)), count + 1
+
+    return while_loop(test, body, (x, torch.tensor(0)))
+
+
+def nested(self, rows, state):
+    """A while loop in each step of a scan, from the last row to the first."""
+
+    def step(state, row):
+        state, _ = while_loop(
+            lambda state, count: (state.abs().max() > 0.5) & (count < 4),
+            lambda state, count: (self.linear(state) / 2, count + 1),
+            (state + row, torch.tensor(0)),
+        )
+        return state, state * row
+
+    return scan(step, state, rows, reverse=True)
+
+
+def decoded(self, tokens, state):
+    """A greedy decoder: the index of a row is computed in the loop."""
+
+    def body(tokens, state, count):
+        state = self.cell(self.table(tokens), state)
+        return self.out(state).argmax(-1), state, count + 1
+
+    return while_loop(
+        lambda tokens, _, count: (tokens != 0).any() & (count < 20), body, (tokens, state, torch.tensor(0))
+    )
+
+
+DECODER = {
+    "table": lambda: nn.Embedding(11, SIZE),
+    "cell": lambda: nn.GRUCell(SIZE, SIZE),
+    "out": lambda: nn.Linear(SIZE, 11),
+}
+ROWS = lambda: (torch.randn(5, SIZE), torch.randn(SIZE))  # noqa: E731
+CASES = {
+    "scan": (lambda: module(scanned, **LINEAR), ROWS),
+    "branches in a while loop": (lambda: module(halved, **LINEAR), lambda: (torch.randn(SIZE),)),
+    "a while loop in a scan": (lambda: module(nested, **LINEAR), ROWS),
+    "decoder": (lambda: module(decoded, **DECODER), lambda: (torch.randint(0, 11, (3,)), torch.randn(3, SIZE))),
+    "LSTM": (lambda: nn.LSTM(SIZE, 6, 2), lambda: (torch.randn(7, 3, SIZE),)),
+    "LSTM with projections": (
+        lambda: nn.LSTM(SIZE, 6, 2, batch_first=True, bidirectional=True, proj_size=3),
+        lambda: (torch.randn(3, 7, SIZE), (torch.randn(4, 3, 3), torch.randn(4, 3, 6))),
+    ),
+    "GRU": (lambda: nn.GRU(SIZE, 6, bidirectional=True), lambda: (torch.randn(7, 3, SIZE),)),
+    "GRU without biases or batch": (lambda: nn.GRU(SIZE, 6, bias=False), lambda: (torch.randn(7, SIZE),)),
+    "RNN": (lambda: nn.RNN(SIZE, 6, 2, nonlinearity="relu", dropout=0.5), lambda: (torch.randn(7, 3, SIZE),)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("name", CASES)
+def test_a_compiled_module_computes_what_pytorch_does(name):
+    build, inputs = CASES[name]
+    torch.manual_seed(1)
+    reference = build().eval()
+    compiled = autotm.compile(reference, inputs())
+    for _ in range(3):
+        require_equal(compiled, reference, *inputs())
+
+
+def test_arrays_come_back_as_arrays():
+    layer = nn.GRU(SIZE, 6)
+    compiled = autotm.compile(layer, torch.zeros(4, 2, SIZE))
+    values = torch.randn(4, 2, SIZE)
+    output, last = compiled(values.numpy())
+    assert isinstance(output, np.ndarray)
+    np.testing.assert_array_equal(output, compiled(values)[0].numpy())
+    assert last.shape == (1, 2, 6)
+
+
+def test_it_tells_what_became_a_loop_and_from_which_line():
+    text = str(autotm.compile(module(halved, **LINEAR), torch.ones(SIZE)))
+    assert "loop while_loop_1" in text
+    assert "return while_loop(test, body, (x, torch.tensor(0)))" in text
+    steps = 10_000
+    text = str(autotm.compile(nn.GRU(SIZE, 6), torch.zeros(steps, SIZE)))
+    assert f"{steps // 2} times" in text, "two steps each time"
+
+
+def test_an_index_out_of_range_is_an_error_with_its_line():
+    reference = module(decoded, **DECODER)
+    compiled = autotm.compile(reference, (torch.zeros(3, dtype=torch.int64), torch.zeros(3, SIZE)))
+    with pytest.raises(AutotmError, match=r"self\.table\(tokens\).*an index is out of range: it takes 0 to 10"):
+        compiled(torch.tensor([1, 11, 2]), torch.zeros(3, SIZE))
+    require_equal(compiled, reference, torch.tensor([1, 10, 2]), torch.randn(3, SIZE))
+
+
+def test_a_loop_without_end_is_an_error():
+    endless = module(lambda _, x: while_loop(lambda x: x.sum() > 0, lambda x: (x + 1,), (x,)))
+    compiled = autotm.compile(endless, torch.ones(3), max_steps=50)
+    with pytest.raises(AutotmError, match="loop 'while_loop_1' is not done after 50 steps"):
+        compiled(torch.ones(3))
+    with pytest.raises(AutotmError, match="a condition compares NaN"):
+        compiled(torch.full((3,), torch.nan))
+
+
+def test_a_buffer_that_forward_changes_is_refused():
+    def forward(self, x):
+        self.seen.add_(x)
+        return self.seen * 2
+
+    counting = module(forward)
+    counting.register_buffer("seen", torch.zeros(3))
+    with pytest.raises(BadInputError, match=r"self\.seen\.add_\(x\): forward changes the buffer seen"):
+        autotm.compile(counting, torch.ones(3))
+
+
+def test_an_operator_without_a_kernel_is_refused_with_its_line():
+    inside = module(
+        lambda _, x: torch.cond(x.sum() > 0, lambda x: 1 + torch.special.bessel_j0(x), lambda x: x + 1, (x,))
+    )
+    with pytest.raises(BadInputError, match=r"torch\.special\.bessel_j0\(x\).*cannot be imported here"):
+        autotm.compile(inside, torch.eye(3))
+
+
+def test_random_numbers_are_refused_with_their_line():
+    with pytest.raises(BadInputError, match=r"dropout\(x\).*: it draws random numbers"):
+        autotm.compile(module(lambda _, x: nn.functional.dropout(x)), torch.ones(3))
+
+
+def test_sides_of_other_shapes_are_refused():
+    sides = module(lambda _, x: torch.cond(x.sum() > 0, lambda x: x[:1].clone(), lambda x: x + 1, (x,)))
+    with pytest.raises(BadInputError, match=r"torch\.cond\(.*: one side returns \(\(\(1,\), 'float32'\),\), the other"):
+        autotm.compile(sides, torch.ones(3))
+
+
+def test_other_arguments_than_it_was_compiled_for_are_refused():
+    compiled = autotm.compile(nn.GRU(SIZE, 6), {"input": torch.zeros(4, 2, SIZE)})
+    with pytest.raises(BadInputError, match=r"compiled for arguments \(input\), called with others"):
+        compiled(torch.zeros(4, 2, SIZE))
+    with pytest.raises(BadInputError, match=r"\('input'\) is \(5, 2, 8\) float32, not \(4, 2, 8\) float32"):
+        compiled(input=torch.zeros(5, 2, SIZE))
+    with pytest.raises(BadInputError, match="argument input is a str"):
+        compiled(input="x")
+    with pytest.raises(BadInputError, match=r"no torch\.nn\.Module"):
+        autotm.compile(torch.tanh, torch.zeros(3))
