@@ -1,5 +1,7 @@
 """`autotm.compile`: what PyTorch computes, with loops and branches in one function; what it refuses, and where."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -117,6 +119,16 @@ def test_a_compiled_module_computes_what_pytorch_does(name):
     compiled = autotm.compile(reference, inputs())
     for _ in range(3):
         require_equal(compiled, reference, *inputs())
+
+
+def test_the_example_of_the_documents(capsys):
+    page = (Path(__file__).parents[1] / "docs" / "control-flow.md").read_text()
+    names = {}
+    torch.manual_seed(0)
+    exec(page.split("```python")[1].split("```")[0], names)  # noqa: S102 - as a reader would
+    assert "loop while_loop_1" in capsys.readouterr().out
+    assert 1 <= int(names["count"]) <= 50
+    assert [tuple(names[name].shape) for name in "hc"] == [(1, 256), (1, 256)]
 
 
 def test_arrays_come_back_as_arrays():
