@@ -1,20 +1,23 @@
-"""Time LSTM and NASRNN at batch 1 as one compiled function, in PyTorch, and with `torch.compile`; print medians.
+"""Time recurrent layers, and LSTM and NASRNN at batch 1, as one compiled function and in PyTorch; print medians.
 
     .venv-torch/bin/python benchmarks/control_flow.py [HIDDEN ...]
 
-All run on one thread, alternately, after they were found equal. `torch.compile` gets one step, without control flow:
-a loop of 1000 steps is unrolled by it, for minutes. The last table is how long a loop takes to compile by its steps.
+All run on one thread, alternately, after they were found equal. First are PyTorch's own layers through
+`autotm.compile`. Of LSTM and NASRNN, `torch.compile` gets one step, without control flow: a loop of 1000 steps is
+unrolled by it, for minutes. The last table is how long a loop takes to compile by its steps.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 
+import autotm
 import recurrent_models as models
 from autotm.control import compile_function
 from autotm.kernels.library import aligned_empty
@@ -111,26 +114,43 @@ def systems(model: str, hidden: int) -> tuple[dict[str, Callable[[], object]], n
     return timed, expected
 
 
+def layers(hidden: int) -> Iterator[tuple[str, dict[str, Callable[[], object]], np.ndarray]]:
+    """Yield name, what is timed, and what each must return, of PyTorch's layers: two of them, 64 steps."""
+    for kind, batch in itertools.product((torch.nn.LSTM, torch.nn.GRU), (1, 16)):
+        layer, x = kind(hidden, hidden, num_layers=2).eval(), torch.randn(64, batch, hidden)
+        compiled = autotm.compile(layer, x)
+        runs = {"autotm.compile": lambda x=x, run=compiled: run(x)[0], "torch": lambda x=x, run=layer: run(x)[0]}
+        yield f"{kind.__name__} batch {batch:2}", runs, layer(x)[0].numpy()
+
+
+def timed_in_turn(name: str, hidden: int, runs: dict[str, Callable[[], object]], expected: np.ndarray) -> None:
+    """Print median and quartiles of each run, which take turns; exit if one computes something else."""
+    for system, run in runs.items():
+        error = np.abs(np.asarray(run()) - expected).max()
+        if not error < TOLERANCE:
+            raise SystemExit(f"{system} computes {name} {error} wrong")
+    times: dict[str, list[float]] = {system: [] for system in runs}
+    for _ in range(ROUNDS):
+        for system, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[system].append((time.perf_counter() - start) * 1e3)
+    for system, found in times.items():
+        low, median, high = np.quantile(found, [0.25, 0.5, 0.75])
+        print(f"{name} hidden {hidden:4}: {system:14} {median:9.3f} ms (quartiles {low:.3f} ... {high:.3f})")
+
+
 def main() -> None:
     """Print the tables."""
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
+    sizes = list(map(int, sys.argv[1:] or (16, 64, 256)))
+    for hidden in sizes:
+        for name, runs, expected in layers(hidden):
+            timed_in_turn(name, hidden, runs, expected)
     for model in STEPS:
-        for hidden in map(int, sys.argv[1:] or (16, 64, 256)):
-            timed, expected = systems(model, hidden)
-            for name, run in timed.items():
-                error = np.abs(np.asarray(run()) - expected).max()
-                if not error < TOLERANCE:
-                    raise SystemExit(f"{name} computes {model} {error} wrong")
-            times: dict[str, list[float]] = {name: [] for name in timed}
-            for _ in range(ROUNDS):
-                for name, run in timed.items():
-                    start = time.perf_counter()
-                    run()
-                    times[name].append((time.perf_counter() - start) * 1e3)
-            for name, found in times.items():
-                low, median, high = np.quantile(found, [0.25, 0.5, 0.75])
-                print(f"{model} hidden {hidden:4}: {name:14} {median:9.3f} ms (quartiles {low:.3f} ... {high:.3f})")
+        for hidden in sizes:
+            timed_in_turn(model, hidden, *systems(model, hidden))
     for steps in (10, 100, 1000, 10_000) * 2:
         start = time.perf_counter()
         compile_function(models.nasrnn(steps, 1, 64))

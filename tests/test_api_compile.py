@@ -125,7 +125,7 @@ def test_the_example_of_the_documents(capsys):
     page = (Path(__file__).parents[1] / "docs" / "control-flow.md").read_text()
     names = {}
     torch.manual_seed(0)
-    exec(page.split("```python")[1].split("```")[0], names)  # noqa: S102 - as a reader would
+    exec(page.split("```python")[1].split("```")[0], names)
     assert "loop while_loop_1" in capsys.readouterr().out
     assert 1 <= int(names["count"]) <= 50
     assert [tuple(names[name].shape) for name in "hc"] == [(1, 256), (1, 256)]
