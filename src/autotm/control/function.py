@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import tvm
 
-from autotm.control.driver import DRIVER, Area, Lowered, Part, is_copied, lower
+from autotm.control.driver import DRIVER, Lowered, lower
 from autotm.control.program import Array, Program
 from autotm.control.reader import Limits, read_program
+from autotm.control.regions import Area, Part, is_copied
 from autotm.control.rewrites import Rewrites
 from autotm.kernels.library import aligned_empty
 from autotm.kernels.passes import machine_code

@@ -1,0 +1,259 @@
+"""Runs of operators -> calls of fused kernels, whose operands have places in one workspace.
+
+Every value that outlives the operators around it has a place, which is allocated once, outside. A kernel takes its
+operands as descriptors (`DLTensor`), which are made once; so a call costs some nanoseconds, and every kernel keeps its
+own function, in which no two buffers share memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from autotm.control.program import (
+    Block,
+    Branch,
+    Check,
+    Loop,
+    Operator,
+    Program,
+    Recursion,
+    SelfCall,
+    Value,
+    inner_blocks,
+)
+from autotm.kernels import tir
+from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
+from autotm.lower.calls import extract_calls, fused_kernels
+from autotm.lower.results import place_results
+from autotm.lower.step import Result
+from autotm.model.errors import AutotmError
+from autotm.model.graph import ALIGNMENT_BYTES
+
+DESCRIPTOR_BYTES = 48
+"""Size of a `DLTensor`."""
+Targets = Sequence[tuple[Value, Value]]
+"""Values, and the value whose place each is to be written to."""
+
+
+class Area(Enum):
+    """Where a descriptor points to."""
+
+    ARGUMENT = "an argument of the program, by its position"
+    WORKSPACE = "the workspace, by bytes from its start"
+    SCRATCH = "the part of the workspace for what lives within one run of operators, by bytes from its start"
+
+
+@dataclass
+class Part:
+    """A part of a program whose code is under the same control flow.
+
+    Attributes:
+        kind: `program`, `loop`, `branch` or `recursion`.
+        name: of the function that a loop or recursion was; else empty.
+        times: how often a loop runs; None where its data decide.
+        level: of how many other parts it is a part.
+        kernels: that are called each time, those of its own parts left out.
+        flops: floating-point operations of these.
+    """
+
+    kind: str
+    name: str
+    times: int | None
+    level: int
+    kernels: int = 0
+    flops: int = 0
+
+
+@dataclass
+class Regions:
+    """The kernels of a program's operators, and the places of its values.
+
+    Attributes:
+        functions: scheduled, by symbol.
+        slots: numbers of descriptors, by what they point to.
+        workspace_bytes: without scratch.
+        scratch_bytes: of what lives within one region.
+        places: offsets in the workspace.
+        parts: in the order of the program, the whole first.
+        reads: how often each value is read.
+    """
+
+    program: Program
+    target: tvm.target.Target
+    threads: int
+    functions: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    slots: dict[tuple[Area, int], int] = field(default_factory=dict)
+    workspace_bytes: int = 0
+    scratch_bytes: int = 0
+    places: dict[Value, int] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=lambda: [Part("program", "", 1, 0)])
+
+    def __post_init__(self) -> None:
+        self.arguments = {value: index for index, value in enumerate(self.program.parameters)}
+        self.reads = Counter(_all_reads(self.program.body))
+        self.around = self.parts[:1]
+        self.descriptors = tirx.Var("descriptors", "handle")
+        self.slots[Area.WORKSPACE, 0] = 0  # The driver itself finds the workspace by the first descriptor.
+        self._kernels: dict[int, tuple[str, ScheduledKernel]] = {}
+
+    def place(self, value: Value) -> int:
+        """Return the offset of a value in the workspace."""
+        if value not in self.places:
+            self.places[value] = self.allocate(value.size_bytes)
+        return self.places[value]
+
+    def allocate(self, size_bytes: int) -> int:
+        """Return the offset of new memory."""
+        offset = self.workspace_bytes
+        self.workspace_bytes += aligned(size_bytes)
+        return offset
+
+    def operand(self, value: Value) -> tuple[Area, int]:
+        """Return where kernels find a value."""
+        if value in self.arguments and not is_copied(value):
+            return Area.ARGUMENT, self.arguments[value]
+        return Area.WORKSPACE, self.place(value)
+
+    def region(self, operators: Sequence[Operator], targets: Targets) -> tirx.Stmt:
+        """Return calls of the fused kernels of some operators.
+
+        They write the targets, and of what the operators compute all that is read elsewhere.
+        """
+        inner = Counter([value for item in operators for value in item.operands] + [source for source, _ in targets])
+        made = [value for item in operators for value in item.results]
+        kept = [(value, value) for value in made if self.reads[value] > inner[value]]
+        targets = [*kept, *((source, target) for source, target in targets if source is not target)]
+        if not targets:
+            return tir.sequence([])
+        inputs = [value for value in inner if value not in {*made}]
+        names = {value: f"input{index}" for index, value in enumerate(inputs)}
+        module = _as_module(operators, names, [source for source, _ in targets])
+        try:
+            module = fused_kernels(module, self.target)
+            calls, returned = extract_calls(module)
+        except NotImplementedError as error:
+            raise AutotmError(f"{error}; write it with operators that have a kernel") from None
+        functions = {call.function: module[call.function].without_attr("global_symbol") for call in calls}
+        results = [Result(f"target{index}", names.get(target)) for index, (_, target) in enumerate(targets)]
+        placed = place_results(calls, returned, results, functions)
+        operands = {names[value]: self.operand(value) for value in inputs}
+        pairs = zip(placed.results, targets, strict=True)
+        operands.update((operand.tensor, self.operand(target)) for operand, (_, target) in pairs)
+        scratch = 0
+        code = []
+        for call in placed.calls:
+            for output in call.outputs:
+                if output.tensor not in operands:
+                    operands[output.tensor] = Area.SCRATCH, scratch
+                    scratch += aligned(output.size_bytes)
+        for call in placed.calls:
+            symbol, kernel = self._kernel(placed.functions[call.function])
+            slots = [operands[item.tensor] for item in (*call.inputs, *call.outputs)]
+            end = scratch
+            for shape, dtype in kernel.workspaces:
+                slots.append((Area.SCRATCH, end))
+                end += aligned(Value("workspace", shape, dtype).size_bytes)
+            self.scratch_bytes = max(self.scratch_bytes, end)
+            self.around[-1].kernels += 1
+            self.around[-1].flops += kernel.flops
+            code.append(tirx.Evaluate(tirx.call_packed(symbol, *map(self._descriptor, slots))))
+        return tir.sequence(code)
+
+    def _descriptor(self, slot: tuple[Area, int]) -> tirx.Expr:
+        index = self.slots.setdefault(slot, len(self.slots))
+        return tirx.handle_add_byte_offset(self.descriptors, tir.number(index * DESCRIPTOR_BYTES))
+
+    def _kernel(self, function: tirx.PrimFunc) -> tuple[str, ScheduledKernel]:
+        """Return the symbol and the schedule of a function; equal functions share them."""
+        key = tvm_ffi.structural_hash(function, map_free_vars=True)
+        if key not in self._kernels:
+            kernel = schedule(function, self.target, self.threads)
+            self._kernels[key] = symbol, _ = f"{kernel.op}_{len(self._kernels)}", kernel
+            # LLVM takes seconds for the activations of a cell four times in a row, and they get no faster.
+            kinds = [tirx.ForKind.UNROLLED]
+            # A thread pool is not asked where there is one thread.
+            kinds += [tirx.ForKind.PARALLEL] if self.threads == 1 else []
+            self.functions[symbol] = _as_plain_loops(kernel.func, kinds)
+        return self._kernels[key]
+
+
+def is_copied(argument: Value) -> bool:
+    """Whether an argument is copied to the workspace for each call: small ones are, as they may be conditions."""
+    return argument.size_bytes <= ALIGNMENT_BYTES
+
+
+def aligned(size_bytes: int) -> int:
+    """Return the next multiple of the alignment of tensors, of at least one byte."""
+    return -(-max(size_bytes, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _all_reads(block: Block) -> list[Value]:
+    """Return every value that a block reads, as often as it does so, with all that is nested in it."""
+    found = [*block.results]
+    for statement in block.statements:
+        match statement:
+            case Operator():
+                found += statement.operands
+            case Branch():
+                found.append(statement.condition)
+            case Loop():
+                found += [*statement.initial, *([statement.condition] if statement.condition is not None else [])]
+            case Recursion() | SelfCall():
+                found += statement.arguments
+            case Check():
+                found.append(statement.flag)
+        for inner in inner_blocks(statement):
+            found += _all_reads(inner)
+    return found
+
+
+def _as_module(operators: Sequence[Operator], names: dict[Value, str], results: Sequence[Value]) -> tvm.IRModule:
+    """Return operators as a module of one function, from the named values to the results."""
+    builder = relax.BlockBuilder()
+    variables = {value: relax.Var(name, relax.TensorType(value.shape, value.dtype)) for value, name in names.items()}
+    with builder.function("main", list(variables.values())):
+        with builder.dataflow():
+            for item in operators:
+                own = dict(zip(item.holes, item.operands, strict=True))
+                emitted = builder.emit(_filled(item.call, {hole: variables[value] for hole, value in own.items()}))
+                if isinstance(emitted.ty, relax.TupleType):
+                    fields = [builder.emit(relax.TupleGetItem(emitted, index)) for index in range(len(item.results))]
+                    variables.update(zip(item.results, fields, strict=True))
+                else:
+                    variables[item.results[0]] = emitted
+            returned = builder.emit_output(relax.Tuple([variables[value] for value in results]))
+        builder.emit_func_output(returned)
+    return builder.finalize()
+
+
+def _filled(expression: relax.Expr, variables: dict[relax.Var, relax.Var]) -> relax.Expr:
+    """Return a call with other variables."""
+    match expression:
+        case relax.Call():
+            arguments = [_filled(item, variables) for item in expression.args]
+            return relax.Call(expression.op, arguments, expression.attrs, expression.ty_args)
+        case relax.Tuple():
+            return relax.Tuple([_filled(item, variables) for item in expression.fields])
+        case relax.Var():
+            return variables[expression]
+    return expression
+
+
+def _as_plain_loops(function: tirx.PrimFunc, kinds: Iterable[tirx.ForKind]) -> tirx.PrimFunc:
+    """Return a function whose loops of some kinds are serial."""
+
+    def serial(loop: tirx.For) -> tirx.For:
+        if loop.kind not in kinds:
+            return loop
+        return tirx.For(
+            loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, None, loop.annotations, loop.step
+        )
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.For, serial)))
