@@ -99,6 +99,46 @@ def test_random_programs(block, rewrites, seed):
         assert largest_error(function(*values, weights), expected) < 1e-4
 
 
+# Rows that a loop writes.
+
+
+def filling(steps, reads_result):
+    """Return a module whose loop makes row i of `rows` from row i - 1; the result may be read in the same step."""
+    kinds = {"step": ((), "int64"), "rows": ((steps, WIDTH), "float32"), "largest": ((), "float32")}
+    loop = FunctionWriter("filling", {**kinds, "x": ((steps, WIDTH), "float32")}, [kinds["rows"], kinds["largest"]])
+    step, rows, largest, x = loop.params.values()
+    emit, op = loop.emit, relax.op
+
+    def again():
+        before = emit(op.maximum(emit(op.subtract(step, integer(1))), integer(0)))
+        row = emit(op.multiply(emit(op.take(rows, before, axis=0)), relax.const(0.5, "float32")))
+        row = emit(op.add(row, emit(op.take(x, step, axis=0))))
+        place = emit(op.reshape(step, (1, 1)))
+        filled = emit(op.scatter_nd(rows, place, emit(op.expand_dims(row, 0))))
+        seen = emit(op.maximum(largest, emit(op.max(filled if reads_result else row))))
+        return loop.call(loop, emit(op.add(step, integer(1))), filled, seen, x)
+
+    result = loop.branch(emit(op.less(step, integer(steps))), again, lambda: relax.Tuple([rows, largest]))
+    main = FunctionWriter("main", {"rows": kinds["rows"], "x": kinds["rows"]}, [kinds["rows"], kinds["largest"]])
+    rows, x = main.params.values()
+    last = main.call(loop, integer(0), rows, relax.const(-np.inf, "float32"), x)
+    return as_module({loop: loop.function(result), main: main.function(last)})
+
+
+@pytest.mark.parametrize("reads_result", [False, True])
+@pytest.mark.parametrize("rewrites", REWRITES)
+def test_rows_are_written_one_by_one(rewrites, reads_result):
+    random, steps = np.random.default_rng(0), 7
+    rows, x = (random.standard_normal((steps, WIDTH)).astype("float32") for _ in range(2))
+    function = compile_function(filling(steps, reads_result), rewrites=rewrites)
+    expected, largest = rows.copy(), -np.inf
+    for step in range(steps):
+        expected[step] = expected[max(step - 1, 0)] / 2 + x[step]
+        largest = max(largest, (expected if reads_result else expected[step]).max())
+    for _ in range(2):
+        assert largest_error(function(rows, x), (expected, largest)) < EXACT
+
+
 # Bounds that are passed when it runs.
 
 
