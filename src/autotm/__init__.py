@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotm.api.compiling import CompiledModule, compile  # noqa: A004 - as PyTorch's
+    from autotm.api.compiling import CompiledModule, CompiledStep, compile  # noqa: A004 - as PyTorch's
     from autotm.api.offload.entry import offload
     from autotm.api.preparing import plan, prepare, sweep
     from autotm.api.training_step import Placement, TrainingStep
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _NAMES = {
-    "autotm.api.compiling": ("CompiledModule", "compile"),
+    "autotm.api.compiling": ("CompiledModule", "CompiledStep", "compile"),
     "autotm.api.offload.entry": ("offload",),
     "autotm.api.preparing": ("plan", "prepare", "sweep"),
     "autotm.api.training_step": ("Placement", "TrainingStep"),
@@ -31,6 +31,7 @@ __all__ = [
     "AdamW",
     "AutotmError",
     "CompiledModule",
+    "CompiledStep",
     "Initial",
     "Network",
     "NetworkBuilder",

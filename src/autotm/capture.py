@@ -177,7 +177,8 @@ def capture(
         trains: whether to differentiate by parameters that want a gradient.
         table: decompositions by operator; all others are as PyTorch calls them. None: operators that have no kernels
             here are decomposed.
-        replaced: functions of PyTorch, and what the module calls in place of each.
+        replaced: functions of PyTorch, and what the module calls in place of each. Where they are given, shapes that
+            depend on values are traced, too: `torch.while_loop` cannot do without.
     """
     instead = {torch._weight_norm: _weight_norm, **(replaced or {})}  # noqa: SLF001 - the name it has
 
@@ -196,9 +197,9 @@ def capture(
                 stack.enter_context(_without_onednn())
                 stack.enter_context(fx_traceback.preserve_node_meta())
                 stack.enter_context(torch.set_grad_enabled(trains))
-                # Tensors that the module holds as plain attributes are constants of the step. `torch.while_loop` asks
-                # for an environment of shapes; all shapes are constants.
-                fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+                # Tensors that the module holds as plain attributes are constants of the step.
+                environment = None if replaced is None else ShapeEnv()
+                fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment)
                 stack.enter_context(tracing(TracingContext(fake)))
                 joint = aot_export_joint_with_descriptors(
                     stack, step, tuple(inputs.values()), decompositions=decompose, ignore_shape_env=True

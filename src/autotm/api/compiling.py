@@ -1,27 +1,29 @@
-"""`autotm.compile`: a PyTorch module with its loops and branches as one compiled function."""
+"""`autotm.compile`: a PyTorch module with its loops and branches as one compiled function, forward, or backward too."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten
 
+from autotm.capture import Captured
 from autotm.control import ControlFunction, Limits, compile_function
-from autotm.model.errors import BadInputError
+from autotm.model.errors import BadInputError, unknown_name
+from autotm.zoo.network import Array
 from autotm.zoo.torch.control_flow import control_module
-from autotm.zoo.torch.program import Inputs, arguments_of, captured_step
+from autotm.zoo.torch.program import Inputs, Loss, Mode, arguments_of, captured_step
 from autotm.zoo.torch.recurrent import REPLACED
 
 
 @dataclass(frozen=True)
-class CompiledModule:
-    """A compiled forward pass; called as the module is, one call at a time.
+class _Compiled:
+    """What a module was compiled into.
 
     `print` tells which loops, branches and kernels it consists of.
 
@@ -37,32 +39,7 @@ class CompiledModule:
     _spec: TreeSpec
     _leaves: Sequence[Any]
     _names: Sequence[str]
-    _nested: Callable[[Sequence[Any]], Any]
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Return what the module returns in evaluation mode, in new tensors.
-
-        Arguments are tensors of PyTorch, arrays of NumPy, or others of the DLPack protocol, of the shapes and types
-        that it was compiled for. The results are tensors if any argument is a tensor of PyTorch, else arrays.
-
-        Raises:
-            BadInputError: an argument has another shape or type, or is another number, than when it was compiled.
-            AutotmError: an index is out of range, a loop does not end within its bound, or a condition compares NaN.
-        """
-        leaves, spec = tree_flatten((arguments, named))
-        if spec != self._spec:
-            raise BadInputError(f"{self.name}: compiled for arguments ({', '.join(self._names)}), called with others")
-        arrays = []
-        for name, leaf, example in zip(self._names, leaves, self._leaves, strict=True):
-            if isinstance(example, torch.Tensor):
-                arrays.append(_array(leaf, f"{self.name}: argument {name}"))
-            elif leaf != example:
-                raise BadInputError(f"{self.name}: argument {name} is {leaf!r}; it was compiled for {example!r}")
-        results = self.function(*arrays)
-        several: Sequence[Any] = results if isinstance(results, tuple) else [results]
-        if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
-            several = [torch.from_numpy(result) for result in several]
-        return self._nested(several)
+    _order: Sequence[str]
 
     def __str__(self) -> str:
         whole, *parts = self.function.parts
@@ -76,32 +53,142 @@ class CompiledModule:
             lines.append(f"{title}{times}: {_cost(part.kernels, part.flops)}{each}{place}")
         return "\n".join(lines)
 
+    def _computed(self, leaves: Sequence[Any], spec: TreeSpec, parameters: Mapping[str, Array]) -> Sequence[Array]:
+        """Call the function with the leaves of the arguments, and parameters by name."""
+        if spec != self._spec:
+            raise BadInputError(f"{self.name}: compiled for arguments ({', '.join(self._names)}), called with others")
+        arrays = dict(parameters)
+        for name, leaf, example in zip(self._names, leaves, self._leaves, strict=True):
+            if isinstance(example, torch.Tensor):
+                arrays[name] = _array(leaf, f"{self.name}: argument {name}")
+            elif leaf != example:
+                raise BadInputError(f"{self.name}: argument {name} is {leaf!r}; it was compiled for {example!r}")
+        results = self.function(*(arrays[name] for name in self._order))
+        return results if isinstance(results, tuple) else [results]
 
-def compile(module: nn.Module, inputs: Inputs, *, max_steps: int | None = None) -> CompiledModule:  # noqa: A001 - as PyTorch's
-    """Compile the forward pass of a module, loops and branches included, into one function for one thread.
+
+@dataclass(frozen=True)
+class CompiledModule(_Compiled):
+    """A compiled forward pass; called as the module is, one call at a time.
+
+    `print` tells which loops, branches and kernels it consists of.
+    """
+
+    _nested: Callable[[Sequence[Any]], Any]
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Return what the module returns in evaluation mode, in new tensors.
+
+        Arguments are tensors of PyTorch, arrays of NumPy, or others of the DLPack protocol, of the shapes and types
+        that it was compiled for. The results are tensors if any argument is a tensor of PyTorch, else arrays.
+
+        Raises:
+            BadInputError: an argument has another shape or type, or is another number, than when it was compiled.
+            AutotmError: an index is out of range, a loop does not end within its bound, or a condition compares NaN.
+        """
+        leaves, spec = tree_flatten(((arguments, named), ()))
+        results: Sequence[Any] = self._computed(leaves, spec, {})
+        if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            results = [torch.from_numpy(result) for result in results]
+        return self._nested(results)
+
+
+@dataclass(frozen=True)
+class CompiledStep(_Compiled):
+    """A compiled training step, without the optimizer's; one call at a time.
+
+    `print` tells which loops, branches and kernels it consists of.
+    """
+
+    _trained: Mapping[str, nn.Parameter]
+
+    def __call__(self, *batch: Any, **named: Any) -> torch.Tensor:
+        """Return the loss of a batch, inputs and then targets; add the gradients to `.grad` of the parameters.
+
+        Parameters are read where they lie, with the values that they have now.
+
+        Raises:
+            BadInputError, AutotmError: as for `CompiledModule`.
+        """
+        count = len(batch) - self._spec.child(1).num_children
+        leaves, spec = tree_flatten(((batch[:count], named), batch[count:]))
+        parameters = {name: parameter.detach().numpy() for name, parameter in self._trained.items()}
+        loss, *gradients = self._computed(leaves, spec, parameters)
+        for parameter, gradient in zip(self._trained.values(), map(torch.from_numpy, gradients), strict=True):
+            if parameter.grad is None:
+                parameter.grad = gradient
+            else:
+                parameter.grad.add_(gradient)
+        return torch.from_numpy(loss)
+
+
+@overload
+def compile(  # noqa: A001 - as PyTorch's
+    module: nn.Module, inputs: Inputs, *, mode: Literal["inference"] = ..., max_steps: int | None = ...
+) -> CompiledModule: ...
+
+
+@overload
+def compile(  # noqa: A001 - as PyTorch's
+    module: nn.Module,
+    inputs: Inputs,
+    *,
+    loss: Loss | None = ...,
+    targets: Sequence[Any] = ...,
+    mode: Literal["train"],
+    max_steps: int | None = ...,
+) -> CompiledStep: ...
+
+
+def compile(  # noqa: A001 - as PyTorch's
+    module: nn.Module,
+    inputs: Inputs,
+    *,
+    loss: Loss | None = None,
+    targets: Sequence[Any] = (),
+    mode: Mode = "inference",
+    max_steps: int | None = None,
+) -> CompiledModule | CompiledStep:
+    """Compile a module, loops and branches included, into one function for one thread.
 
     `torch.cond`, `torch.while_loop`, `scan`, `nn.LSTM`, `nn.GRU` and `nn.RNN` stay control flow: the time to compile
-    does not grow with the number of steps. Weights are compiled in, with the values that they have now.
+    does not grow with the number of steps.
 
     Args:
-        module: with float32 parameters on the processor; compiled as in evaluation mode.
+        module: with float32 parameters on the processor.
         inputs: one tensor, a sequence of positional arguments, or a mapping of named ones; of these shapes.
+        loss: with `train`, of the module's output and the targets; None if the module returns its loss itself.
+        targets: what `loss` takes behind the output.
+        mode: `inference`: the forward pass in evaluation mode, with the weights that the module has now. `train`: the
+            loss and its gradients by the parameters, which are arguments.
         max_steps: of a `while_loop`; more are an error. None: no bound.
 
     Raises:
         BadInputError: what cannot be compiled, with the line of the module's code.
     """
+    if mode not in ("train", "inference"):
+        raise unknown_name("mode", mode, ("train", "inference"))
     if not isinstance(module, nn.Module):
         raise BadInputError(f"a {type(module).__name__} is no torch.nn.Module; give the module itself")
-    captured, names = captured_step(module, inputs, (), None, "inference", replaced=REPLACED)
+    if mode == "inference" and (loss is not None or targets):
+        raise BadInputError("a loss and targets are for mode='train'; leave them out")
+    captured, names = captured_step(module, inputs, targets, loss, mode, replaced=REPLACED)
     written = control_module(captured)
     bounds = {} if max_steps is None else dict.fromkeys(written.places, max_steps)
     function = compile_function(written.module, limits=Limits(steps=bounds))
-    leaves, spec = tree_flatten(arguments_of(inputs))
-    return CompiledModule(type(module).__name__, function, written.places, spec, leaves, names, captured.nested)
+    leaves, spec = tree_flatten((arguments_of(inputs), tuple(targets)))
+    common = (type(module).__name__, function, written.places, spec, leaves, names, written.inputs)
+    if mode == "inference":
+        return CompiledModule(*common, captured.nested)
+    return CompiledStep(*common, _trained(module, captured))
 
 
-def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
+def _trained(module: nn.Module, captured: Captured) -> dict[str, nn.Parameter]:
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    return {name: parameters[name] for name in captured.gradients}
+
+
+def _array(value: Any, name: str) -> Array:
     if isinstance(value, torch.Tensor):
         if value.device.type != "cpu":
             raise BadInputError(f"{name} is on device {value.device}; call .cpu()")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import relax
+from tvm import ir, relax, tirx
 
 Array = npt.NDArray[Any]
 
@@ -172,12 +172,14 @@ class Program:
         parameters: what it is called with.
         body: its statements and results.
         constants: values that are known, with one axis or more.
+        functions: of loops over tensors, which operators may call.
         is_tuple: whether it returns a tuple, even of one tensor.
     """
 
     parameters: tuple[Value, ...]
     body: Block
     constants: Mapping[Value, Array] = field(default_factory=dict)
+    functions: Mapping[ir.GlobalVar, tirx.PrimFunc] = field(default_factory=dict)
     is_tuple: bool = True
 
 

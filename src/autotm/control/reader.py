@@ -24,6 +24,7 @@ from autotm.control.program import (
     copied,
     without_dead,
 )
+from autotm.lower.step import with_gradients
 from autotm.model.errors import AutotmError
 
 Tree = Value | tuple["Tree", ...]
@@ -55,6 +56,7 @@ def read_program(module: tvm.IRModule, limits: Limits | None = None) -> Program:
             of a recursion; two functions call each other; an expression is of no kind that has a place here.
     """
     transforms = [relax.transform.Normalize(), relax.transform.CanonicalizeBindings()]
+    module = with_gradients(module, lambda name: AutotmError(f"{name} has no gradient here; write it with others"))
     try:
         module = tvm.transform.Sequential(transforms)(module)
     except (TypeError, ValueError) as error:
@@ -94,7 +96,8 @@ class _Reader:
         result = self._read(main.body)
         values = tuple(value for tree in parameters for value in _leaves(tree))
         body = without_dead(Block(tuple(self.statements), tuple(_leaves(result))))
-        return Program(values, body, self.constants, isinstance(result, tuple))
+        functions = {own: item for own, item in self.module.functions.items() if isinstance(item, tvm.tirx.PrimFunc)}
+        return Program(values, body, self.constants, functions, isinstance(result, tuple))
 
     # Expressions.
 

@@ -8,7 +8,7 @@ own function, in which no two buffers share memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -134,7 +134,7 @@ class Regions:
             return tir.sequence([])
         inputs = [value for value in inner if value not in {*made}]
         names = {value: f"input{index}" for index, value in enumerate(inputs)}
-        module = _as_module(operators, names, [source for source, _ in targets])
+        module = _as_module(operators, names, [source for source, _ in targets], self.program.functions)
         try:
             module = fused_kernels(module, self.target)
             calls, returned = extract_calls(module)
@@ -214,9 +214,15 @@ def _all_reads(block: Block) -> list[Value]:
     return found
 
 
-def _as_module(operators: Sequence[Operator], names: dict[Value, str], results: Sequence[Value]) -> tvm.IRModule:
-    """Return operators as a module of one function, from the named values to the results."""
-    builder = relax.BlockBuilder()
+def _as_module(
+    operators: Sequence[Operator],
+    names: dict[Value, str],
+    results: Sequence[Value],
+    functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc],
+) -> tvm.IRModule:
+    """Return operators as a module of one function, from the named values to the results, beside those it calls."""
+    called = [argument for item in operators for argument in item.call.args if isinstance(argument, tvm.ir.GlobalVar)]
+    builder = relax.BlockBuilder(tvm.IRModule({own: functions[own] for own in called}))
     variables = {value: relax.Var(name, relax.TensorType(value.shape, value.dtype)) for value, name in names.items()}
     with builder.function("main", list(variables.values())):
         with builder.dataflow():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import tvm
 from tvm import relax
@@ -74,7 +75,8 @@ def whole_step(network: Network) -> Step:
     results = [*map(Result, network.results), *map(Result.new, network.states)]
     if network.training is None:
         results += [Result(f"{name}.gradient") for name in network.gradients or ()]
-    module = fold_transposes(_with_gradients(network, _replaced(network.module, main)))
+    module = with_gradients(_replaced(network.module, main), partial(_no_gradient, network))
+    module = fold_transposes(module)
     if network.training is not None:
         module, updates = _trained(network, module, network.training)
         for added in updates.arguments:
@@ -163,23 +165,29 @@ class _Expand(PyExprMutator):
         return relax.Tuple([self.builder_.emit(item) for item in list(slopes)[: len(call.ty.fields)]])
 
 
-def _with_gradients(network: Network, module: tvm.IRModule) -> tvm.IRModule:
+def with_gradients(module: tvm.IRModule, no_gradient: Callable[[str], AutotmError]) -> tvm.IRModule:
     """Compute every marked gradient; a forward operator that only its gradient names is dropped.
 
     Raises:
-        AutotmError: an operator has no rule for its gradient.
+        AutotmError: an operator has no rule for its gradient: what `no_gradient` returns for its name.
     """
-    bound = {binding.var: binding.value for block in module["main"].body.blocks for binding in block.bindings}
-    marked = [bound[value.args[1]] for value in bound.values() if is_gradient(value)]
-    if not marked:
+    expanded = module
+    for own, function in module.functions.items():
+        if not isinstance(function, relax.Function):
+            continue
+        bound = {binding.var: binding.value for block in function.body.blocks for binding in block.bindings}
+        marked = [bound[value.args[1]] for value in bound.values() if is_gradient(value)]
+        if not marked:
+            continue
+        for call in marked:  # TVM turns errors raised within a visitor into others, so this is checked before.
+            if call.op.get_attr("FPrimalGradient") is None:
+                raise no_gradient(call.op.name)
+        expand = _Expand(expanded)
+        replaced = expand.visit_expr(function)
+        expanded = expand.builder_.get()
+        expanded.update_func(own, replaced)
+    if expanded is module:
         return module
-    for call in marked:  # TVM turns errors raised within a visitor into others, so this is checked before.
-        if call.op.get_attr("FPrimalGradient") is None:
-            raise _no_gradient(network, call.op.name)
-    expand = _Expand(module)
-    main = expand.visit_expr(module["main"])
-    expanded = expand.builder_.get()
-    expanded.update_func(module.get_global_var("main"), main)
     for transform in (
         relax.transform.Normalize(), relax.transform.CanonicalizeBindings(),
         relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination(["main"]),

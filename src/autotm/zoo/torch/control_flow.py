@@ -52,12 +52,12 @@ def control_module(captured: Captured) -> ControlModule:
     values: dict[fx.Node, torch.Tensor] = {}
     variables: dict[fx.Node, relax.Var] = {}
     for node, (role, name) in captured.arguments.items():
-        if role is Role.INPUT:
+        if role is Role.INPUT or name in captured.gradients:
             variables[node] = relax.Var(name, relax.TensorType(*_kind(node, node)))
         else:
             values[node] = captured.values[name].detach()
     written = _Written()
-    written.add("main", captured.graph, variables, values, captured.outputs)
+    written.add("main", captured.graph, variables, values, [*captured.outputs, *captured.gradients.values()])
     functions = {own: func.with_attr("global_symbol", own.name_hint) for own, func in written.functions.items()}
     names = [captured.arguments[node][1] for node in variables]
     return ControlModule(relax.transform.Normalize()(tvm.IRModule(functions)), names, written.places)
@@ -205,9 +205,6 @@ class _Body(Translation):
             result = relax.Var("side", own.ty.ret)
             call = relax.VarBinding(result, relax.Call(own, arguments))
             sides.append(relax.SeqExpr([relax.BindingBlock([call])], result))
-        first, second = (tuple(map(_kind_of_type, side.body.ty.fields)) for side in sides)
-        if first != second:
-            raise BadInputError(f"{where(node)}: one side returns {first}, the other {second}; make them alike")
         holds = _without_axes(self.builder, self._value(condition))
         return self._parts(self.builder.emit(relax.If(holds, *sides)))
 
@@ -290,8 +287,4 @@ def _kind(node: Any, user: fx.Node) -> Kind:
 
 
 def _kind_of(value: relax.Expr) -> Kind:
-    return _kind_of_type(value.ty)
-
-
-def _kind_of_type(ty: relax.TensorType) -> Kind:
-    return tuple(int(extent) for extent in ty.shape), str(ty.dtype.dtype)
+    return tuple(int(extent) for extent in value.ty.shape), str(value.ty.dtype.dtype)

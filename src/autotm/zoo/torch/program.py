@@ -73,6 +73,12 @@ def captured_step(
             raise
         except Exception as error:
             raise BadInputError(_why_not(class_name, error)) from error
+    for node in captured.graph.nodes:
+        if any(_is_open(value) for value in tree_leaves(node.meta.get("val"))):
+            raise BadInputError(
+                f"{where(node)}: the shape of a result depends on values of tensors (on the number of steps where a "
+                "while_loop is differentiated), or differs between the sides of a branch; give it a fixed one"
+            )
     if mode == "train":
         _check_loss(class_name, captured)
     elif not captured.outputs:
@@ -83,6 +89,13 @@ def captured_step(
             return eager_step(module, call, list(tensors.values()), trains=mode == "train")
 
     return replace(captured, eager=eager), names
+
+
+def _is_open(value: Any) -> bool:
+    """Return whether a value's shape, or a number, is not known while the step is traced."""
+    if isinstance(value, torch.Tensor):
+        return not all(isinstance(extent, int) for extent in value.shape)
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

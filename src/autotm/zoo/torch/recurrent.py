@@ -1,48 +1,110 @@
-"""PyTorch's recurrent layers as `scan` over their steps: as PyTorch traces them, each step is in the graph."""
+"""PyTorch's recurrent layers as `scan` over their steps, with their gradient: a step is in the graph once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch._higher_order_ops.scan import scan_op
 from torch.nn import functional
 
-States = tuple[torch.Tensor, ...]
-Cell = Callable[[torch.Tensor, States, Sequence[torch.Tensor]], States]
-"""(sums of the inputs, states, weights of the states) -> new states, the layer's output first."""
+Tensors = tuple[torch.Tensor, ...]
+Cell = Callable[..., Tensors]
+"""(sums of the inputs, sums of the states, states) -> new states, the layer's output first; element by element."""
 
 
-def _lstm_cell(sums: torch.Tensor, states: States, weights: Sequence[torch.Tensor]) -> States:
-    h, c = states
-    enter, keep, new, leave = (sums + functional.linear(h, weights[0])).chunk(4, dim=-1)
+def _lstm_cell(sums: torch.Tensor, own: torch.Tensor, _: torch.Tensor, c: torch.Tensor) -> Tensors:
+    enter, keep, new, leave = (sums + own).chunk(4, dim=-1)
     c = keep.sigmoid() * c + enter.sigmoid() * new.tanh()
-    h = leave.sigmoid() * c.tanh()
-    return (functional.linear(h, weights[1]) if len(weights) > 1 else h), c
+    return leave.sigmoid() * c.tanh(), c
 
 
-def _gru_cell(sums: torch.Tensor, states: States, weights: Sequence[torch.Tensor]) -> States:
-    (h,) = states
-    reset, update, new = sums.chunk(3, dim=-1)
-    own = functional.linear(h, *weights).chunk(3, dim=-1)
-    update = (update + own[1]).sigmoid()
-    new = (new + (reset + own[0]).sigmoid() * own[2]).tanh()
+def _gru_cell(sums: torch.Tensor, own: torch.Tensor, h: torch.Tensor) -> Tensors:
+    (reset, update, new), (own_reset, own_update, own_new) = sums.chunk(3, dim=-1), own.chunk(3, dim=-1)
+    update = (update + own_update).sigmoid()
+    new = (new + (reset + own_reset).sigmoid() * own_new).tanh()
     return (new + update * (h - new),)
 
 
 def _plain_cell(
-    function: Callable[[torch.Tensor], torch.Tensor],
-    sums: torch.Tensor,
-    states: States,
-    weights: Sequence[torch.Tensor],
-) -> States:
-    (h,) = states
-    return (function(sums + functional.linear(h, weights[0])),)
+    function: Callable[[torch.Tensor], torch.Tensor], sums: torch.Tensor, own: torch.Tensor, _: torch.Tensor
+) -> Tensors:
+    return (function(sums + own),)
+
+
+def _all_steps(
+    cell: Cell, sums: torch.Tensor, weights: Sequence[torch.Tensor], projection: Tensors, initial: Tensors
+) -> Tensors:
+    """Return the states of the last step, and those of all steps.
+
+    Args:
+        cell: computes a step.
+        sums: products of the inputs, with biases, (steps, ..., several times the layer's width).
+        weights: of the output's product, and a bias or none.
+        projection: what the output is multiplied with, if anything.
+        initial: states before the first step.
+    """
+
+    def step(*values: torch.Tensor) -> list[torch.Tensor]:
+        states, row, more = values[: len(initial)], values[len(initial)], values[len(initial) + 1 :]
+        new = cell(row, functional.linear(states[0], *more[: len(weights)]), *states)
+        if projection:
+            new = (functional.linear(new[0], more[-1]), *new[1:])
+        return [*new, *(state.clone() for state in new)]
+
+    return tuple(scan_op(step, list(initial), [sums], (*weights, *projection)))
+
+
+class _Recurrence(torch.autograd.Function):
+    """`_all_steps` without a projection, with a loop backward over the states that the one forward has kept.
+
+    PyTorch's own gradient of `scan` refuses a step that both keeps and passes on a state, as `tanh` does.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        cell: Cell,
+        sums: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        *initial: torch.Tensor,
+    ) -> Tensors:
+        results = _all_steps(cell, sums, [weight] if bias is None else [weight, bias], (), initial)
+        ctx.cell, ctx.has_bias = cell, bias is not None
+        ctx.save_for_backward(sums, weight, bias, *initial, *results[len(initial) :])
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        sums, weight, bias, *states = ctx.saved_tensors
+        count = len(states) // 2
+        last, each = gradients[:count], gradients[count:]
+        pairs = zip(states[:count], states[count:], strict=True)
+        before = [torch.cat([first.unsqueeze(0), kept[:-1]]) for first, kept in pairs]
+        own = functional.linear(before[0], weight, bias)
+
+        def step(*values: torch.Tensor) -> list[torch.Tensor]:
+            passed, row, own_row, rows = values[:count], values[count], values[count + 1], values[count + 2 :]
+            kept, arriving, product = rows[:count], rows[count : 2 * count], rows[-1]
+            _, pull = torch.func.vjp(ctx.cell, row, own_row, *kept)
+            of_row, of_own, *of_states = pull(tuple(a + b for a, b in zip(passed, arriving, strict=True)))
+            of_states[0] = of_states[0] + of_own @ product
+            return [*(state.clone() for state in of_states), of_row.clone(), of_own.clone()]
+
+        rows = [row.flip(0) for row in (sums, own, *before, *each)]
+        *of_initial, of_sums, of_own = scan_op(step, list(last), rows, (weight,))
+        of_sums, of_own = of_sums.flip(0), of_own.flip(0)
+        flat = of_own.flatten(0, -2)
+        of_bias = flat.sum(0) if ctx.has_bias else None
+        return None, of_sums, flat.T @ before[0].flatten(0, -2), of_bias, *of_initial
 
 
 def _layers(
     cell: Cell,
+    function: Callable[..., Tensors],
     x: torch.Tensor,
     initial: torch.Tensor | Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
@@ -52,40 +114,39 @@ def _layers(
     train: bool,
     is_bidirectional: bool,
     batch_first: bool,
-) -> tuple[torch.Tensor, ...]:
-    """Compute what `torch.lstm` and its like compute for the same arguments: the output, and the last states.
+) -> Tensors:
+    """Compute what `function`, one of `torch.lstm` and its like, computes for the arguments behind it.
 
     The products with the inputs of all steps are one, before the loop; so is the sum of both biases, but for a GRU's.
-    PyTorch's `scan` would trace each step twice, first to find the tensors that it reads from outside.
     """
-
-    def step(*values: torch.Tensor) -> list[torch.Tensor]:
-        states, sums, recurrent = values[: len(whole)], values[len(whole)], values[len(whole) + 1 :]
-        new = cell(sums, states, recurrent)
-        return [*new, new[0].clone()]
-
     whole = [initial] if isinstance(initial, torch.Tensor) else list(initial)
-    x = x.transpose(0, 1) if batch_first else x
     directions = 2 if is_bidirectional else 1
     each = len(weights) // (layers * directions)
-    last: list[States] = []
+    has_projections = each == (5 if has_biases else 3)
+    if has_projections and torch.is_grad_enabled():
+        return function(x, initial, weights, has_biases, layers, dropout, train, is_bidirectional, batch_first)
+    x = x.transpose(0, 1) if batch_first else x
+    last: list[Tensors] = []
     for layer in range(layers):
         outputs = []
         for direction in range(directions):
             number = layer * directions + direction
             own, own_state, *others = weights[number * each : (number + 1) * each]
-            biases, others = (others[:2], others[2:]) if has_biases else ([], others)
-            recurrent = [own_state, *others]
-            if cell is _gru_cell:
-                sums = functional.linear(x, own, *biases[:1])
-                recurrent += biases[1:]
-            else:
-                sums = functional.linear(x, own, biases[0] + biases[1] if biases else None)
-
+            (first, second), projection = (others[:2], others[2:]) if has_biases else ((None, None), others)
+            if cell is not _gru_cell and has_biases:
+                first, second = first + second, None
+            sums = functional.linear(x, own, first)
             sums = sums.flip(0) if direction else sums
-            *states, output = scan_op(step, [one[number] for one in whole], [sums], tuple(recurrent))
+            states = tuple(one[number] for one in whole)
+            if torch.is_grad_enabled():
+                results = _Recurrence.apply(cell, sums, own_state, second, *states)
+            else:
+                results = _all_steps(
+                    cell, sums, [own_state] if second is None else [own_state, second], tuple(projection), states
+                )
+            output = results[len(states)]
             outputs.append(output.flip(0) if direction else output)
-            last.append(tuple(states))
+            last.append(results[: len(states)])
         x = torch.cat(outputs, dim=-1) if is_bidirectional else outputs[0]
         if dropout and train and layer < layers - 1:
             x = functional.dropout(x, dropout)
@@ -93,10 +154,11 @@ def _layers(
     return (x.transpose(0, 1) if batch_first else x, *kept)
 
 
-REPLACED = {
-    torch.lstm: partial(_layers, _lstm_cell),
-    torch.gru: partial(_layers, _gru_cell),
-    torch.rnn_tanh: partial(_layers, partial(_plain_cell, torch.tanh)),
-    torch.rnn_relu: partial(_layers, partial(_plain_cell, torch.relu)),
+_CELLS: dict[Callable[..., Tensors], Cell] = {
+    torch.lstm: _lstm_cell,
+    torch.gru: _gru_cell,
+    torch.rnn_tanh: partial(_plain_cell, torch.tanh),
+    torch.rnn_relu: partial(_plain_cell, torch.relu),
 }
+REPLACED = {function: partial(_layers, cell, function) for function, cell in _CELLS.items()}
 """What the modules call in place of PyTorch's functions, for `capture`."""
