@@ -2,9 +2,9 @@
 
     .venv-torch/bin/python benchmarks/control_flow.py [HIDDEN ...]
 
-All run on one thread, alternately, after they were found equal. First are PyTorch's own layers through
-`autotm.compile`. Of LSTM and NASRNN, `torch.compile` gets one step, without control flow: a loop of 1000 steps is
-unrolled by it, for minutes. The last table is how long a loop takes to compile by its steps.
+All run on one thread, alternately, after they were found equal. First are PyTorch's own layers, and the training step
+of a language model, through `autotm.compile`. Of LSTM and NASRNN, `torch.compile` gets one step, without control flow:
+a loop of 1000 steps is unrolled by it, for minutes. The last table is how long a loop takes to compile by its steps.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from autotm.kernels.library import aligned_empty
 ROUNDS = 15
 STEPS = {"LSTM": 64, "NASRNN": 1000}
 CELLS = 10
+WORDS = 1000
 TOLERANCE = 1e-4
 """Of float32 after 1000 steps."""
 
@@ -123,6 +125,39 @@ def layers(hidden: int) -> Iterator[tuple[str, dict[str, Callable[[], object]], 
         yield f"{kind.__name__} batch {batch:2}", runs, layer(x)[0].numpy()
 
 
+class Language(torch.nn.Module):
+    """A language model of two LSTM layers."""
+
+    def __init__(self, hidden: int) -> None:
+        """Begin with weights as PyTorch draws them."""
+        super().__init__()
+        self.table, self.layers = torch.nn.Embedding(WORDS, hidden), torch.nn.LSTM(hidden, hidden, num_layers=2)
+        self.out = torch.nn.Linear(hidden, WORDS)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the words that follow."""
+        return self.out(self.layers(self.table(words))[0]).flatten(0, 1)
+
+
+@torch.enable_grad()
+def training(hidden: int) -> tuple[dict[str, Callable[[], object]], np.ndarray]:
+    """Return what is timed, and the gradient of the first weight of the LSTM: steps of 64 words, batch 16."""
+    model, words, following = Language(hidden), torch.randint(WORDS, (64, 16)), torch.randint(WORDS, (64 * 16,))
+    loss = torch.nn.functional.cross_entropy
+    compiled = autotm.compile(model, words, loss=loss, targets=(following,), mode="train")
+
+    def eager(words: torch.Tensor, following: torch.Tensor) -> None:
+        with torch.enable_grad():
+            loss(model(words), following).backward()
+
+    def run(step: Callable[..., object]) -> np.ndarray:
+        model.zero_grad()
+        step(words, following)
+        return model.layers.weight_ih_l0.grad.numpy()
+
+    return {"autotm.compile": partial(run, compiled), "torch": partial(run, eager)}, run(eager)
+
+
 def timed_in_turn(name: str, hidden: int, runs: dict[str, Callable[[], object]], expected: np.ndarray) -> None:
     """Print median and quartiles of each run, which take turns; exit if one computes something else."""
     for system, run in runs.items():
@@ -148,6 +183,8 @@ def main() -> None:
     for hidden in sizes:
         for name, runs, expected in layers(hidden):
             timed_in_turn(name, hidden, runs, expected)
+    for hidden in sizes:
+        timed_in_turn("language model, training", hidden, *training(hidden))
     for model in STEPS:
         for hidden in sizes:
             timed_in_turn(model, hidden, *systems(model, hidden))

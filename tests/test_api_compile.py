@@ -122,14 +122,16 @@ def test_a_compiled_module_computes_what_pytorch_does(name):
         require_equal(compiled, reference, *inputs())
 
 
-def test_the_example_of_the_documents(capsys):
+def test_the_examples_of_the_documents(capsys):
     page = (Path(__file__).parents[1] / "docs" / "control-flow.md").read_text()
     names = {}
     torch.manual_seed(0)
-    exec(page.split("```python")[1].split("```")[0], names)
+    for part in page.split("```python")[1:]:
+        exec(part.split("```")[0], names)
     assert "loop while_loop_1" in capsys.readouterr().out
     assert 1 <= int(names["count"]) <= 50
     assert [tuple(names[name].shape) for name in "hc"] == [(1, 256), (1, 256)]
+    assert 6 < names["loss"] < 8, "the logarithm of 1000 words"
 
 
 def test_arrays_come_back_as_arrays():
