@@ -105,6 +105,7 @@ class _Body(Translation):
     def __init__(self, written: _Written, graph: fx.Graph, known: Mapping[fx.Node, Any]) -> None:
         super().__init__(graph, known, IndexChecks(graph, {}, known), "tvm")
         self._written, self._owner = written, graph.owning_module
+        self._is_turned: set[fx.Node] = set()
         # A row that is out of range ends the program; until then none outside of the table is read.
         self.importer.convert_map["embedding.default"] = self._row_of_table
 
@@ -112,6 +113,8 @@ class _Body(Translation):
         higher = {_HIGHER.cond: self._branch, _HIGHER.while_loop: self._while, _HIGHER.scan: self._scan}
         if node.target in higher:  # Whose own operators are refused with their own lines.
             return higher[node.target](node)
+        if _is_flip(node) and node.args[0] in self._is_turned:
+            return self.importer.env[node.args[0]]
         if node.target == torch.ops.aten.argmax.default:
             return self._place_of_largest(node)
         if node.target == _ASSERT:
@@ -229,34 +232,46 @@ class _Body(Translation):
         return self._called(loop, result, [*map(self._value, states), *tested, *more], node)
 
     def _scan(self, node: fx.Node) -> list[relax.Var]:
-        """Write `scan(step, states, rows, further operands)`: a loop that puts its results into the rows of tensors."""
+        """Write `scan(step, states, rows, further operands)`: a loop that puts its results into the rows of tensors.
+
+        Rows of a tensor that was flipped, and rows of a result that is, are read or written from the last one on.
+        """
         subgraph, states, rows, fixed = node.args
+        turns = [_is_flip(row) for row in rows]
+        rows = [row.args[0] if turn else row for row, turn in zip(rows, turns, strict=True)]
+        collected = [part for part in node.users if part.args[1] >= len(states)]
+        turned = [part for part in collected if part.users and all(map(_is_flip, part.users))]
+        self._is_turned.update(turned)
+        results_turned = {part.args[1] - len(states) for part in turned}
         name, steps = self._written.name("scan"), int(rows[0].meta["val"].shape[0])
         kinds = [_kind(state, node) for state in states]
         row_kinds = [(shape[1:], dtype) for shape, dtype in (_kind(row, node) for row in rows)]
         body, more = self._function(f"{name}_body", subgraph, [*kinds, *row_kinds], fixed)
-        collected = [_kind(value, node) for value in node.meta["val"][len(kinds) :]]
-        changing = {"step": ((), "int64")} | {f"state{index}": kind for index, kind in enumerate([*kinds, *collected])}
+        whole_kinds = [_kind(value, node) for value in node.meta["val"][len(kinds) :]]
+        changing = {"step": ((), "int64")} | {
+            f"state{index}": kind for index, kind in enumerate([*kinds, *whole_kinds])
+        }
         given = [*(_kind(row, node) for row in rows), *map(_kind_of, more)]
         params = changing | {f"fixed{index}": kind for index, kind in enumerate(given)}
-        loop = FunctionWriter(name, params, [*kinds, *collected])
+        loop = FunctionWriter(name, params, [*kinds, *whole_kinds])
         emit, op = loop.emit, relax.op
         step, *others = loop.params.values()
         now, whole = others[: len(kinds)], others[len(kinds) : len(changing) - 1]
         rest = others[len(changing) - 1 :]
 
         def again() -> relax.Expr:
-            row = [emit(op.take(one, step, axis=0, mode="clip")) for one in rest[: len(rows)]]
+            places = [step, emit(op.subtract(integer(steps - 1), step))]
+            pairs = zip(rest[: len(rows)], turns, strict=True)
+            row = [emit(op.take(one, places[turn], axis=0, mode="clip")) for one, turn in pairs]
             results = loop.results(body, [*now, *row, *rest[len(rows) :]])
-            place = emit(op.reshape(step, (1, 1)))
-            filled = [
-                emit(op.scatter_nd(all_of_them, place, emit(op.expand_dims(one, 0))))
-                for all_of_them, one in zip(whole, results[len(kinds) :], strict=True)
-            ]
+            filled = []
+            for index, (all_of_them, one) in enumerate(zip(whole, results[len(kinds) :], strict=True)):
+                place = emit(op.reshape(places[index in results_turned], (1, 1)))
+                filled.append(emit(op.scatter_nd(all_of_them, place, emit(op.expand_dims(one, 0)))))
             return loop.call(loop, emit(op.add(step, integer(1))), *results[: len(kinds)], *filled, *rest)
 
         result = loop.branch(emit(op.less(step, integer(steps))), again, lambda: relax.Tuple([*now, *whole]))
-        empty = [self.builder.emit(op.zeros(shape, dtype)) for shape, dtype in collected]
+        empty = [self.builder.emit(op.zeros(shape, dtype)) for shape, dtype in whole_kinds]
         first = [integer(0), *map(self._value, states), *empty]
         return self._called(loop, result, [*first, *map(self._value, rows), *more], node)
 
@@ -267,6 +282,11 @@ class _Body(Translation):
         self._written.functions[loop.own] = loop.function(result)
         self._written.places[loop.own.name_hint] = where(node)
         return self._parts(self.builder.emit(relax.Call(loop.own, list(arguments))))
+
+
+def _is_flip(node: fx.Node) -> bool:
+    """Return whether a node turns the first axis of a tensor round."""
+    return node.target == torch.ops.aten.flip.default and list(node.args[1]) == [0]
 
 
 def _without_axes(writer: FunctionWriter | relax.BlockBuilder, holds: relax.Expr) -> relax.Expr:

@@ -72,34 +72,42 @@ class _Recurrence(torch.autograd.Function):
         bias: torch.Tensor | None,
         *initial: torch.Tensor,
     ) -> Tensors:
+        ctx.set_materialize_grads(False)
         results = _all_steps(cell, sums, [weight] if bias is None else [weight, bias], (), initial)
         ctx.cell, ctx.has_bias = cell, bias is not None
         ctx.save_for_backward(sums, weight, bias, *initial, *results[len(initial) :])
         return results
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         sums, weight, bias, *states = ctx.saved_tensors
         count = len(states) // 2
-        last, each = gradients[:count], gradients[count:]
-        pairs = zip(states[:count], states[count:], strict=True)
-        before = [torch.cat([first.unsqueeze(0), kept[:-1]]) for first, kept in pairs]
+        initial, kept = states[:count], states[count:]
+        before = [torch.cat([first.unsqueeze(0), rows[:-1]]) for first, rows in zip(initial, kept, strict=True)]
         own = functional.linear(before[0], weight, bias)
+        # Of the states of all steps, other layers read the first only; None stands for zeros.
+        arriving = {index: rows for index, rows in enumerate(gradients[count:]) if rows is not None}
 
         def step(*values: torch.Tensor) -> list[torch.Tensor]:
-            passed, row, own_row, rows = values[:count], values[count], values[count + 1], values[count + 2 :]
-            kept, arriving, product = rows[:count], rows[count : 2 * count], rows[-1]
-            _, pull = torch.func.vjp(ctx.cell, row, own_row, *kept)
-            of_row, of_own, *of_states = pull(tuple(a + b for a, b in zip(passed, arriving, strict=True)))
+            passed, (row, own_row) = list(values[:count]), values[count : count + 2]
+            states, product = values[count + 2 : 2 * count + 2], values[-1]
+            for index, value in zip(arriving, values[2 * count + 2 : -1], strict=True):
+                passed[index] = passed[index] + value
+            _, pull = torch.func.vjp(ctx.cell, row, own_row, *states)
+            of_row, of_own, *of_states = pull(tuple(passed))
             of_states[0] = of_states[0] + of_own @ product
             return [*(state.clone() for state in of_states), of_row.clone(), of_own.clone()]
 
-        rows = [row.flip(0) for row in (sums, own, *before, *each)]
-        *of_initial, of_sums, of_own = scan_op(step, list(last), rows, (weight,))
-        of_sums, of_own = of_sums.flip(0), of_own.flip(0)
+        last = [
+            torch.zeros_like(first) if given is None else given
+            for first, given in zip(initial, gradients[:count], strict=True)
+        ]
+        rows = [row.flip(0) for row in (sums, own, *before, *arriving.values())]
+        *of_initial, of_sums, of_own = scan_op(step, last, rows, (weight,))
+        of_own = of_own.flip(0)
         flat = of_own.flatten(0, -2)
         of_bias = flat.sum(0) if ctx.has_bias else None
-        return None, of_sums, flat.T @ before[0].flatten(0, -2), of_bias, *of_initial
+        return None, of_sums.flip(0), flat.T @ before[0].flatten(0, -2), of_bias, *of_initial
 
 
 def _layers(
