@@ -8,14 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="it compiles modules of PyTorch: make test-torch installs it")
 
+from random_loops import SIZE, RandomLoops  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._higher_order_ops.scan import scan  # noqa: E402
 from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 
 import autotm  # noqa: E402
 from autotm.model.errors import AutotmError, BadInputError  # noqa: E402
-
-SIZE = 8
 
 
 def module(forward, **parts):
@@ -32,12 +31,12 @@ def module(forward, **parts):
     return own.eval()
 
 
-def require_equal(compiled, reference, *inputs):
+def require_equal(compiled, reference, *inputs, relative=1e-5):
     """Fail unless a compiled module returns what the module does, nested alike."""
     with torch.no_grad():
         expected = reference(*inputs)
     for result in (compiled(*inputs), compiled(*inputs)):  # Nothing of a call is left to the next one.
-        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(result, expected, rtol=relative, atol=relative / 10)
 
 
 LINEAR = {"linear": lambda: nn.Linear(SIZE, SIZE)}
@@ -120,6 +119,17 @@ def test_a_compiled_module_computes_what_pytorch_does(name):
     compiled = autotm.compile(reference, inputs())
     for _ in range(3):
         require_equal(compiled, reference, *inputs())
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 40))])
+def test_random_modules(seed):
+    torch.manual_seed(seed)
+    reference, (x, y) = RandomLoops(seed), torch.randn(2, 2, SIZE)
+    with torch.no_grad():
+        reference(x, y)  # What PyTorch has compiled by itself before must not matter.
+    compiled = autotm.compile(reference, (x, y))
+    for _ in range(2):
+        require_equal(compiled, reference, *torch.randn(2, 2, SIZE), relative=1e-4)  # Loops multiply roundings.
 
 
 def test_the_examples_of_the_documents(capsys):

@@ -24,7 +24,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.fx import traceback as fx_traceback
-from torch.fx.experimental.proxy_tensor import TorchFunctionMetadataMode
+from torch.fx.experimental.proxy_tensor import TorchFunctionMetadataMode, _temp_remove_metadata_torch_function_mode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
@@ -183,7 +183,8 @@ def capture(
     instead = {torch._weight_norm: _weight_norm, **(replaced or {})}  # noqa: SLF001 - the name it has
 
     def with_lines(applied: Callable[..., Any], flat: Sequence[torch.Tensor]) -> Any:
-        with _Lines(instead):
+        # Of PyTorch's own mode of this kind, which only names functions, `torch.cond` would leave one in place.
+        with _temp_remove_metadata_torch_function_mode(), _Lines(instead):
             return call(applied, flat)
 
     step, decompose = Step(module, with_lines), decompositions() if table is None else dict(table)
