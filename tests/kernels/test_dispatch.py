@@ -135,6 +135,7 @@ def test_a_reduction_is_not_named_after_a_variable(caplog) -> None:
 def test_generated_code_and_general_rules_are_told_apart() -> None:
     product, doubled = map(kernel_of, functions())
     assert (product.op, product.op_class, product.flops) == ("matmul", OpClass.MATMUL, 2 * 8 * 16 * 32)
+    assert doubled.flops == 8 * 16
     assert (product.kind, doubled.kind) == (ScheduleKind.GENERATED, ScheduleKind.GENERAL)
 
 

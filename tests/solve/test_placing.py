@@ -19,7 +19,7 @@ from autotm.check.plan import check_plan
 from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
 from autotm.layout.packing import Addresses, Place, layout_of
-from autotm.model.errors import AutotmError, InfeasibleLimitError
+from autotm.model.errors import AutotmError, IllegalPlanError, InfeasibleLimitError
 from autotm.model.graph import Graph, Tier
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Status, Stay
@@ -48,6 +48,15 @@ def test_what_does_not_fit_together_is_given_up_and_the_plan_is_for_the_limit_as
     assert plan.status is (Status.ABOVE_GAP if plan.gap > 0 else Status.OPTIMAL), "the gap is that of the limit asked"
     check_plan(*case, plan)
     check_program(case.graph, plan, compile_program(case.graph, plan, layout))
+
+
+def test_options_hold_for_plans_with_addresses() -> None:
+    limit, case = Limit(1, 2), random_case(1, kernels=9)
+    plan, _ = solve_and_pack(*case, "synchronous", limit)
+    with pytest.raises(IllegalPlanError):
+        check_plan(*case, plan, fast_operands_only=True)
+    plan, _ = solve_and_pack(*case, "synchronous", limit, SolveOptions(fast_operands_only=True))
+    check_plan(*case, plan, fast_operands_only=True)
 
 
 def test_no_limit_tolerates_fragmentation(monkeypatch: pytest.MonkeyPatch) -> None:
