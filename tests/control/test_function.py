@@ -103,10 +103,13 @@ def test_random_programs(block, rewrites, seed):
 
 
 def filling(steps, reads_result):
-    """Return a module whose loop makes row i of `rows` from row i - 1; the result may be read in the same step."""
-    kinds = {"step": ((), "int64"), "rows": ((steps, WIDTH), "float32"), "largest": ((), "float32")}
-    loop = FunctionWriter("filling", {**kinds, "x": ((steps, WIDTH), "float32")}, [kinds["rows"], kinds["largest"]])
-    step, rows, largest, x = loop.params.values()
+    """Return a module whose loop makes row i of `rows` from row i - 1; the result may be read in the same step.
+
+    A second tensor gets the state `largest` that each step begins with.
+    """
+    kinds = {"rows": ((steps, WIDTH), "float32"), "largest": ((), "float32"), "before": ((steps,), "float32")}
+    loop = FunctionWriter("filling", {"step": ((), "int64"), **kinds, "x": kinds["rows"]}, list(kinds.values()))
+    step, rows, largest, begun, x = loop.params.values()
     emit, op = loop.emit, relax.op
 
     def again():
@@ -116,12 +119,14 @@ def filling(steps, reads_result):
         place = emit(op.reshape(step, (1, 1)))
         filled = emit(op.scatter_nd(rows, place, emit(op.expand_dims(row, 0))))
         seen = emit(op.maximum(largest, emit(op.max(filled if reads_result else row))))
-        return loop.call(loop, emit(op.add(step, integer(1))), filled, seen, x)
+        noted = emit(op.scatter_nd(begun, place, emit(op.reshape(largest, (1,)))))
+        return loop.call(loop, emit(op.add(step, integer(1))), filled, seen, noted, x)
 
-    result = loop.branch(emit(op.less(step, integer(steps))), again, lambda: relax.Tuple([rows, largest]))
-    main = FunctionWriter("main", {"rows": kinds["rows"], "x": kinds["rows"]}, [kinds["rows"], kinds["largest"]])
+    result = loop.branch(emit(op.less(step, integer(steps))), again, lambda: relax.Tuple([rows, largest, begun]))
+    main = FunctionWriter("main", {"rows": kinds["rows"], "x": kinds["rows"]}, list(kinds.values()))
     rows, x = main.params.values()
-    last = main.call(loop, integer(0), rows, relax.const(-np.inf, "float32"), x)
+    zeros = main.emit(relax.op.zeros((steps,), "float32"))
+    last = main.call(loop, integer(0), rows, relax.const(-1e9, "float32"), zeros, x)
     return as_module({loop: loop.function(result), main: main.function(last)})
 
 
@@ -131,12 +136,13 @@ def test_rows_are_written_one_by_one(rewrites, reads_result):
     random, steps = np.random.default_rng(0), 7
     rows, x = (random.standard_normal((steps, WIDTH)).astype("float32") for _ in range(2))
     function = compile_function(filling(steps, reads_result), rewrites=rewrites)
-    expected, largest = rows.copy(), -np.inf
+    expected, largest, begun = rows.copy(), -1e9, []
     for step in range(steps):
+        begun.append(largest)
         expected[step] = expected[max(step - 1, 0)] / 2 + x[step]
         largest = max(largest, (expected if reads_result else expected[step]).max())
     for _ in range(2):
-        assert largest_error(function(rows, x), (expected, largest)) < EXACT
+        assert largest_error(function(rows, x), (expected, largest, np.array(begun, "float32"))) < EXACT
 
 
 # Bounds that are passed when it runs.

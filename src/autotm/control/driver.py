@@ -166,12 +166,12 @@ class _Driver(Regions):
         after: list[tirx.Stmt] = []
         for target, update in ((target, update) for target, several in updates.items() for update in several):
             index, row = update.operands[1:]
-            for value in (index, row):
-                made = makers[value]
-                if self.reads[value] == 1 and made.name in _SAME_NUMBERS and self._has_place(made.operands[0], makers):
-                    statements.remove(made)
-                    (whole,) = made.operands
-                    index, row = (whole if each is value else each for each in (index, row))
+            if (whole := self._same_numbers(index, makers)) and (whole in makers or self._is_in_workspace(whole)):
+                statements.remove(makers[index])
+                index = whole
+            if (whole := self._same_numbers(row, makers)) in makers:  # A state will have its next value by then.
+                statements.remove(makers[row])
+                row = whole
             if row in written:  # It is read from there.
                 self.reads[row] -= 1
             number = tirx.BufferLoad(*self.word(index))
@@ -197,9 +197,13 @@ class _Driver(Regions):
             source = data
         return found[::-1]
 
-    def _has_place(self, value: Value, makers: Mapping[Value, Operator]) -> bool:
-        """Whether the driver finds a value in the workspace."""
-        return value in makers or self.operand(value)[0] is Area.WORKSPACE
+    def _same_numbers(self, value: Value, makers: Mapping[Value, Operator]) -> Value | None:
+        """Return the value of another shape that a value is made of, if nothing else is made of it here."""
+        made = makers[value]
+        return made.operands[0] if self.reads[value] == 1 and made.name in _SAME_NUMBERS else None
+
+    def _is_in_workspace(self, value: Value) -> bool:
+        return self.operand(value)[0] is Area.WORKSPACE
 
     def _row_copied(self, number: tirx.Expr, row: Value, whole: Value) -> tirx.Stmt:
         """Return the code that copies a row into a tensor, if the tensor has a row of that number."""
