@@ -1,4 +1,4 @@
-"""A captured forward pass with `cond`, `while_loop` and `scan`, in Relax: PyTorch's subgraphs as functions."""
+"""A captured step with `cond`, `while_loop` and `scan`, in Relax: PyTorch's subgraphs as functions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _ASSERT = torch.ops.aten._assert_async.msg  # noqa: SLF001 - its name
 
 @dataclass(frozen=True)
 class ControlModule:
-    """A forward pass in Relax.
+    """A forward pass, or a training step, in Relax.
 
     Attributes:
-        module: `main(inputs) -> outputs`; weights are constants in it.
-        inputs: names of the arguments; what nothing reads is none.
+        module: `main(inputs) -> (outputs, gradients)`; parameters without a gradient are constants in it.
+        inputs: names of the arguments in order, parameters with a gradient among them.
         places: the line of the user's code of each loop, by the name of its function.
     """
 
@@ -39,7 +39,7 @@ class ControlModule:
 
 
 def control_module(captured: Captured) -> ControlModule:
-    """Write a captured forward pass in Relax, with its parameters and buffers as constants.
+    """Write a captured step in Relax, with its buffers, and its parameters without a gradient, as constants.
 
     Raises:
         BadInputError: an operator has no kernel here, or forward changes a buffer; with the line of the user's code.
