@@ -4,6 +4,7 @@
 #   make figures                            all figures
 #   make figures/fig10.pdf SCALE=tiny       3 minutes instead of 9 (shapes too small to conclude from)
 #   make figures/fig10.pdf CORES=8          cores that Snakemake may use (default: all)
+#   make figures/control_flow               control flow within compiled functions, against other systems (installs PyTorch)
 #   make verify                             every network and optimizer against the plain step (at the tiny scale)
 #   make test                               the tests, in minutes: every package, every promise of README.md
 #   make test-all                           these with 100 random cases for each 10, deep networks, every network and optimizer,
@@ -117,6 +118,14 @@ figures/%.pdf: setup FORCE
 
 figures: setup
 	@$(SNAKEMAKE) figures $(CONFIG)
+
+# Those of control flow compare with PyTorch, JAX and ONNX Runtime, which are in that environment.
+TORCH_SNAKEMAKE = $(TORCH)/bin/python -m snakemake --cores $(CORES)
+figures/control_flow/%.pdf: setup-torch FORCE
+	@$(TORCH_SNAKEMAKE) $@ $(CONFIG)
+
+figures/control_flow: setup-torch FORCE
+	@$(TORCH_SNAKEMAKE) control_flow_figures $(CONFIG)
 
 # Results do not depend on sizes, so the smallest will do.
 verify: setup

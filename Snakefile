@@ -26,6 +26,7 @@ include: "rules/framework.smk"
 include: "rules/figures.smk"
 include: "rules/verification.smk"
 include: "rules/timing_study.smk"
+include: "rules/control_flow.smk"
 
 
 onstart:
@@ -38,6 +39,8 @@ localrules:
     figures,
     figure,
     figure_timing_study,
+    figure_control_flow,
+    control_flow_figures,
     records_table,
     verification_table,
     verification,

@@ -237,6 +237,26 @@ def inner_blocks(statement: Statement) -> tuple[Block, ...]:
     return ()
 
 
+def all_reads(block: Block) -> list[Value]:
+    """Return every value that a block reads, as often as it does so, with all that is nested in it."""
+    found = [*block.results]
+    for statement in block.statements:
+        match statement:
+            case Operator():
+                found += statement.operands
+            case Branch():
+                found.append(statement.condition)
+            case Loop():
+                found += [*statement.initial, *([statement.condition] if statement.condition is not None else [])]
+            case Recursion() | SelfCall():
+                found += statement.arguments
+            case Check():
+                found.append(statement.flag)
+        for inner in inner_blocks(statement):
+            found += all_reads(inner)
+    return found
+
+
 def any_statement(statements: Iterable[Statement], holds: Callable[[Statement], bool]) -> bool:
     """Whether something holds for one of the statements, or for one nested in them."""
     return any(

@@ -8,7 +8,7 @@ own function, in which no two buffers share memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -17,16 +17,10 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from autotm.control.program import (
-    Block,
-    Branch,
-    Check,
-    Loop,
     Operator,
     Program,
-    Recursion,
-    SelfCall,
     Value,
-    inner_blocks,
+    all_reads,
 )
 from autotm.kernels import tir
 from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
@@ -97,7 +91,7 @@ class Regions:
 
     def __post_init__(self) -> None:
         self.arguments = {value: index for index, value in enumerate(self.program.parameters)}
-        self.reads = Counter(_all_reads(self.program.body))
+        self.reads = Counter(all_reads(self.program.body))
         self.around = self.parts[:1]
         self.descriptors = tirx.Var("descriptors", "handle")
         self.slots[Area.WORKSPACE, 0] = 0  # The driver itself finds the workspace by the first descriptor.
@@ -134,7 +128,7 @@ class Regions:
             return tir.sequence([])
         inputs = [value for value in inner if value not in {*made}]
         names = {value: f"input{index}" for index, value in enumerate(inputs)}
-        module = _as_module(operators, names, [source for source, _ in targets], self.program.functions)
+        module = as_module(operators, names, [source for source, _ in targets], self.program.functions)
         try:
             module = fused_kernels(module, self.target)
             calls, returned = extract_calls(module)
@@ -176,11 +170,7 @@ class Regions:
         if key not in self._kernels:
             kernel = schedule(function, self.target, self.threads)
             self._kernels[key] = symbol, _ = f"{kernel.op}_{len(self._kernels)}", kernel
-            # LLVM takes seconds for the activations of a cell four times in a row, and they get no faster.
-            kinds = [tirx.ForKind.UNROLLED]
-            # A thread pool is not asked where there is one thread.
-            kinds += [tirx.ForKind.PARALLEL] if self.threads == 1 else []
-            self.functions[symbol] = _as_plain_loops(kernel.func, kinds)
+            self.functions[symbol] = as_plain_loops(kernel.func, self.threads)
         return self._kernels[key]
 
 
@@ -194,27 +184,7 @@ def aligned(size_bytes: int) -> int:
     return -(-max(size_bytes, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def _all_reads(block: Block) -> list[Value]:
-    """Return every value that a block reads, as often as it does so, with all that is nested in it."""
-    found = [*block.results]
-    for statement in block.statements:
-        match statement:
-            case Operator():
-                found += statement.operands
-            case Branch():
-                found.append(statement.condition)
-            case Loop():
-                found += [*statement.initial, *([statement.condition] if statement.condition is not None else [])]
-            case Recursion() | SelfCall():
-                found += statement.arguments
-            case Check():
-                found.append(statement.flag)
-        for inner in inner_blocks(statement):
-            found += _all_reads(inner)
-    return found
-
-
-def _as_module(
+def as_module(
     operators: Sequence[Operator],
     names: dict[Value, str],
     results: Sequence[Value],
@@ -252,8 +222,10 @@ def _filled(expression: relax.Expr, variables: dict[relax.Var, relax.Var]) -> re
     return expression
 
 
-def _as_plain_loops(function: tirx.PrimFunc, kinds: Iterable[tirx.ForKind]) -> tirx.PrimFunc:
-    """Return a function whose loops of some kinds are serial."""
+def as_plain_loops(function: tirx.PrimFunc, threads: int) -> tirx.PrimFunc:
+    """Return a kernel whose loops are not written out, nor given to a thread pool where there is one thread."""
+    # LLVM takes seconds for the activations of a cell four times in a row, and they get no faster.
+    kinds = [tirx.ForKind.UNROLLED, *([tirx.ForKind.PARALLEL] if threads == 1 else [])]
 
     def serial(loop: tirx.For) -> tirx.For:
         if loop.kind not in kinds:

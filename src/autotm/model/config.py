@@ -332,6 +332,22 @@ class TimingStudyConfig(Strict):
     )
 
 
+class ControlFlowConfig(Strict):
+    """Control flow within compiled functions (rules control_flow and control_flow_search)."""
+
+    batches: Annotated[list[int], Field(min_length=1)] = Field([1, 64], description="samples; a tree is always one")
+    hidden: Annotated[list[int], Field(min_length=2)] = Field(
+        [16, 32, 64, 128, 256, 512], description="hidden sizes that the share of control flow is shown against"
+    )
+    ratios: Annotated[list[int], Field(min_length=2)] = Field(
+        [0, 25, 50, 75, 100], description="percent of the blocks of a network that are computed"
+    )
+    threads: int = Field(1, ge=1, description="of every system")
+    other_threads: int = Field(2, ge=1, description="of the same, for figure 19")
+    rounds: int = Field(15, ge=3, description="samples of each system, in turn")
+    build_s: float = Field(60, gt=0, description="seconds that a system may take until the first results are there")
+
+
 class VerificationConfig(Strict):
     """Which programs are compared with the plain step (rule verification)."""
 
@@ -366,6 +382,7 @@ class StudyConfig(Strict):
     )
     verification: VerificationConfig = VerificationConfig()
     timing_study: TimingStudyConfig = TimingStudyConfig()
+    control_flow: ControlFlowConfig = ControlFlowConfig()
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()
 
@@ -380,6 +397,9 @@ class ScaleFile(Strict):
     description: str = Field(description="for people")
     networks: dict[str, dict[str, int]] = Field(
         description="sizes by network, e.g. inception_v4: {batch: 8, image: 139}"
+    )
+    control_flow: dict[str, dict[str, int]] = Field(
+        {}, description="sizes of the models with control flow, e.g. nasrnn: {steps: 1000, hidden: 256}"
     )
     convolution_batch: int = Field(8, ge=1, description="images in the single convolution of the kernel plot")
     measuring: float = Field(

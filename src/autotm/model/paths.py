@@ -68,6 +68,23 @@ class ConvolutionPaths(MachinePaths):
 
 
 @dataclass(frozen=True)
+class ControlPaths(MachinePaths):
+    """The files of one model with control flow at one scale on one machine, beside those of the networks."""
+
+    scale: str
+    model: str
+
+    def study(self, case: str) -> Path:
+        """Return the times of all systems in a case, such as `b1` or `b1-hidden64`."""
+        return self._of_machine / self.scale / "control_flow" / self.model / f"{case}.json"
+
+    @property
+    def search(self) -> Path:
+        """The times of all rewrites of the program."""
+        return self._of_machine / self.scale / "control_flow" / self.model / "search.json"
+
+
+@dataclass(frozen=True)
 class Paths(MachinePaths):
     """The files of one network at one scale on one machine, under `results`."""
 

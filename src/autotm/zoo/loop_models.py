@@ -1,7 +1,4 @@
-"""Loops and recursion in Relax, each model with the same in NumPy: LSTM, NASRNN, attention, a decoder, a tree encoder.
-
-Used by `control_flow.py` and by the tests.
-"""
+"""Loops and recursion in Relax: LSTM, NASRNN, attention, a decoder, a tree encoder, as in Cocktailer (OSDI 2023)."""
 
 from __future__ import annotations
 
@@ -21,10 +18,6 @@ def _packed_product(writer: FunctionWriter, left: relax.Var, weights: relax.Var)
     emit, op = writer.emit, relax.op
     count, hidden, _ = (int(extent) for extent in weights.ty.shape)
     return emit(op.matmul(left, emit(op.reshape(emit(op.permute_dims(weights, [1, 0, 2])), (hidden, count * hidden)))))
-
-
-def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
 
 
 # NASRNN: a counted loop.
@@ -86,20 +79,6 @@ def nasrnn_arguments(steps: int, batch: int, hidden: int, seed: int = 0) -> list
     return [(random.standard_normal(shape) * by).astype("float32") for shape, by in zip(shapes, factors, strict=True)]
 
 
-def nasrnn_in_numpy(x: Array, input_weights: Array, hidden_weights: Array) -> Array:
-    """Compute `nasrnn` in float64."""
-    x, input_weights, hidden_weights = (each.astype("float64") for each in (x, input_weights, hidden_weights))
-    c = m = np.zeros(x.shape[1:])
-    relu = lambda x: np.maximum(x, 0)  # noqa: E731
-    functions = [_sigmoid, relu, _sigmoid, relu, np.tanh, _sigmoid, np.tanh, _sigmoid]
-    for row in x:
-        sums = row @ input_weights + m @ hidden_weights
-        g = [function(part) for function, part in zip(functions, sums, strict=True)]
-        c = np.tanh(np.tanh(g[0] * g[1]) + c) * np.tanh(g[2] + g[3])
-        m = np.tanh(c * np.tanh(np.tanh(g[4] * g[5]) + _sigmoid(g[6] + g[7])))
-    return c + m
-
-
 # LSTM: a counted loop over time, in each step of which there are cells one upon the other.
 
 
@@ -151,20 +130,6 @@ def lstm_arguments(steps: int, cells: int, batch: int, hidden: int, seed: int = 
     return [random.standard_normal((steps, batch, hidden)).astype("float32"), *weights]
 
 
-def lstm_in_numpy(x: Array, *weights: Array) -> Array:
-    """Compute `lstm` in float64."""
-    states = [(np.zeros(x.shape[1:]),) * 2] * (len(weights) // 3)
-    for step in x.astype("float64"):
-        row = step
-        for cell, (c, h) in enumerate(states):
-            own, own_hidden, biases = weights[3 * cell : 3 * cell + 3]
-            sums = row @ own + h @ own_hidden + biases.astype("float64").reshape(2, 4, 1, -1).sum(axis=0)
-            new_c = _sigmoid(sums[1]) * c + _sigmoid(sums[0]) * np.tanh(sums[2])
-            row = _sigmoid(sums[3]) * np.tanh(new_c)
-            states[cell] = new_c, row
-    return row
-
-
 # Attention: one token after the other, whose keys and values are kept.
 
 
@@ -186,7 +151,7 @@ def attention(first: int, slots: int, batch: int, heads: int, width: int) -> tvm
     def again() -> relax.Expr:
         products = (emit(op.matmul(x, weight)) for weight in weights[:3])
         query, key, value = (emit(op.reshape(each, (heads * batch, 1, width))) for each in products)
-        is_here = emit(op.equal(relax.const(np.arange(slots).reshape(1, slots, 1)), position))
+        is_here = emit(op.equal(relax.const(np.arange(slots).reshape(1, slots, 1), "int64"), position))
         new_keys, new_values = (emit(op.where(is_here, new, old)) for new, old in ((key, keys), (value, values)))
         scores = emit(op.matmul(query, emit(op.permute_dims(new_keys, [0, 2, 1]))))
         shares = emit(op.nn.softmax(emit(op.multiply(scores, relax.const(width**-0.5, "float32")))))
@@ -216,17 +181,6 @@ def attention_arguments(first: int, slots: int, batch: int, heads: int, width: i
     keys[:, :, first:] = values[:, :, first:] = 0
     weights = [random.standard_normal((heads, width, width)) / np.sqrt(width) for _ in range(4)]
     return [each.astype("float32") for each in (x, keys, values, *weights)]
-
-
-def attention_in_numpy(first: int, x: Array, keys: Array, values: Array, *weights: Array) -> Array:
-    """Compute `attention` in float64."""
-    x, keys, values = (each.astype("float64") for each in (x, keys, values))
-    for position in range(first, keys.shape[2]):
-        query, key, value = (x @ weight for weight in weights[:3])
-        keys[:, :, position], values[:, :, position] = key[:, :, 0], value[:, :, 0]
-        shares = np.exp(query @ keys.swapaxes(2, 3) * keys.shape[3] ** -0.5)
-        x = shares / shares.sum(axis=-1, keepdims=True) @ values @ weights[3]
-    return x
 
 
 # A greedy decoder as in Seq2seq: a while loop whose steps depend on what it computes.
@@ -291,21 +245,6 @@ def decoder_arguments(lengths: Sequence[int], most_steps: int, hidden: int, word
     return [np.ones(batch, "int64"), h, forcing, table, weights, projection]
 
 
-def decoder_in_numpy(
-    token: Array, h: Array, forcing: Array, table: Array, weights: Array, projection: Array
-) -> tuple[Array, ...]:
-    """Compute `decoder` in float64."""
-    c, step = h, 0
-    while token.any() and step < len(forcing):
-        sums = np.concatenate([table[token], h], axis=1, dtype="float64") @ weights
-        enter, keep, leave, new = np.split(sums, 4, axis=1)
-        c = _sigmoid(keep) * c + _sigmoid(enter) * np.tanh(new)
-        h = _sigmoid(leave) * np.tanh(c)
-        token = (h @ projection + forcing[step]).argmax(axis=1)
-        step += 1
-    return np.array(step), token, h
-
-
 # A tree encoder as in RAE: recursion.
 
 
@@ -356,30 +295,8 @@ def tree(leaves: int, seed: int = 0) -> tuple[Array, Array]:
     return left.astype("int64"), right
 
 
-def chain(leaves: int) -> tuple[Array, Array]:
-    """Return `left` and `right` of a tree whose left children are all leaves: as deep as it can be."""
-    left, right = np.full(2 * leaves - 1, -1), np.zeros(2 * leaves - 1, "int64")
-    for inner in range(leaves - 1):
-        left[2 * inner], right[2 * inner] = 2 * inner + 1, 2 * inner + 2
-        right[2 * inner + 1] = inner
-    right[-1] = leaves - 1
-    return left.astype("int64"), right
-
-
 def encoder_arguments(children: tuple[Array, Array], width: int, seed: int = 0) -> list[Array]:
     """Return seeded arguments for a tree."""
     random, leaves = np.random.default_rng(seed), (len(children[0]) + 1) // 2
     shapes = [((leaves, width), 1.0), ((2 * width, width), 1 / np.sqrt(2 * width)), ((width,), 1.0)]
     return [*children, *((random.standard_normal(shape) * scale).astype("float32") for shape, scale in shapes)]
-
-
-def encoder_in_numpy(left: Array, right: Array, rows: Array, weights: Array, bias: Array) -> Array:
-    """Compute `encoder` in float64, children before their parents."""
-    values: dict[int, Array] = {}
-    for node in reversed(range(len(left))):
-        if left[node] < 0:
-            values[node] = rows[None, right[node]].astype("float64")
-        else:
-            both = np.concatenate([values[left[node]], values[right[node]]], axis=1)
-            values[node] = np.tanh(both @ weights + bias)
-    return values[0]

@@ -1,7 +1,8 @@
-"""Networks of images whose blocks are computed or not, in Relax, each with the same in PyTorch: BlockDrop, SkipNet.
+"""Networks of images whose blocks are computed or not, in Relax: BlockDrop, SkipNet, as in Cocktailer (OSDI 2023).
 
 A normalisation is a scale and a shift of channels at inference; the scales are part of the weights of convolutions
-here, the shifts are their biases. Used by `control_flow.py` and by the tests.
+here, the shifts are their biases. Images are channels first, as most systems have them, or channels last, as autotm's
+kernels want them.
 """
 
 from __future__ import annotations
@@ -11,13 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 import tvm
-from torch.nn import functional
 from tvm import relax
 
 from autotm.zoo.functions import FunctionWriter, as_module
-from recurrent_models import Array
+from autotm.zoo.loop_models import Array
 
 Shape = tuple[int, ...]
 _GATE = 10
@@ -32,12 +31,14 @@ class BlockDrop:
         size: height and width of its images.
         blocks: of each stage.
         channels: of the first stage; twice as many, of images half as large, in each further one.
+        channels_last: whether the images, and the channels of weights, lie so.
     """
 
     size: int = 32
     blocks: tuple[int, ...] = (5, 5, 5)
     channels: int = 16
     classes: int = 10
+    channels_last: bool = False
 
     @property
     def widths(self) -> list[tuple[int, int]]:
@@ -55,46 +56,33 @@ class BlockDrop:
 
     def module(self, batch: int) -> tvm.IRModule:
         """Return `main(x, kept, *weights)`: x is (batch, 3, size, size), `kept` is (batch, blocks) of 0 and 1."""
-        kinds = {"x": (batch, 3, self.size, self.size), "kept": (batch, len(self.widths))}
-        main = _writer("main", kinds, self.shapes, (batch, self.classes))
+        kinds = {"x": _in_order((batch, 3, self.size, self.size), _CHANNELS_LAST, self.channels_last), "kept": (batch, len(self.widths))}
+        weights = [_in_order(shape, _order(shape), self.channels_last) for shape in self.shapes]
+        main = _writer("main", kinds, weights, (batch, self.classes))
         emit, op = main.emit, relax.op
+        images = _Images(main, self.channels_last)
         x, kept, *rest = main.params.values()
-        weights = iter(rest)
-        x = emit(op.nn.relu(_convolved(main, x, weights, padding=1)))
+        parameters = iter(rest)
+        x = emit(op.nn.relu(images.convolved(x, parameters, padding=1)))
         for index, (before, after) in enumerate(self.widths):
             stride, shortcut = 1, x
             if before != after:
-                stride, pooled = 2, emit(op.nn.avg_pool2d(x, (2, 2), (2, 2)))
-                shortcut = emit(op.nn.pad(pooled, [0, 0, 0, after - before, 0, 0, 0, 0]))
+                stride, pooled = 2, images.halved(x)
+                shortcut = images.widened(pooled, after - before)
             own = emit(op.strided_slice(kept, axes=[1], begin=[index], end=[index + 1]))
             mask = emit(op.reshape(own, (batch, 1, 1, 1)))
 
-            convs = [next(weights) for _ in range(4)]
+            convs = [next(parameters) for _ in range(4)]
             is_kept = emit(op.greater(emit(op.max(own)), relax.const(0, "float32")))
-            computed = functools.partial(_basic_block, main, x, shortcut, stride, convs, mask)
+            computed = functools.partial(_basic_block, images, x, shortcut, stride, convs, mask)
             x = main.branch(is_kept, computed, functools.partial(emit, op.nn.relu(shortcut)))
-        return as_module({main: main.function(emit(op.matmul(emit(op.mean(x, axis=[2, 3])), next(weights))))})
+        return as_module({main: main.function(emit(op.matmul(images.mean(x), next(parameters))))})
 
-    def arguments(self, kept: Array) -> list[Array]:
+    def arguments(self, kept: Array, seed: int = 0) -> list[Array]:
         """Return a seeded image for each row of the decisions, these, and seeded weights."""
-        x, *weights = _seeded([(len(kept), 3, self.size, self.size), *self.shapes])
+        shapes = [(len(kept), 3, self.size, self.size), *self.shapes]
+        x, *weights = _seeded(shapes, seed, self.channels_last)
         return [x, kept.astype("float32"), *weights]
-
-    def in_torch(self, x: torch.Tensor, kept: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
-        """Compute it with branches of Python."""
-        weights = iter(given)
-        x = functional.relu(functional.conv2d(x, next(weights), padding=1) + next(weights))
-        for index, (before, after) in enumerate(self.widths):
-            first, first_bias, second, second_bias = (next(weights) for _ in range(4))
-            shortcut, stride = x, 1 if before == after else 2
-            if before != after:
-                shortcut = functional.pad(functional.avg_pool2d(x, 2), (0, 0, 0, 0, 0, after - before))
-            if kept[:, index].max() > 0:
-                y = functional.relu(functional.conv2d(x, first, stride=stride, padding=1) + first_bias)
-                y = functional.conv2d(y, second, padding=1) + second_bias
-                shortcut = shortcut + y * kept[:, index].reshape(-1, 1, 1, 1)
-            x = functional.relu(shortcut)
-        return x.mean(dim=(2, 3)) @ next(weights)
 
 
 @dataclass(frozen=True)
@@ -105,12 +93,14 @@ class SkipNet:
         size: height and width of its images.
         blocks: of each stage.
         channels: of the stem and within the blocks of the first stage, which have 4 times as many outside.
+        channels_last: whether the images, and the channels of weights, lie so.
     """
 
     size: int = 224
     blocks: tuple[int, ...] = (3, 4, 23, 3)
     channels: int = 64
     classes: int = 1000
+    channels_last: bool = False
 
     @property
     def layers(self) -> list[tuple[int, int, int]]:
@@ -137,26 +127,28 @@ class SkipNet:
 
         The mean over a batch decides for all of it.
         """
-        kinds = {"x": (batch, 3, self.size, self.size), "forced": (len(self.layers),)}
-        main = _writer("main", kinds, self.shapes, (batch, self.classes))
+        kinds = {"x": _in_order((batch, 3, self.size, self.size), _CHANNELS_LAST, self.channels_last), "forced": (len(self.layers),)}
+        weights = [_in_order(shape, _order(shape), self.channels_last) for shape in self.shapes]
+        main = _writer("main", kinds, weights, (batch, self.classes))
         emit, op = main.emit, relax.op
+        images = _Images(main, self.channels_last)
         x, forced, *rest = main.params.values()
-        weights = iter(rest)
-        x = emit(op.nn.relu(_convolved(main, x, weights, stride=2, padding=3)))
-        x = emit(op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1)))
-        cell, cell_bias, projection = (next(weights) for _ in range(3))
+        parameters = iter(rest)
+        x = emit(op.nn.relu(images.convolved(x, parameters, stride=2, padding=3)))
+        x = emit(op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1), layout=images.layout))
+        cell, cell_bias, projection = (next(parameters) for _ in range(3))
         c = h = relax.const(np.zeros((batch, _GATE), "float32"))
         for index, (before, within, stride) in enumerate(self.layers):
-            inner = [next(weights) for _ in range(6)]
+            inner = [next(parameters) for _ in range(6)]
             shortcut = x
             if before != 4 * within or stride > 1:
-                shortcut = _convolved(main, x, weights, stride)
+                shortcut = images.convolved(x, parameters, stride)
 
-            computed = functools.partial(_bottleneck, main, x, shortcut, stride, inner)
+            computed = functools.partial(_bottleneck, images, x, shortcut, stride, inner)
             if not index:
                 x = computed()
                 continue
-            word = emit(op.matmul(emit(op.mean(x, axis=[2, 3])), next(weights)))
+            word = emit(op.matmul(images.mean(x), next(parameters)))
             sums = emit(op.add(emit(op.matmul(emit(op.concat([word, h], axis=1)), cell)), cell_bias))
             parts = emit(op.split(sums, 4, axis=1))
             functions = (op.sigmoid, op.sigmoid, op.tanh, op.sigmoid)
@@ -167,37 +159,13 @@ class SkipNet:
             score = emit(op.sigmoid(emit(op.add(emit(op.matmul(h, projection)), own))))
             test = emit(op.greater(emit(op.mean(score)), relax.const(0.5, "float32")))
             x = main.branch(test, computed, functools.partial(emit, op.nn.relu(shortcut)))
-        return as_module({main: main.function(emit(op.matmul(emit(op.mean(x, axis=[2, 3])), next(weights))))})
+        return as_module({main: main.function(emit(op.matmul(images.mean(x), next(parameters))))})
 
-    def arguments(self, batch: int, forced: Array) -> list[Array]:
+    def arguments(self, batch: int, forced: Array, seed: int = 0) -> list[Array]:
         """Return seeded images, what is added before the gates, and seeded weights."""
-        x, *weights = _seeded([(batch, 3, self.size, self.size), *self.shapes])
+        shapes = [(batch, 3, self.size, self.size), *self.shapes]
+        x, *weights = _seeded(shapes, seed, self.channels_last)
         return [x, forced.astype("float32"), *weights]
-
-    def in_torch(self, x: torch.Tensor, forced: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
-        """Compute it with branches of Python."""
-        weights = iter(given)
-        x = functional.relu(functional.conv2d(x, next(weights), stride=2, padding=3) + next(weights))
-        x = functional.max_pool2d(x, 3, 2, 1)
-        cell, cell_bias, projection = (next(weights) for _ in range(3))
-        c = h = torch.zeros(len(x), _GATE)
-        for index, (before, within, stride) in enumerate(self.layers):
-            own, shortcut = [next(weights) for _ in range(6)], x
-            if before != 4 * within or stride > 1:
-                shortcut = functional.conv2d(x, next(weights), stride=stride) + next(weights)
-            is_kept = True
-            if index:
-                word = x.mean(dim=(2, 3)) @ next(weights)
-                enter, keep, new, leave = (torch.cat([word, h], dim=1) @ cell + cell_bias).chunk(4, dim=1)
-                c = keep.sigmoid() * c + enter.sigmoid() * new.tanh()
-                h = leave.sigmoid() * c.tanh()
-                is_kept = (h @ projection + forced[index]).sigmoid().mean() > 0.5  # noqa: PLR2004
-            if is_kept:
-                y = functional.relu(functional.conv2d(x, own[0]) + own[1])
-                y = functional.relu(functional.conv2d(y, own[2], stride=stride, padding=1) + own[3])
-                shortcut = shortcut + functional.conv2d(y, own[4]) + own[5]
-            x = functional.relu(shortcut)
-        return x.mean(dim=(2, 3)) @ next(weights)
 
 
 def _conv(channels: int, outputs: int, kernel: int) -> tuple[Shape, Shape]:
@@ -205,12 +173,14 @@ def _conv(channels: int, outputs: int, kernel: int) -> tuple[Shape, Shape]:
     return (outputs, channels, kernel, kernel), (1, outputs, 1, 1)
 
 
-def _seeded(shapes: Sequence[Shape]) -> list[Array]:
-    """Return arrays, those after the first so small that what they are multiplied with keeps its size."""
-    random = np.random.default_rng(0)
+def _seeded(shapes: Sequence[Shape], seed: int, channels_last: bool) -> list[Array]:
+    """Return images and weights, those after the first so small that what they are multiplied with keeps its size."""
+    random = np.random.default_rng(seed)
     x, *weights = (random.standard_normal(shape) for shape in shapes)
     scales = [(np.prod(w.shape[1:]) if w.ndim == 4 and w.shape[0] > 1 else w.shape[0]) ** -0.5 for w in weights]  # noqa: PLR2004
-    return [x.astype("float32"), *((w * s).astype("float32") for w, s in zip(weights, scales, strict=True))]
+    weights = [(w * scale).astype("float32") for w, scale in zip(weights, scales, strict=True)]
+    images = _turned(x.astype("float32"), _CHANNELS_LAST, channels_last)
+    return [images, *(_turned(w, _order(w.shape), channels_last) for w in weights)]
 
 
 def _writer(name: str, first: dict[str, Shape], weights: Sequence[Shape], result: Shape) -> FunctionWriter:
@@ -218,26 +188,68 @@ def _writer(name: str, first: dict[str, Shape], weights: Sequence[Shape], result
     return FunctionWriter(name, {key: (shape, "float32") for key, shape in shapes.items()}, (result, "float32"))
 
 
+_CHANNELS_LAST = (0, 2, 3, 1)
+_WEIGHTS_CHANNELS_LAST = (2, 3, 1, 0)
+"""Rows, columns, channels, outputs."""
+
+
+def _order(shape: Shape) -> tuple[int, ...]:
+    """Return the axes of weights or of a bias in the order that channels last has."""
+    if len(shape) != 4:  # noqa: PLR2004
+        return tuple(range(len(shape)))
+    return _CHANNELS_LAST if shape[0] == 1 else _WEIGHTS_CHANNELS_LAST
+
+
+def _in_order(shape: Shape, order: Sequence[int], channels_last: bool) -> Shape:
+    return tuple(shape[axis] for axis in order) if channels_last else shape
+
+
+def _turned(array: Array, order: Sequence[int], channels_last: bool) -> Array:
+    return np.ascontiguousarray(array.transpose(order)) if channels_last else array
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Writes operators on images."""
+
+    writer: FunctionWriter
+    channels_last: bool
+
+    @property
+    def layout(self) -> str:
+        return "NHWC" if self.channels_last else "NCHW"
+
+    def convolved(
+        self, x: relax.Var, weights: Iterator[relax.Var], stride: int = 1, padding: int = 0
+    ) -> relax.Var:
+        layouts = {"data_layout": self.layout, "kernel_layout": "HWIO" if self.channels_last else "OIHW"}
+        call = relax.op.nn.conv2d(x, next(weights), strides=stride, padding=padding, **layouts)
+        return self.writer.emit(relax.op.add(self.writer.emit(call), next(weights)))
+
+    def halved(self, x: relax.Var) -> relax.Var:
+        return self.writer.emit(relax.op.nn.avg_pool2d(x, (2, 2), (2, 2), layout=self.layout))
+
+    def widened(self, x: relax.Var, channels: int) -> relax.Var:
+        widths = [0] * 6 + [0, channels] if self.channels_last else [0, 0, 0, channels, 0, 0, 0, 0]
+        return self.writer.emit(relax.op.nn.pad(x, widths))
+
+    def mean(self, x: relax.Var) -> relax.Var:
+        return self.writer.emit(relax.op.mean(x, axis=[1, 2] if self.channels_last else [2, 3]))
+
+
 def _basic_block(
-    writer: FunctionWriter, x: relax.Var, shortcut: relax.Var, stride: int, convs: list[relax.Var], mask: relax.Var
+    images: _Images, x: relax.Var, shortcut: relax.Var, stride: int, convs: list[relax.Var], mask: relax.Var
 ) -> relax.Var:
-    emit, op, weights = writer.emit, relax.op, iter(convs)
-    y = emit(op.nn.relu(_convolved(writer, x, weights, stride, padding=1)))
-    y = emit(op.multiply(_convolved(writer, y, weights, padding=1), mask))
+    emit, op, weights = images.writer.emit, relax.op, iter(convs)
+    y = emit(op.nn.relu(images.convolved(x, weights, stride, padding=1)))
+    y = emit(op.multiply(images.convolved(y, weights, padding=1), mask))
     return emit(op.nn.relu(emit(op.add(shortcut, y))))
 
 
 def _bottleneck(
-    writer: FunctionWriter, x: relax.Var, shortcut: relax.Var, stride: int, convs: list[relax.Var]
+    images: _Images, x: relax.Var, shortcut: relax.Var, stride: int, convs: list[relax.Var]
 ) -> relax.Var:
-    emit, op, weights = writer.emit, relax.op, iter(convs)
-    y = emit(op.nn.relu(_convolved(writer, x, weights)))
-    y = emit(op.nn.relu(_convolved(writer, y, weights, stride, padding=1)))
-    return emit(op.nn.relu(emit(op.add(shortcut, _convolved(writer, y, weights)))))
-
-
-def _convolved(
-    writer: FunctionWriter, x: relax.Var, weights: Iterator[relax.Var], stride: int = 1, padding: int = 0
-) -> relax.Var:
-    made = writer.emit(relax.op.nn.conv2d(x, next(weights), strides=stride, padding=padding))
-    return writer.emit(relax.op.add(made, next(weights)))
+    emit, op, weights = images.writer.emit, relax.op, iter(convs)
+    y = emit(op.nn.relu(images.convolved(x, weights)))
+    y = emit(op.nn.relu(images.convolved(y, weights, stride, padding=1)))
+    return emit(op.nn.relu(emit(op.add(shortcut, images.convolved(y, weights)))))

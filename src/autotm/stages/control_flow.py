@@ -1,0 +1,175 @@
+"""The study of control flow: a model in all systems, the search for the best rewrites, and the figures."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from autotm.model.config import ControlFlowConfig, StyleConfig
+from autotm.model.control_study import (
+    ALL_BLOCKS,
+    RESOLVED,
+    SYSTEMS,
+    WITH_CONTROL_FLOW,
+    ControlStudy,
+    SystemTimes,
+)
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.files import load, save
+from autotm.model.provenance import provenance
+from autotm.stages.context import Context
+
+_LOG = logging.getLogger(__name__)
+KIND = "control_study"
+_PACKAGES = ("torch", "onnxruntime", "jax", "apache-tvm")
+_CASE = re.compile(r"b(?P<batch>[1-9]\d*)(?P<more>(-[a-z_]+\d+)*)")
+_ONE = re.compile(r"-([a-z_]+)(\d+)")
+SWEPT = ("torch", "onnxruntime", "jax", "tvm-py", "tvm-vm", "tvm-fused")
+"""Systems that are shown against the hidden size."""
+OF_RATIOS = ("jax", "tvm-vm", "tvm-fused")
+"""Systems that are shown against the ratio of blocks that are computed."""
+
+
+def parse_case(case: str) -> tuple[int, dict[str, int]]:
+    """Return the batch of a case, and what it sets besides: `b1-hidden64` is batch 1, hidden 64.
+
+    Raises:
+        BadInputError: it is not of this form.
+    """
+    match = _CASE.fullmatch(case)
+    if not match:
+        raise BadInputError(f"case {case}: not b, a batch, and -NAMEVALUE for what else it sets, as in b1-hidden64")
+    return int(match["batch"]), {name: int(value) for name, value in _ONE.findall(match["more"])}
+
+
+def control_flow_stage(
+    context: Context,
+    model: str,
+    sizes: Mapping[str, int],
+    case: str,
+    config: ControlFlowConfig,
+    output: Path,
+    search: Path | None = None,
+) -> None:
+    """Time a model in all systems that are shown of a case, in turn, each checked before.
+
+    Args:
+        context: of the machine.
+        model: its name.
+        sizes: of the model, at the scale.
+        case: batch, and sizes that it sets.
+        config: of the study.
+        output: file of the times.
+        search: the model's search; `tvm-fused` gets its best rewrites.
+
+    Raises:
+        BadInputError: sizes or the case are wrong.
+        AutotmError: a system's results are wrong.
+    """
+    from autotm.control.rewrites import Rewrites
+    from autotm.systems.measure import Task
+    from autotm.zoo.control_flow import BRANCHING
+
+    batch, more = parse_case(case)
+    threads = more.pop("threads", config.threads)
+    sizes = {**sizes, **more}
+    rewrites = Rewrites(**best(load(search, KIND, ControlStudy)).rewrites) if search else None
+    every_variant = [WITH_CONTROL_FLOW, RESOLVED, *([ALL_BLOCKS] if model in BRANCHING else [])]
+    systems, variants = SYSTEMS, [WITH_CONTROL_FLOW]
+    if "ratio" in more:
+        systems, variants = OF_RATIOS, every_variant
+    elif more:
+        systems = SWEPT
+    elif batch == 1 and threads == config.threads:
+        variants = every_variant
+    tasks = [
+        Task(model, tuple(sizes.items()), batch, context.seed, threads, system, variant, rewrites)
+        for system, variant in product(systems, variants)
+    ]
+    _measure(context, tasks, config, output)
+
+
+def control_flow_search_stage(
+    context: Context, model: str, sizes: Mapping[str, int], config: ControlFlowConfig, output: Path
+) -> None:
+    """Time the model as one function after each set of rewrites, in turn, beside the systems of the same kernels.
+
+    Raises:
+        BadInputError: sizes are wrong.
+        AutotmError: results are wrong.
+    """
+    from autotm.systems.measure import Task, different_rewrites
+
+    common = (model, tuple(sizes.items()), 1, context.seed, config.threads)
+    tasks = [Task(*common, system, WITH_CONTROL_FLOW) for system in ("tvm-py", "tvm-vm")]
+    tasks += [
+        Task(*common, "tvm-fused", WITH_CONTROL_FLOW, rewrites)
+        for rewrites in different_rewrites(Task(*common, "tvm-fused", WITH_CONTROL_FLOW))
+    ]
+    _measure(context, tasks, config, output)
+    found = best(load(output, KIND, ControlStudy))
+    _LOG.info("best of %d: %s, %.3f ms", len(tasks), found.rewrites, found.median_ms)
+
+
+def best(study: ControlStudy) -> SystemTimes:
+    """Return the fastest of the functions that were searched.
+
+    Raises:
+        AutotmError: none has times.
+    """
+    timed = [times for times in study.times if times.system == "tvm-fused" and times.median_ms is not None]
+    if not timed:
+        reasons = "; ".join(times.failure for times in study.times if times.failure)
+        raise AutotmError(f"no rewrites of {study.model} have times: {reasons}")
+    return min(timed, key=lambda times: times.median_ms or 0.0)
+
+
+def _measure(context: Context, tasks: Sequence[Any], config: ControlFlowConfig, output: Path) -> None:
+    from autotm.systems.measure import times_in_turn
+
+    context = context.to_measure()
+    first = tasks[0]
+    _LOG.info("%s %s: %d systems and variants", first.model, dict(first.sizes), len(tasks))
+    at_once = len(os.sched_getaffinity(0))
+    times = times_in_turn(tasks, config.rounds, config.build_s, at_once)
+    for each in times:
+        told = f"{each.median_ms:.3f} ms" if each.median_ms is not None else each.failure
+        _LOG.info("%s, %s: %s", each.system, each.variant, told)
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    study = ControlStudy(first.model, first.batch, dict(first.sizes), first.threads, versions, tuple(times))
+    came_from = provenance(context.machine, context.seed, options=config.model_dump(), tasks=[_plain(t) for t in tasks])
+    save(output, KIND, study, came_from)
+
+
+def _plain(task: Any) -> dict[str, Any]:
+    """Return what a task asked for, beside what all tasks share."""
+    return {"system": task.system, "variant": task.variant, "rewrites": task.rewrites and asdict(task.rewrites)}
+
+
+def control_figure_stage(style: StyleConfig, studies: Sequence[Path], csv: Path) -> None:
+    """Make the figure that `csv` names: studies -> table -> picture, and print what it concludes.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+    """
+    from autotm.study.drawing import draw_to_files
+    from autotm.study.figures.control_flow import CONTROL_FIGURES, summary, table_of_studies
+    from autotm.study.tables import read_table, write_table
+
+    write_table(table_of_studies(studies), csv)
+    table = read_table(csv)
+    draw_to_files(CONTROL_FIGURES[csv.stem], table, csv, style)
+    for line in summary(table):
+        _LOG.info("%s", line)

@@ -1,0 +1,187 @@
+"""A program as Python source for JAX: its loops and branches are those of `jax.lax`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tvm import relax
+
+from autotm.control.program import Block, Branch, Loop, Operator, Program, Statement, Value
+from autotm.model.errors import BadInputError
+from autotm.systems.source import Expression, Table, numbers, operator_source
+
+
+def jax_source(program: Program) -> str:
+    """Return the source of `main(*parameters, *constants)`.
+
+    Raises:
+        BadInputError: it recurses, for which JAX has nothing, or an operator is not known.
+    """
+    return _JaxSource(program).source()
+
+
+class _JaxSource:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.names: dict[Value, str] = {}
+        self.lines: list[str] = []
+        self.indent = 1
+
+    def source(self) -> str:
+        parameters = self.listed((*self.program.parameters, *self.program.constants))
+        self.block(self.program.body.statements)
+        self.line(f"return {self.listed(self.program.body.results)}")
+        return f"def main({parameters}):\n" + "\n".join(self.lines) + "\n"
+
+    def name(self, value: Value) -> str:
+        return self.names.setdefault(value, f"v{len(self.names)}")
+
+    def listed(self, values: Iterable[Value]) -> str:
+        return ", ".join(map(self.name, values))
+
+    def tuple_of(self, values: Iterable[Value]) -> str:
+        return f"({''.join(f'{self.name(value)}, ' for value in values)})"
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def block(self, statements: Sequence[Statement]) -> None:
+        for statement in statements:
+            match statement:
+                case Operator():
+                    self.line(*operator_source([statement], self.name, JAX))
+                case Branch():
+                    self.branch(statement)
+                case Loop():
+                    self.loop(statement)
+                case _:
+                    raise BadInputError("a function that JAX compiles cannot call itself")
+
+    def function(self, name: str, states: Sequence[Value], write: Callable[[], None]) -> None:
+        """Write a function of a tuple of values."""
+        self.line(f"def {name}(states):")
+        self.indent += 1
+        if states:
+            self.line(f"{self.tuple_of(states)} = states")
+        write()
+        self.indent -= 1
+
+    def returning(self, block: Block) -> Callable[[], None]:
+        """Return what writes a block and returns its results."""
+
+        def write() -> None:
+            self.block(block.statements)
+            self.line(f"return {self.tuple_of(block.results)}")
+
+        return write
+
+    def branch(self, branch: Branch) -> None:
+        number = len(self.lines)
+        self.function(f"then{number}", (), self.returning(branch.then))
+        self.function(f"otherwise{number}", (), self.returning(branch.otherwise))
+        chosen = f"lax.cond({self.name(branch.condition)}, then{number}, otherwise{number}, None)"
+        self.line(f"{self.tuple_of(branch.results)} = {chosen}")
+
+    def loop(self, loop: Loop) -> None:
+        number, states, initial = len(self.lines), self.tuple_of(loop.states), self.tuple_of(loop.initial)
+        whole = Block((*loop.head, *loop.body.statements), loop.body.results)
+        self.function(f"body{number}", loop.states, self.returning(whole))
+        if loop.condition is None:
+            counted = f"lax.fori_loop(0, {loop.steps}, lambda _, states: body{number}(states), {initial})"
+            self.line(f"{states} = {counted}")
+            return
+
+        def test() -> None:
+            self.block(loop.head)
+            self.line(f"return {self.name(loop.condition)}")
+
+        self.function(f"test{number}", loop.states, test)
+        self.line(f"{states} = lax.while_loop(test{number}, body{number}, {initial})")
+        self.block(loop.head)  # What its last run computed can be read afterwards.
+
+
+def _infix(sign: str) -> Expression:
+    return lambda a, b, **_: f"{a} {sign} {b}"
+
+
+def _called(function: str) -> Expression:
+    return lambda *arguments, **_: f"{function}({', '.join(arguments)})"
+
+
+def _reduced(function: str) -> Expression:
+    def write(x: str, *, attrs: Any, **_: Any) -> str:
+        axes = None if attrs.axis is None else tuple(numbers(attrs.axis))
+        return f"jnp.{function}({x}, axis={axes}, keepdims={bool(attrs.keepdims)})"
+
+    return write
+
+
+def _taken(x: str, index: str, *, attrs: Any, operator: Operator, **_: Any) -> str:
+    if len(operator.operands) > 1 and not operator.operands[1].shape:
+        return f"lax.dynamic_index_in_dim({x}, {index}, {int(attrs.axis)}, keepdims=False)"
+    return f"jnp.take({x}, {index}, axis={int(attrs.axis)}, mode='clip')"
+
+
+def _sliced(x: str, *_: str, operator: Operator, **__: Any) -> str:
+    axes, begins, ends = (numbers(item.fields if isinstance(item, relax.Tuple) else item)
+                          for item in operator.call.args[1:4])  # fmt: skip
+    parts = [":"] * len(operator.operands[0].shape)
+    for axis, begin, end in zip(axes, begins, ends, strict=True):
+        parts[axis] = f"{begin}:{end}"
+    return f"{x}[{', '.join(parts)}]"
+
+
+def _paired(values: Any) -> list[tuple[int, int]]:
+    widths = numbers(values)
+    return list(zip(widths[::2], widths[1::2], strict=True))
+
+
+def _convolved(x: str, weights: str, *, attrs: Any, **_: Any) -> str:
+    padding = [(width, width) for width in numbers(attrs.padding)[:2]]
+    return f"lax.conv_general_dilated({x}, {weights}, {numbers(attrs.strides)}, {padding})"
+
+
+def _pooled(start: str, combine: str, after: Callable[[list[int]], str]) -> Expression:
+    def write(x: str, *, attrs: Any, **_: Any) -> str:
+        window, strides = [1, 1, *numbers(attrs.pool_size)], [1, 1, *numbers(attrs.strides)]
+        padding = [(0, 0), (0, 0), *((width, width) for width in numbers(attrs.padding)[:2])]
+        pooled = f"lax.reduce_window({x}, {start}, lax.{combine}, {window}, {strides}, {padding})"
+        return pooled + after(window)
+
+    return write
+
+
+JAX: Table = {
+    "relax.add": _infix("+"),
+    "relax.multiply": _infix("*"),
+    "relax.equal": _infix("=="),
+    "relax.not_equal": _infix("!="),
+    "relax.less": _infix("<"),
+    "relax.greater": _infix(">"),
+    "relax.logical_and": _infix("&"),
+    "relax.matmul": _infix("@"),
+    "relax.sigmoid": _called("jax.nn.sigmoid"),
+    "relax.tanh": _called("jnp.tanh"),
+    "relax.nn.relu": _called("jax.nn.relu"),
+    "relax.where": _called("jnp.where"),
+    "relax.nn.softmax": lambda x, *, attrs, **_: f"jax.nn.softmax({x}, axis={int(attrs.axis)})",
+    "relax.argmax": lambda x, *, attrs, **_: f"jnp.argmax({x}, axis={int(attrs.axis)})",
+    "relax.astype": lambda x, *, attrs, **_: f"{x}.astype('{attrs.dtype}')",
+    "relax.concat": lambda items, *, attrs, **_: f"jnp.concatenate({items}, axis={int(attrs.axis)})",
+    "relax.split": lambda x, *_, attrs, operator, **__: (
+        f"jnp.split({x}, {len(operator.results)}, axis={int(attrs.axis)})"
+    ),
+    "relax.permute_dims": lambda x, *, attrs, **_: f"{x}.transpose({numbers(attrs.axes)})",
+    "relax.reshape": lambda x, *_, operator, **__: f"{x}.reshape({list(operator.results[0].shape)})",
+    "relax.sum": _reduced("sum"),
+    "relax.mean": _reduced("mean"),
+    "relax.max": _reduced("max"),
+    "relax.take": _taken,
+    "relax.strided_slice": _sliced,
+    "relax.nn.pad": lambda x, *_, attrs, **__: f"jnp.pad({x}, {_paired(attrs.pad_width)})",
+    "relax.nn.conv2d": _convolved,
+    "relax.nn.avg_pool2d": _pooled("0.0", "add", lambda window: f" / {window[2] * window[3]}"),
+    "relax.nn.max_pool2d": _pooled("-jnp.inf", "max", lambda _: ""),
+}
+"""Operators of Relax as expressions of JAX."""

@@ -1,0 +1,316 @@
+"""Systems measured in turn, each in a process of its own: one that hangs, crashes or is wrong ends no other.
+
+A process prepares its program, is checked, and then calls it whenever it is asked to. `python -m
+autotm.systems.measure` is such a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing.connection as mpc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from multiprocessing import Pipe
+from typing import Any
+
+import numpy as np
+
+from autotm.control.program import Array, Program
+from autotm.control.reader import read_program
+from autotm.control.rewrites import NO_REWRITES, SMALL_ELEMENTS, Rewrites
+from autotm.model.control_study import ALL_BLOCKS, RESOLVED, WITH_CONTROL_FLOW, SystemTimes
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.systems.resolved import resolved, with_weights
+from autotm.systems.source import python_source, without_checks
+from autotm.systems.system import Prepared, prepare, reference
+from autotm.zoo.control_flow import BRANCHING, control_model
+
+SAMPLE_S = 0.005
+"""Calls that are shorter are repeated until they take so long together, which a clock can tell."""
+MOST_CALLS = 200
+START_S = 120.0
+"""A process imports PyTorch and TVM until then at the latest, whatever else the computer does."""
+TOLERANCE = 1e-5
+"""Most that float32 may be off float64, over the largest result."""
+SPIN = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
+"""Threads of a process that waits for its turn are to sleep."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One system with one variant of a model.
+
+    Attributes:
+        sizes: of the model.
+        rewrites: of `tvm-fused`; those of `Rewrites` if None.
+    """
+
+    model: str
+    sizes: tuple[tuple[str, Any], ...]
+    batch: int
+    seed: int
+    threads: int
+    system: str
+    variant: str
+    rewrites: Rewrites | None = None
+
+
+class _Worker:
+    """A process that calls one system, in one or more variants.
+
+    Attributes:
+        tasks: those that have not failed.
+        times: what is known of each task; all that there was from the beginning.
+        calls: of each, in one sample.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.tasks = list(tasks)
+        self.times = {
+            task: SystemTimes(task.system, task.variant, asdict(task.rewrites or Rewrites()) if _is_fused(task) else {})
+            for task in tasks
+        }
+        self.calls: dict[Task, int] = {}
+        self.samples: dict[Task, list[float]] = {task: [] for task in tasks}
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the process."""
+        self.connection, theirs = Pipe()
+        environment = {**os.environ, **SPIN, "OMP_NUM_THREADS": str(self.tasks[0].threads)}
+        command = [sys.executable, "-m", "autotm.systems.measure", str(theirs.fileno())]
+        # What compilers print is no result.
+        self.process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        theirs.close()
+
+    def end(self) -> None:
+        """End the process."""
+        with contextlib.suppress(OSError):
+            self.connection.close()
+        self.process.kill()
+        self.process.wait()
+
+    def ask(self, question: str, task: Task, limit_s: float, **details: Any) -> dict[str, Any]:
+        """Ask the process for something.
+
+        Raises:
+            BadInputError: what it asked the system for failed.
+            AutotmError: it has no answer in time, or has ended; it can be asked nothing any more.
+        """
+        try:
+            self.connection.send((question, pickle.dumps(task), details))
+            if not self.connection.poll(limit_s):
+                raise AutotmError(f"no result within {limit_s:.0f} s")
+            answer: dict[str, Any] = self.connection.recv()
+        except (EOFError, OSError):
+            code = self.process.wait()
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+            raise AutotmError(f"its process ended: {how}") from None
+        if "failure" in answer:
+            raise BadInputError(answer["failure"])
+        return answer
+
+    def fail(self, task: Task, why: str) -> None:
+        """Note why a task has no times."""
+        self.times[task] = replace(self.times[task], failure=why, build_s=None, error=None)
+        self.tasks.remove(task)
+
+    def prepare(self, limit_s: float) -> None:
+        """Prepare all tasks; after one that the process does not survive, the others again."""
+        while not all(task in self.calls for task in self.tasks):
+            if self.connection.poll(START_S):
+                self.connection.recv()
+            for task in tuple(self.tasks):
+                try:
+                    answer = self.ask("prepare", task, limit_s)
+                    self.times[task] = replace(self.times[task], **answer)
+                    first = self.ask("call", task, limit_s, calls=2)["ms"]  # The first call is not like the others.
+                    self.calls[task] = max(1, min(MOST_CALLS, round(SAMPLE_S * 1e3 / max(first, 1e-6))))
+                except BadInputError as error:
+                    self.fail(task, str(error))
+                except AutotmError as error:
+                    self.fail(task, str(error))
+                    self.end()
+                    self.calls.clear()
+                    if self.tasks:
+                        self.begin()
+                    break
+
+    def sample(self, task: Task, limit_s: float) -> None:
+        """Call a task; if the process does not survive that, no task of it has times."""
+        try:
+            self.samples[task].append(self.ask("call", task, limit_s, calls=self.calls[task])["ms"])
+        except BadInputError as error:
+            self.fail(task, str(error))
+        except AutotmError as error:
+            for each in tuple(self.tasks):
+                self.fail(each, f"{task.variant}: {error}")
+
+    def measured(self, limit_s: float) -> None:
+        """Let the times say what was measured, and ask for the time in kernels."""
+        for task in tuple(self.tasks):
+            try:
+                kernel_ms = self.ask("kernels", task, limit_s)["ms"]
+            except AutotmError:
+                kernel_ms = None
+            self.times[task] = replace(self.times[task], times_ms=tuple(self.samples[task]), kernel_ms=kernel_ms)
+
+
+def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: int) -> list[SystemTimes]:
+    """Prepare all systems, `at_once` of them at a time, check their results, and call them in turn.
+
+    A round calls each system once in each variant, the round after that in the opposite order.
+
+    Args:
+        tasks: one for each system and variant.
+        rounds: samples of each.
+        build_s: seconds that a system may take until the first results of a variant are there.
+        at_once: processes that prepare side by side.
+
+    Raises:
+        AutotmError: a system's results are wrong; nothing is timed then.
+    """
+    systems: dict[str, list[Task]] = {}
+    for task in tasks:
+        systems.setdefault(task.system, []).append(task)
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for system, own in systems.items():
+            workers[system] = _Worker(own)
+            stack.callback(workers[system].end)
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(lambda worker: worker.prepare(build_s), workers.values()))
+        for task in tasks:
+            _require_right(task, workers[task.system].times[task].error)
+        for turn in range(rounds):
+            for task in tasks if turn % 2 else reversed(tasks):
+                if task in workers[task.system].tasks:
+                    workers[task.system].sample(task, build_s)
+        for worker in workers.values():
+            worker.measured(build_s)
+        return [workers[task.system].times[task] for task in tasks]
+
+
+def _require_right(task: Task, error: float | None) -> None:
+    if error is not None and not error <= TOLERANCE:  # NaN is wrong too.
+        raise AutotmError(
+            f"{task.system} computes {task.model} ({task.variant}, batch {task.batch}) wrong: off PyTorch's float64 by "
+            f"{error:.2g} of the largest result, allowed are {TOLERANCE:.0e}"
+        )
+
+
+def _is_fused(task: Task) -> bool:
+    return task.system == "tvm-fused" and task.variant == WITH_CONTROL_FLOW
+
+
+def different_rewrites(task: Task) -> list[Rewrites]:
+    """Return the sets of rewrites that make different programs of a task: none first."""
+    program, _, _ = _read(task, dict(task.sizes))
+    found: dict[str, Rewrites] = {}
+    for small, unroll in product((0, SMALL_ELEMENTS), (1, 2, 4, 8)):
+        for rewrites in (Rewrites(small, small, unroll=unroll), Rewrites(small, 0, unroll=unroll)):
+            source, _ = python_source(without_checks(rewrites.apply(program)), in_pieces=False)
+            found.setdefault(source, rewrites)
+    return [NO_REWRITES, *found.values()]
+
+
+# In the process.
+
+
+def main() -> None:
+    """Answer questions until the one who asks is gone."""
+    connection = mpc.Connection(int(sys.argv[1]))
+    prepared: dict[Task, Prepared] = {}
+    connection.send("ready")
+    while True:
+        try:
+            question, pickled, details = connection.recv()
+        except EOFError:
+            return
+        task: Task = pickle.loads(pickled)  # noqa: S301 - Our own parent wrote it.
+        try:
+            match question:
+                case "prepare":
+                    prepared[task], answer = _prepared(task)
+                case "call":
+                    answer = {"ms": _timed(prepared[task].call, details["calls"])}
+                case _:
+                    ask = prepared[task].kernel_ms
+                    answer = {"ms": ask() if ask else None}
+        except Exception as error:  # noqa: BLE001 - Whatever a compiler says is why it has no times.
+            answer = {"failure": _one_line(error)}
+        connection.send(answer)
+
+
+def _prepared(task: Task) -> tuple[Prepared, dict[str, float]]:
+    """Return the system, and how long that took and how wrong it is."""
+    sizes = dict(task.sizes)
+    program, arguments, deciding = _read(task, sizes)
+    expected = reference(program, arguments)
+    if task.system.startswith("tvm") and task.model in BRANCHING:
+        sizes["channels_last"] = True
+        program, arguments, deciding = _read(task, sizes)
+    if task.variant in (RESOLVED, ALL_BLOCKS):
+        program = resolved(without_checks(program), arguments, deciding)
+        arguments = [array for position, array in enumerate(arguments) if position not in deciding]
+    elif _is_fused(task):
+        program = (task.rewrites or Rewrites()).apply(program)
+    start = time.perf_counter()
+    prepared = prepare(task.system, program, arguments, task.threads)
+    results = prepared.results()
+    build_s = time.perf_counter() - start
+    return prepared, {"build_s": build_s, "error": _error(results, expected)}
+
+
+def _read(task: Task, sizes: dict[str, Any]) -> tuple[Program, list[Array], list[int]]:
+    """Return a program, the arguments that are not weights, and which of them decide."""
+    model = control_model(task.model, sizes, task.batch, task.seed)
+    arguments = model.all_blocks if task.variant == ALL_BLOCKS else model.arguments
+    if arguments is None:
+        raise BadInputError(f"{task.model} has no branches: all its blocks are computed")
+    program = with_weights(read_program(model.module), {index: arguments[index] for index in model.weights})
+    kept = [index for index in range(len(arguments)) if index not in model.weights]
+    deciding = [kept.index(position) for position in model.deciding]
+    return program, [arguments[index] for index in kept], deciding
+
+
+def _error(results: Sequence[Array], expected: Sequence[Array]) -> float:
+    """Return by how much results are off what is expected at most, over the largest of that."""
+    errors = [0.0]
+    for result, right in zip(results, expected, strict=True):
+        if result.shape != right.shape:
+            return float("inf")
+        difference = np.abs(result.astype("float64") - right)
+        errors.append(float(difference.max() / max(np.abs(right).max(), np.finfo("float32").tiny)))
+    return max(errors) if all(error == error for error in errors) else float("nan")  # noqa: PLR0124
+
+
+def _timed(call: Any, calls: int) -> float:
+    """Return milliseconds of a call, the mean of some."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) * 1e3 / calls
+
+
+def _one_line(error: Exception) -> str:
+    """Return the first line of what an error says that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else ""
+    if isinstance(error, ImportError):
+        return f"not installed: {text}"
+    return text if isinstance(error, AutotmError) else f"{type(error).__name__}: {text}"[:300]
+
+
+if __name__ == "__main__":
+    main()

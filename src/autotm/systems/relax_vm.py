@@ -1,0 +1,279 @@
+"""A program in the virtual machine of Relax: with its control flow, or as pieces; on autotm's kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from autotm.control.program import (
+    Block,
+    Branch,
+    Loop,
+    Operator,
+    Program,
+    Recursion,
+    SelfCall,
+    Statement,
+    Value,
+    all_reads,
+    free,
+    read,
+    rewritten,
+)
+from autotm.control.regions import as_module, as_plain_loops
+from autotm.kernels.passes import machine_code
+from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
+from autotm.lower.calls import fused_kernels
+from autotm.lower.rules import is_call
+from autotm.systems.source import Piece, piece_of
+from autotm.zoo.functions import FunctionWriter, integer
+
+
+_PASSES = [
+    relax.transform.RewriteDataflowReshape(),
+    relax.transform.ToNonDataflow(),
+    relax.transform.RemovePurityChecking(),
+    relax.transform.CallTIRRewrite(),
+    relax.transform.LowerAllocTensor(),
+    relax.transform.KillAfterLastUse(),
+    relax.transform.LowerRuntimeBuiltin(),
+    relax.transform.ComputePrimValue(),
+    relax.transform.VMShapeLower(),
+    relax.transform.AttachGlobalSymbol(),
+]
+"""As TVM's own, but memory is not planned: TVM 0.27 plans it wrongly where a branch has a call of its own function."""
+Scope = dict[Value, relax.Expr]
+Compiled = tuple[relax.VirtualMachine, set[str]]
+"""A machine, and the names of its kernels."""
+
+
+def compiled(program: Program, target: tvm.target.Target, threads: int) -> Compiled:
+    """Return a machine with `main(*parameters, *constants)`: branches of Relax, and functions that call themselves.
+
+    Every loop of the program has a condition (`with_conditions`).
+    """
+    writer = _Writer(target, threads)
+    writer.whole(program)
+    return writer.machine()
+
+
+def compiled_pieces(pieces: Sequence[Piece], target: tvm.target.Target, threads: int) -> Compiled:
+    """Return a machine with one function for each piece."""
+    writer = _Writer(target, threads)
+    for piece in pieces:
+        writer.piece(piece)
+    return writer.machine()
+
+
+def with_conditions(program: Program) -> Program:
+    """Return a program whose counted loops count themselves."""
+
+    def counting(statement: Statement) -> list[Statement]:
+        if not isinstance(statement, Loop) or statement.condition is not None:
+            return [statement]
+        counter, start, after = (Value("counter", (), "int64") for _ in range(3))
+        goes_on = Value("goes_on", (), "bool")
+        hole = relax.Var("counter", relax.TensorType((), "int64"))
+        constants[start] = integer(0).value.numpy()
+        test = Operator(relax.op.less(hole, integer(statement.steps or 0)), (hole,), (counter,), (goes_on,))
+        count = Operator(relax.op.add(hole, integer(1)), (hole,), (counter,), (after,))
+        body = Block((*statement.body.statements, count), (*statement.body.results, after))
+        states, initial = (*statement.states, counter), (*statement.initial, start)
+        return [Loop(statement.name, states, initial, (test,), goes_on, body, None)]
+
+    constants = dict(program.constants)
+    body = rewritten(program.body, counting)
+    return replace(program, body=body, constants=constants)
+
+
+class _Writer:
+    """Functions of Relax, and the kernels that they call.
+
+    Attributes:
+        functions: by what wrote them.
+        kernels: scheduled, by symbol.
+    """
+
+    def __init__(self, target: tvm.target.Target, threads: int) -> None:
+        self.target = target
+        self.threads = threads
+        self.functions: dict[FunctionWriter, relax.Function] = {}
+        self.kernels: dict[str, tirx.PrimFunc] = {}
+        self.reads: Counter[Value] = Counter()
+        self._scheduled: dict[int, tuple[str, ScheduledKernel]] = {}
+        self._recursions: list[tuple[FunctionWriter, tuple[Value, ...], Scope]] = []
+
+    def machine(self) -> Compiled:
+        """Compile all of it."""
+        named = {own.own: func.with_attr("global_symbol", own.own.name_hint) for own, func in self.functions.items()}
+        module = relax.transform.Normalize()(tvm.IRModule(named))
+        built = relax.build(module, self.target, relax_pipeline=tvm.transform.Sequential(_PASSES))
+        built.mod.import_module(machine_code(self.kernels, self.target))
+        return relax.VirtualMachine(built, tvm.cpu()), {*self.kernels}
+
+    def whole(self, program: Program) -> None:
+        self.reads = Counter(all_reads(program.body))
+        values = (*program.parameters, *program.constants)
+        main, scope = self._function("main", values, program.body.results)
+        self._block(main, scope, program.body.statements)
+        self._finish(main, scope, program.body.results)
+
+    def piece(self, piece: Piece) -> None:
+        function, scope = self._function(piece.name, piece.inputs, piece.outputs)
+        self._operators(function, scope, piece)
+        self._finish(function, scope, piece.outputs)
+
+    def _function(
+        self, name: str, values: Sequence[Value], results: Sequence[Value]
+    ) -> tuple[FunctionWriter, Scope]:
+        """Begin a function of some values, and return it with its variables for them."""
+        kinds = {f"p{index}": (value.shape, value.dtype) for index, value in enumerate(values)}
+        types = [(value.shape, value.dtype) for value in results]
+        function = FunctionWriter(name, kinds, types[0] if len(types) == 1 else types)
+        return function, dict(zip(values, function.params.values(), strict=True))
+
+    def _finish(self, function: FunctionWriter, scope: Scope, results: Sequence[Value]) -> None:
+        self.functions[function] = function.function(_together(scope, results))
+
+    def _call(self, writer: FunctionWriter, scope: Scope, function: FunctionWriter, arguments: Sequence[Value],
+              results: Sequence[Value]) -> None:  # fmt: skip
+        self._apart(writer, scope, writer.call(function, *(scope[value] for value in arguments)), results)
+
+    def _apart(self, writer: FunctionWriter, scope: Scope, whole: relax.Var, results: Sequence[Value]) -> None:
+        """Name the results of a call or branch."""
+        if len(results) == 1:
+            scope[results[0]] = whole
+            return
+        for index, value in enumerate(results):
+            scope[value] = writer.emit(relax.TupleGetItem(whole, index))
+
+    def _block(self, writer: FunctionWriter, scope: Scope, statements: Sequence[Statement]) -> None:
+        run: list[Operator] = []
+        for statement in statements:
+            if isinstance(statement, Operator):
+                run.append(statement)
+                continue
+            self._run(writer, scope, run)
+            run = []
+            self._statement(writer, scope, statement)
+        self._run(writer, scope, run)
+
+    def _run(self, writer: FunctionWriter, scope: Scope, run: list[Operator]) -> None:
+        if run:
+            self._operators(writer, scope, piece_of(run, self.reads, "run"))
+
+    def _statement(self, writer: FunctionWriter, scope: Scope, statement: Statement) -> None:
+        match statement:
+            case Branch():
+                sides = [
+                    lambda side=side: self._side(writer, dict(scope), side)
+                    for side in (statement.then, statement.otherwise)
+                ]
+                whole = writer.branch(scope[statement.condition], *sides)
+                self._apart(writer, scope, whole, statement.results)
+            case Loop():
+                self._loop(writer, scope, statement)
+            case Recursion():
+                self._recursion(writer, scope, statement)
+            case SelfCall():
+                function, fixed, _ = self._recursions[-1]
+                self._call(writer, scope, function, (*statement.arguments, *fixed), statement.results)
+
+    def _side(self, writer: FunctionWriter, scope: Scope, block: Block) -> relax.Expr:
+        self._block(writer, scope, block.statements)
+        return _together(scope, block.results)
+
+    def _loop(self, writer: FunctionWriter, scope: Scope, loop: Loop) -> None:
+        """Write a loop as a function that calls itself with the next states."""
+        fixed = tuple(read(loop) - {*loop.initial} | ({*loop.initial} & free(_inside(loop))))
+        function, own = self._function(f"loop{len(self.functions)}_{loop.name}", (*loop.states, *fixed), loop.states)
+        self.functions[function] = relax.Function([], relax.Tuple([]))  # Its number is taken.
+        self._block(function, own, loop.head)
+
+        def again() -> relax.Expr:
+            inner = dict(own)
+            self._block(function, inner, loop.body.statements)
+            arguments = [inner[value] for value in (*loop.body.results, *fixed)]
+            return function.call(function, *arguments)
+
+        last = function.branch(own[loop.condition], again, lambda: _together(own, loop.states))
+        self.functions[function] = function.function(last)
+        self._call(writer, scope, function, (*loop.initial, *fixed), loop.states)
+        # What the last run of the head computed can be read afterwards.
+        self._block(writer, scope, loop.head)
+
+    def _recursion(self, writer: FunctionWriter, scope: Scope, recursion: Recursion) -> None:
+        fixed = tuple(free(recursion.body) - {*recursion.parameters})
+        values = (*recursion.parameters, *fixed)
+        function, own = self._function(f"recursion{len(self.functions)}", values, recursion.body.results)
+        self.functions[function] = relax.Function([], relax.Tuple([]))
+        self._recursions.append((function, fixed, own))
+        self._block(function, own, recursion.body.statements)
+        self._recursions.pop()
+        self._finish(function, own, recursion.body.results)
+        self._call(writer, scope, function, (*recursion.arguments, *fixed), recursion.results)
+
+    def _operators(self, writer: FunctionWriter, scope: Scope, piece: Piece) -> None:
+        """Write calls of the fused kernels of a piece."""
+        names = {value: f"input{index}" for index, value in enumerate(piece.inputs)}
+        module = fused_kernels(as_module(piece.operators, names, piece.outputs, {}), self.target)
+        main = module["main"]
+        own: Mapping[relax.Var, relax.Expr] = dict(
+            zip(main.params, (scope[value] for value in piece.inputs), strict=True)
+        )
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                own[binding.var] = self._bound(writer, own, module, binding)
+        returned = main.body.body
+        fields = own[returned].fields if isinstance(returned, relax.Var) else [own[item] for item in returned.fields]
+        scope.update(zip(piece.outputs, fields, strict=True))
+
+    def _bound(
+        self, writer: FunctionWriter, own: Mapping[relax.Var, relax.Expr], module: tvm.IRModule, binding: relax.Binding
+    ) -> relax.Expr:
+        value = binding.value
+        match value:
+            case relax.Var():
+                return own[value]
+            case relax.Tuple():
+                return relax.Tuple([own[item] for item in value.fields])
+            case relax.TupleGetItem():
+                whole = own[value.tuple_value]
+                if isinstance(whole, relax.Tuple):
+                    return whole.fields[value.index]
+                return writer.emit(relax.TupleGetItem(whole, value.index))
+        if is_call(value, "relax.reshape"):
+            return writer.emit(relax.op.reshape(own[value.args[0]], value.args[1]))
+        symbol, kernel = self._kernel(module[value.args[0]])
+        outputs = list(binding.var.ty.fields) if isinstance(binding.var.ty, relax.TupleType) else [binding.var.ty]
+        workspaces = [relax.TensorType(*workspace) for workspace in kernel.workspaces]
+        types = [*outputs, *workspaces]
+        arguments = relax.Tuple([own[item] for item in value.args[1].fields])
+        whole = writer.emit(relax.call_dps_packed(symbol, arguments, types if len(types) > 1 else types[0]))
+        if len(types) == 1 or isinstance(binding.var.ty, relax.TupleType):
+            return whole
+        return writer.emit(relax.TupleGetItem(whole, 0))
+
+    def _kernel(self, function: tirx.PrimFunc) -> tuple[str, ScheduledKernel]:
+        key = tvm_ffi.structural_hash(function, map_free_vars=True)
+        if key not in self._scheduled:
+            kernel = schedule(function.without_attr("global_symbol"), self.target, self.threads)
+            self._scheduled[key] = symbol, _ = f"{kernel.op}_{len(self._scheduled)}", kernel
+            self.kernels[symbol] = as_plain_loops(kernel.func, self.threads)
+        return self._scheduled[key]
+
+
+def _inside(loop: Loop) -> Block:
+    """Return head and body of a loop as one block."""
+    tested = () if loop.condition is None else (loop.condition,)
+    return Block((*loop.head, *loop.body.statements), (*tested, *loop.body.results))
+
+
+def _together(scope: Scope, values: Sequence[Value]) -> relax.Expr:
+    """Return values as what a function or a side of a branch returns."""
+    return scope[values[0]] if len(values) == 1 else relax.Tuple([scope[value] for value in values])
