@@ -1,10 +1,9 @@
-"""Time recurrent layers, and LSTM and NASRNN at batch 1, as one compiled function and in PyTorch; print medians.
+"""Time PyTorch's recurrent layers, and a training step, through `autotm.compile` and in PyTorch; print medians.
 
     .venv-torch/bin/python benchmarks/control_flow.py [HIDDEN ...]
 
-All run on one thread, alternately, after they were found equal. First are PyTorch's own layers, and the training step
-of a language model, through `autotm.compile`. Of LSTM and NASRNN, `torch.compile` gets one step, without control flow:
-a loop of 1000 steps is unrolled by it, for minutes. The last table is how long a loop takes to compile by its steps.
+All run on one thread, alternately, after they were found equal. The last table is how long a loop takes to compile by
+its steps. Other systems, and models of control flow: `make figures/control_flow`.
 """
 
 from __future__ import annotations
@@ -19,101 +18,13 @@ import numpy as np
 import torch
 
 import autotm
-import recurrent_models as models
 from autotm.control import compile_function
-from autotm.kernels.library import aligned_empty
+from autotm.zoo import loop_models
 
 ROUNDS = 15
-STEPS = {"LSTM": 64, "NASRNN": 1000}
-CELLS = 10
 WORDS = 1000
 TOLERANCE = 1e-4
 """Of float32 after 1000 steps."""
-
-
-def lstm_step(row: torch.Tensor, states: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
-    """One step of all cells; weights are packed, (hidden, 4 hidden) and a bias each."""
-    after = []
-    for cell in range(len(states) // 2):
-        c, h = states[2 * cell : 2 * cell + 2]
-        own, own_hidden, bias = weights[3 * cell : 3 * cell + 3]
-        enter, keep, new, leave = torch.addmm(torch.addmm(bias, row, own), h, own_hidden).chunk(4, dim=1)
-        c = keep.sigmoid() * c + enter.sigmoid() * new.tanh()
-        row = leave.sigmoid() * c.tanh()
-        after += [c, row]
-    return after
-
-
-def nasrnn_step(row: torch.Tensor, states: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
-    """One step; weights are packed, (hidden, 8 hidden)."""
-    c, m = states
-    g = torch.addmm(row @ weights[0], m, weights[1]).chunk(8, dim=1)
-    first, second = (g[0].sigmoid() * g[1].relu()).tanh(), (g[2].sigmoid() + g[3].relu()).tanh()
-    third, fourth = (g[4].tanh() * g[5].sigmoid()).tanh(), (g[6].tanh() + g[7].sigmoid()).sigmoid()
-    c = (first + c).tanh() * second
-    return [c, (c * (third + fourth).tanh()).tanh()]
-
-
-def packed(weights: np.ndarray) -> torch.Tensor:
-    """Return weights (n, hidden, hidden) as (hidden, n hidden)."""
-    return torch.from_numpy(np.concatenate(weights, axis=1))
-
-
-def whole_lstm(x: torch.Tensor, weights: list[torch.Tensor]) -> Callable[[], object]:
-    """Return a run of PyTorch's own layer, which goes through all steps of one cell before the next cell."""
-    module = torch.nn.LSTM(x.shape[2], x.shape[2], num_layers=CELLS)
-    for cell in range(CELLS):
-        own, own_hidden, bias = weights[3 * cell : 3 * cell + 3]
-        for name, value in (
-            ("weight_ih", own.T),
-            ("weight_hh", own_hidden.T),
-            ("bias_ih", bias),
-            ("bias_hh", 0 * bias),
-        ):
-            getattr(module, f"{name}_l{cell}").copy_(value)
-    return lambda: module(x)[0][-1]
-
-
-def systems(model: str, hidden: int) -> tuple[dict[str, Callable[[], object]], np.ndarray]:
-    """Return what is timed, by name, and what each must return."""
-    steps = STEPS[model]
-    if model == "LSTM":
-        arguments = models.lstm_arguments(steps, CELLS, 1, hidden)
-        module, expected, step = models.lstm(steps, CELLS, 1, hidden), models.lstm_in_numpy(*arguments), lstm_step
-        weights = [
-            packed(each) if each.ndim == 3 else torch.from_numpy(each.reshape(2, -1).sum(axis=0))  # noqa: PLR2004
-            for each in arguments[1:]
-        ]
-        states, last = [torch.zeros(1, hidden)] * (2 * CELLS), lambda states: states[-1]
-    else:
-        arguments = models.nasrnn_arguments(steps, 1, hidden)
-        module, expected, step = models.nasrnn(steps, 1, hidden), models.nasrnn_in_numpy(*arguments), nasrnn_step
-        weights = [packed(each) for each in arguments[1:]]
-        states, last = [torch.zeros(1, hidden)] * 2, lambda states: states[0] + states[1]
-    torch.compiler.reset()  # Or sizes seen before would make it compile for any size.
-    rows = list(torch.from_numpy(arguments[0]))
-
-    def looped(step: Callable[..., list[torch.Tensor]]) -> Callable[[], object]:
-        def run() -> torch.Tensor:
-            now = states
-            for row in rows:
-                now = step(row, now, weights)
-            return last(now)
-
-        return run
-
-    function = compile_function(module)
-    placed = [aligned_empty(each.shape, str(each.dtype)) for each in arguments]
-    for own, argument in zip(placed, arguments, strict=True):
-        own[...] = argument
-    timed = {
-        "tvm-fused": lambda: function(*placed),
-        "torch": looped(step),
-        "torch.compile": looped(torch.compile(step, dynamic=False)),
-    }
-    if model == "LSTM":
-        timed["torch nn.LSTM"] = whole_lstm(torch.from_numpy(arguments[0]), weights)
-    return timed, expected
 
 
 def layers(hidden: int) -> Iterator[tuple[str, dict[str, Callable[[], object]], np.ndarray]]:
@@ -185,12 +96,9 @@ def main() -> None:
             timed_in_turn(name, hidden, runs, expected)
     for hidden in sizes:
         timed_in_turn("language model, training", hidden, *training(hidden))
-    for model in STEPS:
-        for hidden in sizes:
-            timed_in_turn(model, hidden, *systems(model, hidden))
     for steps in (10, 100, 1000, 10_000) * 2:
         start = time.perf_counter()
-        compile_function(models.nasrnn(steps, 1, 64))
+        compile_function(loop_models.nasrnn(steps, 1, 64))
         print(f"NASRNN hidden 64, {steps} steps: compiled in {time.perf_counter() - start:.3f} s")
 
 

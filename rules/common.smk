@@ -205,6 +205,22 @@ def gpu_timeline(study):
     return {"steps": inputs.gpu_timeline(study)}
 
 
+def control_files(wildcards):
+    """What a figure of control flow shows, on the machine that its folder names."""
+    study = STUDY.on(machine_at(wildcards.on.removeprefix("/"))) if wildcards.on else STUDY
+    return or_stop(inputs.control_studies, study, wildcards.figure)
+
+
+def control_sizes(wildcards):
+    """Sizes of a model with control flow at a scale."""
+    sizes = scale_of(wildcards).control_flow
+    if wildcards.model not in sizes:
+        raise WorkflowError(
+            f"config/scales/{wildcards.scale}.yaml: control_flow has no sizes of {wildcards.model}; add them"
+        )
+    return sizes[wildcards.model]
+
+
 def figure_files(wildcards):
     """The files that a figure is drawn from, by what they are."""
     name = wildcards.figure

@@ -1,5 +1,8 @@
 """Loops, branches and recursion in one compiled function: its results, and what it refuses."""
 
+from dataclasses import replace
+
+import loops_in_numpy
 import numpy as np
 import pytest
 import tvm
@@ -8,9 +11,10 @@ from hypothesis import strategies as st
 from random_control import ROWS, WIDTH, Module, blocks, interpreted
 from tvm import relax, tirx
 
-import recurrent_models as models
 from autotm.control import NO_REWRITES, Limits, Rewrites, compile_function
 from autotm.model.errors import AutotmError, BadInputError
+from autotm.zoo import branch_models
+from autotm.zoo import loop_models as models
 from autotm.zoo.functions import FunctionWriter, as_module, integer
 
 REWRITES = [NO_REWRITES, Rewrites(), Rewrites(unroll=4)]
@@ -33,14 +37,14 @@ def test_nasrnn(rewrites, batch):
     arguments = models.nasrnn_arguments(7, batch, 16)
     function = compile_function(models.nasrnn(7, batch, 16), rewrites=rewrites)
     for _ in range(2):  # Nothing of a call is left to the next one.
-        assert largest_error(function(*arguments), models.nasrnn_in_numpy(*arguments)) < EXACT
+        assert largest_error(function(*arguments), loops_in_numpy.nasrnn(*arguments)) < EXACT
 
 
 @pytest.mark.parametrize("batch", [1, 64])
 def test_lstm(batch):
     arguments = models.lstm_arguments(5, 2, batch, 16)
     function = compile_function(models.lstm(5, 2, batch, 16))
-    assert largest_error(function(*arguments), models.lstm_in_numpy(*arguments)) < EXACT
+    assert largest_error(function(*arguments), loops_in_numpy.lstm(*arguments)) < EXACT
 
 
 @pytest.mark.parametrize("batch", [1, 64])
@@ -48,7 +52,7 @@ def test_lstm(batch):
 def test_attention_also_without_a_step(batch, first):
     arguments = models.attention_arguments(first, 8, batch, 2, 16)
     function = compile_function(models.attention(first, 8, batch, 2, 16))
-    assert largest_error(function(*arguments), models.attention_in_numpy(first, *arguments)) < EXACT
+    assert largest_error(function(*arguments), loops_in_numpy.attention(first, *arguments)) < EXACT
 
 
 @pytest.mark.parametrize("batch", [1, 64])
@@ -56,7 +60,7 @@ def test_a_while_loop_ends_as_its_data_say(batch):
     function = compile_function(models.decoder(12, batch, 16, 40))
     for longest in (1, 5, 20):
         arguments = models.decoder_arguments([*range(1, batch), longest], 12, 16, 40)
-        results, expected = function(*arguments), models.decoder_in_numpy(*arguments)
+        results, expected = function(*arguments), loops_in_numpy.decoder(*arguments)
         assert results[0] == expected[0]
         assert (results[1] == expected[1]).all()
         assert largest_error(results[2], expected[2]) < EXACT
@@ -67,25 +71,28 @@ def test_a_while_loop_ends_as_its_data_say(batch):
 @pytest.mark.parametrize("rewrites", REWRITES)
 def test_recursion(rewrites):
     function = compile_function(models.encoder(39, 20, 16), rewrites=rewrites)
-    for children in (models.tree(20), models.chain(20)):
+    for children in (models.tree(20), loops_in_numpy.chain(20)):
         arguments = models.encoder_arguments(children, 16)
-        assert largest_error(function(*arguments), models.encoder_in_numpy(*arguments)) < 1e-6
+        assert largest_error(function(*arguments), loops_in_numpy.encoder(*arguments)) < 1e-6
 
 
 @pytest.mark.parametrize("batch", [1, 64])
 def test_networks_whose_blocks_are_skipped(batch):
     torch = pytest.importorskip("torch", reason="it is compared with PyTorch: make test-torch installs it")
-    import branching_models
+    import branches_in_torch
 
     random = np.random.default_rng(0)
-    drop = branching_models.BlockDrop(size=8, blocks=(1, 2), channels=4)
-    skip = branching_models.SkipNet(size=32, blocks=(1, 2), channels=4, classes=10)
-    cases = [(drop, drop.arguments(random.integers(0, 2, (batch, 3)))), (drop, drop.arguments(np.zeros((batch, 3))))]
-    cases += [(skip, skip.arguments(batch, forced)) for forced in (np.zeros(3), np.array([0, 5e5, -5e5]))]
-    functions = {net: compile_function(net.module(batch)) for net in (drop, skip)}
-    for net, arguments in cases:
-        expected = net.in_torch(*map(torch.from_numpy, arguments)).numpy()
-        assert largest_error(functions[net](*arguments), expected) < EXACT
+    drop = branch_models.BlockDrop(size=8, blocks=(1, 2), channels=4)
+    skip = branch_models.SkipNet(size=32, blocks=(1, 2), channels=4, classes=10)
+    of_torch = {drop: branches_in_torch.block_drop, skip: branches_in_torch.skip_net}
+    cases = [(drop, (random.integers(0, 2, (batch, 3)),)), (drop, (np.zeros((batch, 3)),))]
+    cases += [(skip, (batch, forced)) for forced in (np.zeros(3), np.array([0, 5e5, -5e5]))]
+    for net, decisions in cases:
+        arguments = net.arguments(*decisions)
+        expected = of_torch[net](net, *map(torch.from_numpy, arguments)).numpy()
+        for laid in (net, replace(net, channels_last=True)):
+            function = compile_function(laid.module(batch))
+            assert largest_error(function(*laid.arguments(*decisions)), expected) < EXACT
 
 
 @given(blocks(2), st.sampled_from(REWRITES), st.integers(0, 100))
@@ -176,18 +183,18 @@ def test_a_condition_that_compares_nan_is_an_error():
 def test_recursion_deeper_than_its_limit_is_an_error():
     function = compile_function(models.encoder(39, 20, 16), limits=Limits(depth=12))
     arguments = models.encoder_arguments(models.tree(20), 16)
-    assert largest_error(function(*arguments), models.encoder_in_numpy(*arguments)) < 1e-6
+    assert largest_error(function(*arguments), loops_in_numpy.encoder(*arguments)) < 1e-6
     with pytest.raises(AutotmError, match="'encode' calls itself more than 12 levels deep"):
-        function(*models.encoder_arguments(models.chain(20), 16))
-    assert largest_error(function(*arguments), models.encoder_in_numpy(*arguments)) < 1e-6
+        function(*models.encoder_arguments(loops_in_numpy.chain(20), 16))
+    assert largest_error(function(*arguments), loops_in_numpy.encoder(*arguments)) < 1e-6
 
 
 def test_ten_thousand_steps_and_two_thousand_levels():
     function = compile_function(counting(1e4))
     assert function(np.float32(1)) == 1e4
     function = compile_function(models.encoder(4001, 2001, 8), limits=Limits(depth=2001))
-    arguments = models.encoder_arguments(models.chain(2001), 8)
-    assert largest_error(function(*arguments), models.encoder_in_numpy(*arguments)) < 1e-6
+    arguments = models.encoder_arguments(loops_in_numpy.chain(2001), 8)
+    assert largest_error(function(*arguments), loops_in_numpy.encoder(*arguments)) < 1e-6
 
 
 # What is refused before.

@@ -10,9 +10,8 @@ import tvm
 from hypothesis import strategies
 from tvm import relax
 
-import recurrent_models
-from autotm.zoo.functions import FunctionWriter, integer
-from recurrent_models import Array
+from autotm.zoo.functions import FunctionWriter, Kind, as_module, integer
+from autotm.zoo.loop_models import Array
 
 ROWS, WIDTH = 2, 8
 KIND = ((ROWS, WIDTH), "float32")
@@ -156,9 +155,9 @@ class Module:
         main = self._writer("main", {}, arguments)
         *values, weights = main.params.values()
         self._functions[main] = main.function(self._written(main, block, values, weights))
-        self.module: tvm.IRModule = recurrent_models.as_module(self._functions)
+        self.module: tvm.IRModule = as_module(self._functions)
 
-    def _writer(self, name: str, first: dict[str, recurrent_models.Kind], values: int) -> FunctionWriter:
+    def _writer(self, name: str, first: dict[str, Kind], values: int) -> FunctionWriter:
         """A function of some values and the weights, after its own first parameters."""
         own = {f"value{index}": KIND for index in range(values)}
         params = {**first, **own, "weights": ((WIDTH, WIDTH), "float32")}

@@ -138,9 +138,7 @@ def compile_function(
     return compile_program((rewrites or Rewrites()).apply(read_program(module, limits)), target, threads)
 
 
-def compile_program(
-    program: Program, target: tvm.target.Target | None = None, threads: int = 1
-) -> ControlFunction:
+def compile_program(program: Program, target: tvm.target.Target | None = None, threads: int = 1) -> ControlFunction:
     """Compile a program as it is; the arguments are those of `compile_function`.
 
     Raises:

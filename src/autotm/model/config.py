@@ -335,7 +335,6 @@ class TimingStudyConfig(Strict):
 class ControlFlowConfig(Strict):
     """Control flow within compiled functions (rules control_flow and control_flow_search)."""
 
-    batches: Annotated[list[int], Field(min_length=1)] = Field([1, 64], description="samples; a tree is always one")
     hidden: Annotated[list[int], Field(min_length=2)] = Field(
         [16, 32, 64, 128, 256, 512], description="hidden sizes that the share of control flow is shown against"
     )

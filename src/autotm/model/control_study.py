@@ -14,8 +14,8 @@ VARIANTS = (WITH_CONTROL_FLOW, RESOLVED, ALL_BLOCKS)
 """The model itself; the operators that it computes for these inputs, without control flow; every block of a network
 whose branches skip some, without control flow."""
 SYSTEMS = ("torch", "torch.compile", "torchscript", "onnxruntime", "jax", "tvm-py", "tvm-vm", "tvm-fused")
-"""PyTorch with Python's control flow; its pieces through `torch.compile`; TorchScript; ONNX Runtime with `Loop` and `If`;
-JAX with `lax`; autotm's kernels in pieces that Python calls, in TVM's virtual machine, and in one function."""
+"""PyTorch with Python's control flow; its pieces through `torch.compile`; TorchScript; ONNX Runtime with `Loop` and
+`If`; JAX with `lax`; autotm's kernels in pieces that Python calls, in TVM's virtual machine, and in one function."""
 
 
 @dataclass(frozen=True)

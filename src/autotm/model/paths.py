@@ -75,13 +75,8 @@ class ControlPaths(MachinePaths):
     model: str
 
     def study(self, case: str) -> Path:
-        """Return the times of all systems in a case, such as `b1` or `b1-hidden64`."""
+        """Return the times of all systems in a case, such as `b1` or `b1-hidden64`; of all rewrites in `search`."""
         return self._of_machine / self.scale / "control_flow" / self.model / f"{case}.json"
-
-    @property
-    def search(self) -> Path:
-        """The times of all rewrites of the program."""
-        return self._of_machine / self.scale / "control_flow" / self.model / "search.json"
 
 
 @dataclass(frozen=True)

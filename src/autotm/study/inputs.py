@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from autotm.model.config import MODELLED, scale_named
 from autotm.model.errors import BadInputError
 from autotm.model.limit import ALL_FAST, ALL_SLOW, Limit
 from autotm.model.machine import CudaTier, EmulatedTier, Machine, require_runnable
+from autotm.model.paths import ControlPaths
 from autotm.model.plan import MANAGED_MEMORY, SAVE_ON_CPU
 from autotm.study.setup import FIRST_TOUCH, MOVER, Study, machine_named
 
@@ -176,3 +178,42 @@ def link_files(study: Study) -> dict[str, Path]:
     device = getattr(study.machine.slow_tier, "device", None)
     of_device = {} if device is None else {"device": study.devices_dir / f"{device}.yaml"}
     return {"links": study.machine_paths.links, **of_device}
+
+
+_LOOPS, _BRANCHES = ("lstm", "nasrnn"), ("blockdrop", "skipnet")
+"""Models whose hidden size, and whose share of blocks, the study varies."""
+CONTROL_FIGURES = (
+    "fig2", "fig14_batch1", "fig14_batch64", "fig15", "fig16", "fig17", "fig18", "fig19", "fig20", "hidden_size"
+)  # fmt: skip
+"""Figures of control flow; where they differ, they are numbered as in the draft of Cocktailer's paper."""
+
+
+def control_studies(study: Study, figure: str) -> list[Path]:
+    """Return the times of models with control flow that a figure shows; a case is a batch, and what is set besides.
+
+    Raises:
+        BadInputError: the scale has sizes for none of its models.
+    """
+    config, models = study.config.control_flow, list(study.scale.control_flow)
+    cases = {
+        "fig2": product(("seq2seq", "blockdrop", "rae"), ["b1"]),
+        "fig14_batch1": product(models, ["b1"]),
+        "fig14_batch64": product([model for model in models if model != "rae"], ["b64"]),  # A tree is one sample.
+        "fig15": product((*_LOOPS, "attention", "seq2seq"), ["b1"]),
+        "fig16": product(_BRANCHES, ["b1"]),
+        "fig17": product(_BRANCHES, [f"b1-ratio{ratio}" for ratio in config.ratios]),
+        "fig18": product(["rae"], ["b1"]),
+        "fig19": product(models, ["b1", f"b1-threads{config.other_threads}"]),
+        "fig20": product(models, ["search"]),
+        "hidden_size": product(_LOOPS, [f"b1-hidden{hidden}" for hidden in config.hidden]),
+    }
+    paths = [
+        ControlPaths(study.results, study.machine, study.config.scale, model).study(case)
+        for model, case in cases[figure]
+        if model in models
+    ]
+    if not paths:
+        raise BadInputError(
+            f"config/scales/{study.config.scale}.yaml: control_flow has no sizes for figure {figure}; add them"
+        )
+    return paths

@@ -17,20 +17,23 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from itertools import product
 from multiprocessing import Pipe
 from typing import Any
 
 import numpy as np
 
+from autotm.control.function import compile_program
 from autotm.control.program import Array, Program
 from autotm.control.reader import read_program
 from autotm.control.rewrites import NO_REWRITES, SMALL_ELEMENTS, Rewrites
+from autotm.kernels.library import aligned_empty
 from autotm.model.control_study import ALL_BLOCKS, RESOLVED, WITH_CONTROL_FLOW, SystemTimes
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.systems.resolved import resolved, with_weights
-from autotm.systems.source import python_source, without_checks
-from autotm.systems.system import Prepared, prepare, reference
+from autotm.systems.source import Prepared, python_source, without_checks
+from autotm.systems.torch_systems import TORCH, reference
 from autotm.zoo.control_flow import BRANCHING, control_model
 
 SAMPLE_S = 0.005
@@ -219,7 +222,7 @@ def different_rewrites(task: Task) -> list[Rewrites]:
     found: dict[str, Rewrites] = {}
     for small, unroll in product((0, SMALL_ELEMENTS), (1, 2, 4, 8)):
         for rewrites in (Rewrites(small, small, unroll=unroll), Rewrites(small, 0, unroll=unroll)):
-            source, _ = python_source(without_checks(rewrites.apply(program)), in_pieces=False)
+            source, _ = python_source(without_checks(rewrites.apply(program)), TORCH)
             found.setdefault(source, rewrites)
     return [NO_REWRITES, *found.values()]
 
@@ -270,6 +273,45 @@ def _prepared(task: Task) -> tuple[Prepared, dict[str, float]]:
     results = prepared.results()
     build_s = time.perf_counter() - start
     return prepared, {"build_s": build_s, "error": _error(results, expected)}
+
+
+_MODULES = {
+    "torch": ("torch_systems", "eager"),
+    "torch.compile": ("torch_systems", "compiled_pieces"),
+    "torchscript": ("torch_systems", "scripted"),
+    "onnxruntime": ("onnx_system", "interpreted"),
+    "jax": ("jax_system", "compiled"),
+    "tvm-py": ("relax_vm", "in_pieces"),
+    "tvm-vm": ("relax_vm", "whole"),
+}
+"""Where each system is: a process imports its own only."""
+
+
+def prepare(system: str, program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+    """Prepare a program in a system, on so many threads.
+
+    Raises:
+        BadInputError: the system has nothing for something in the program.
+        ImportError: its package is not installed.
+    """
+    if system == "tvm-fused":
+        return _fused(program, arguments, threads)
+    module, function = _MODULES[system]
+    found = getattr(import_module(f"autotm.systems.{module}"), function)
+    prepared: Prepared = found(without_checks(program), arguments, threads)
+    return prepared
+
+
+def _fused(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+    function = compile_program(program, threads=threads)
+    placed = [_aligned(each) for each in arguments]
+    return Prepared(lambda: function(*placed))
+
+
+def _aligned(array: Array) -> Array:
+    own = aligned_empty(array.shape, str(array.dtype))
+    own[...] = array
+    return own
 
 
 def _read(task: Task, sizes: dict[str, Any]) -> tuple[Program, list[Array], list[int]]:

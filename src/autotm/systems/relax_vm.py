@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
 from autotm.control.program import (
+    Array,
     Block,
     Branch,
     Loop,
@@ -28,11 +32,11 @@ from autotm.control.program import (
 from autotm.control.regions import as_module, as_plain_loops
 from autotm.kernels.passes import machine_code
 from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
+from autotm.kernels.target import host_target
 from autotm.lower.calls import fused_kernels
 from autotm.lower.rules import is_call
-from autotm.systems.source import Piece, piece_of
+from autotm.systems.source import Piece, Prepared, piece_of, python_source
 from autotm.zoo.functions import FunctionWriter, integer
-
 
 _PASSES = [
     relax.transform.RewriteDataflowReshape(),
@@ -52,7 +56,7 @@ Compiled = tuple[relax.VirtualMachine, set[str]]
 """A machine, and the names of its kernels."""
 
 
-def compiled(program: Program, target: tvm.target.Target, threads: int) -> Compiled:
+def machine_of(program: Program, target: tvm.target.Target, threads: int) -> Compiled:
     """Return a machine with `main(*parameters, *constants)`: branches of Relax, and functions that call themselves.
 
     Every loop of the program has a condition (`with_conditions`).
@@ -62,7 +66,7 @@ def compiled(program: Program, target: tvm.target.Target, threads: int) -> Compi
     return writer.machine()
 
 
-def compiled_pieces(pieces: Sequence[Piece], target: tvm.target.Target, threads: int) -> Compiled:
+def machine_of_pieces(pieces: Sequence[Piece], target: tvm.target.Target, threads: int) -> Compiled:
     """Return a machine with one function for each piece."""
     writer = _Writer(target, threads)
     for piece in pieces:
@@ -128,9 +132,7 @@ class _Writer:
         self._operators(function, scope, piece)
         self._finish(function, scope, piece.outputs)
 
-    def _function(
-        self, name: str, values: Sequence[Value], results: Sequence[Value]
-    ) -> tuple[FunctionWriter, Scope]:
+    def _function(self, name: str, values: Sequence[Value], results: Sequence[Value]) -> tuple[FunctionWriter, Scope]:
         """Begin a function of some values, and return it with its variables for them."""
         kinds = {f"p{index}": (value.shape, value.dtype) for index, value in enumerate(values)}
         types = [(value.shape, value.dtype) for value in results]
@@ -244,18 +246,22 @@ class _Writer:
                 return relax.Tuple([own[item] for item in value.fields])
             case relax.TupleGetItem():
                 whole = own[value.tuple_value]
-                if isinstance(whole, relax.Tuple):
-                    return whole.fields[value.index]
-                return writer.emit(relax.TupleGetItem(whole, value.index))
+                is_apart = isinstance(whole, relax.Tuple)
+                return whole.fields[value.index] if is_apart else writer.emit(relax.TupleGetItem(whole, value.index))
         if is_call(value, "relax.reshape"):
             return writer.emit(relax.op.reshape(own[value.args[0]], value.args[1]))
-        symbol, kernel = self._kernel(module[value.args[0]])
-        outputs = list(binding.var.ty.fields) if isinstance(binding.var.ty, relax.TupleType) else [binding.var.ty]
-        workspaces = [relax.TensorType(*workspace) for workspace in kernel.workspaces]
-        types = [*outputs, *workspaces]
         arguments = relax.Tuple([own[item] for item in value.args[1].fields])
+        return self._called(writer, module[value.args[0]], arguments, binding.var.ty)
+
+    def _called(
+        self, writer: FunctionWriter, function: tirx.PrimFunc, arguments: relax.Tuple, result: tvm.ir.Type
+    ) -> relax.Var:
+        """Call a kernel; its workspaces are results that nobody reads."""
+        symbol, kernel = self._kernel(function)
+        outputs = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+        types = [*outputs, *(relax.TensorType(*workspace) for workspace in kernel.workspaces)]
         whole = writer.emit(relax.call_dps_packed(symbol, arguments, types if len(types) > 1 else types[0]))
-        if len(types) == 1 or isinstance(binding.var.ty, relax.TupleType):
+        if len(types) == 1 or isinstance(result, relax.TupleType):
             return whole
         return writer.emit(relax.TupleGetItem(whole, 0))
 
@@ -277,3 +283,44 @@ def _inside(loop: Loop) -> Block:
 def _together(scope: Scope, values: Sequence[Value]) -> relax.Expr:
     """Return values as what a function or a side of a branch returns."""
     return scope[values[0]] if len(values) == 1 else relax.Tuple([scope[value] for value in values])
+
+
+def _tensors(program: Program, arguments: Sequence[Array]) -> list[Any]:
+    return [tvm.runtime.tensor(np.array(each, order="C")) for each in (*arguments, *program.constants.values())]
+
+
+def whole(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+    """Compile a program for the machine, with its control flow."""
+    program = with_conditions(program)
+    machine, kernels = machine_of(program, host_target(threads), threads)
+    values, main = _tensors(program, arguments), machine["main"]
+    return Prepared(lambda: main(*values), lambda: _vm_kernel_ms(machine, kernels, lambda: main(*values)))
+
+
+def in_pieces(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+    """Compile the pieces of a program for the machine; Python calls them."""
+    source, pieces = python_source(program, None)
+    machine, kernels = machine_of_pieces(pieces, host_target(threads), threads)
+    scope = {piece.name: machine[piece.name] for piece in pieces}
+    exec(source, {"holds": lambda flag: bool(flag.numpy()), **scope}, scope)  # noqa: S102 - The source is ours.
+    values, main = _tensors(program, arguments), scope["main"]
+    return Prepared(lambda: main(*values), lambda: _vm_kernel_ms(machine, kernels, lambda: main(*values)))
+
+
+def _vm_kernel_ms(machine: Any, kernels: Collection[str], call: Callable[[], object]) -> float:
+    """Return the time within kernels, as TVM tells an instrument; it has what the telling takes in it."""
+    spent, begun = [0.0], [0.0]
+
+    def told(_function: object, name: str, is_before: bool, *_: object) -> None:
+        if name not in kernels:
+            return
+        if is_before:
+            begun[0] = time.perf_counter()
+        else:
+            spent[0] += time.perf_counter() - begun[0]
+
+    machine.set_instrument(told)
+    call()
+    spent[0] = 0.0
+    call()
+    return spent[0] * 1e3

@@ -24,7 +24,8 @@ from autotm.control.program import (
     without_dead,
 )
 from autotm.control.rewrites import hoist_invariants
-from autotm.systems.source import TORCH, operator_source
+from autotm.systems.source import operator_source
+from autotm.systems.torch_systems import TORCH
 
 
 def computed(operator: Operator, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -44,9 +45,7 @@ def with_weights(program: Program, weights: Mapping[int, Array]) -> Program:
     """
     constants = {program.parameters[position]: array for position, array in weights.items()}
     parameters = tuple(value for position, value in enumerate(program.parameters) if position not in weights)
-    program = hoist_invariants(
-        replace(program, parameters=parameters, constants={**program.constants, **constants})
-    )
+    program = hoist_invariants(replace(program, parameters=parameters, constants={**program.constants, **constants}))
     constants, kept = dict(program.constants), []
     for statement in program.body.statements:
         if isinstance(statement, Operator) and constants.keys() >= {*statement.operands}:

@@ -1,4 +1,4 @@
-"""A program as Python source: for PyTorch, or with its runs of operators as calls of pieces that others compile."""
+"""A program as Python source: of operators, or with its runs of operators as calls of pieces that others compile."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from tvm import ir, relax, runtime
 
 from autotm.control.program import (
+    Array,
     Block,
     Branch,
     Check,
@@ -46,19 +48,49 @@ class Piece:
     outputs: tuple[Value, ...]
 
 
+Results = tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program that can be called in one system, on arguments that it has already.
+
+    Attributes:
+        call: computes the results, in the system's own types.
+        kernel_ms: milliseconds of a call within kernels, from a run of its own; None if the system does not tell.
+    """
+
+    call: Callable[[], Any]
+    kernel_ms: Callable[[], float] | None = None
+
+    def results(self) -> Results:
+        """Compute the results, as arrays."""
+        results = self.call()
+        several = isinstance(results, tuple | list) or type(results).__name__ == "Array"
+        return tuple(as_array(each) for each in (results if several else (results,)))
+
+
+def as_array(value: Any) -> Array:
+    """Return a tensor of some system, or a number, as an array."""
+    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+
+
 def without_checks(program: Program) -> Program:
     """Return a program that compares NaN, and reads outside of tensors, without a word, as the systems compared do."""
     body = rewritten(program.body, lambda item: [] if isinstance(item, Check) else [item])
     return replace(program, body=without_dead(body))
 
 
-def python_source(program: Program, *, in_pieces: bool) -> tuple[str, list[Piece]]:
+def python_source(program: Program, table: Table | None) -> tuple[str, list[Piece]]:
     """Return the source of `main(*parameters, *constants)`, and the pieces that it calls by their names.
 
-    With `in_pieces`, all values are tensors, and `holds` says whether one is true; else whole numbers that are known are numbers of Python, and steps of a
-    counted loop are those of `range`.
+    Args:
+        program: to be written.
+        table: of operators as expressions. Whole numbers that are known are numbers of Python then, and steps of a
+            counted loop those of `range`. Without one, runs of operators are calls of pieces; all values are tensors
+            then, and `holds` says whether one is true.
     """
-    writer = _PythonSource(program, in_pieces=in_pieces)
+    writer = _PythonSource(program, table)
     return writer.source(), writer.pieces
 
 
@@ -90,22 +122,31 @@ def argument_source(argument: relax.Expr, names: dict[relax.Var, str]) -> str:
     return str(argument)
 
 
+def piece_source(piece: Piece, table: Table) -> str:
+    """Return a piece as a function."""
+    names: dict[object, str] = {}
+    name = lambda value: names.setdefault(value, f"v{len(names)}")  # noqa: E731
+    head = f"def {piece.name}({', '.join(map(name, piece.inputs))}):"
+    body = operator_source(piece.operators, name, table)
+    return "\n    ".join([head, *body, f"return {', '.join(map(name, piece.outputs))}"]) + "\n"
+
+
 def numbers(values: Any) -> list[int]:
     """Return an attribute as whole numbers."""
     return [int(value) for value in values]
 
 
 class _PythonSource:
-    def __init__(self, program: Program, *, in_pieces: bool) -> None:
+    def __init__(self, program: Program, table: Table | None) -> None:
         self.program = program
-        self.in_pieces = in_pieces
+        self.table = table
         self.pieces: list[Piece] = []
         self.reads = Counter(all_reads(program.body))
         self.names: dict[Value, str] = {}
         self.lines: list[str] = []
         self.indent = 1
         self.functions: list[str] = []
-        if not in_pieces:
+        if table is not None:
             for value, array in program.constants.items():
                 if not value.shape and array.dtype.kind == "i":
                     self.names[value] = repr(array.item())
@@ -140,8 +181,8 @@ class _PythonSource:
     def operators(self, run: list[Operator]) -> None:
         if not run:
             return
-        if not self.in_pieces:
-            for line in operator_source(run, self.name, TORCH):
+        if self.table is not None:
+            for line in operator_source(run, self.name, self.table):
                 self.line(line)
             return
         piece = piece_of(run, self.reads, f"piece{len(self.pieces)}")
@@ -149,7 +190,7 @@ class _PythonSource:
         self.line(f"{self.listed(piece.outputs)} = {piece.name}({self.listed(piece.inputs)})")
 
     def condition(self, value: Value) -> str:
-        return f"holds({self.name(value)})" if self.in_pieces else self.name(value)
+        return f"holds({self.name(value)})" if self.table is None else self.name(value)
 
     def assign(self, targets: Sequence[Value], values: Sequence[Value]) -> None:
         if targets:
@@ -176,11 +217,13 @@ class _PythonSource:
             case Recursion():
                 self.recursion(statement)
             case SelfCall():
-                self.line(f"{self.listed(statement.results)} = {self.functions[-1]}({self.listed(statement.arguments)})")
+                self.line(
+                    f"{self.listed(statement.results)} = {self.functions[-1]}({self.listed(statement.arguments)})"
+                )
 
     def loop(self, loop: Loop) -> None:
         if loop.condition is None:
-            counter = None if self.in_pieces else counter_of(loop, self.program)
+            counter = None if self.table is None else counter_of(loop, self.program)
             kept = [index for index, state in enumerate(loop.states) if counter is None or state is not counter[0]]
             states, initial, results = (
                 [values[index] for index in kept] for values in (loop.states, loop.initial, loop.body.results)
@@ -238,96 +281,3 @@ def counter_of(loop: Loop, program: Program) -> tuple[Value, int] | None:
 
 def _is_one(argument: relax.Expr) -> bool:
     return isinstance(argument, ir.Constant) and argument.value.numpy().item() == 1
-
-
-def _binary(sign: str) -> Expression:
-    return lambda a, b, **_: f"{a} {sign} {b}"
-
-
-def _called(function: str) -> Expression:
-    return lambda *arguments, **_: f"{function}({', '.join(arguments)})"
-
-
-def _reduced(method: str) -> Expression:
-    def write(x: str, *, attrs: Any, **_: Any) -> str:
-        axes = [] if attrs.axis is None else numbers(attrs.axis)
-        return f"{x}.{method}({axes}, {bool(attrs.keepdims)})"
-
-    return write
-
-
-def _shaped(x: str, *_: str, operator: Operator, **__: Any) -> str:
-    return f"{x}.reshape({list(operator.results[0].shape)})"
-
-
-def _taken(x: str, index: str, *, attrs: Any, **_: Any) -> str:
-    if int(attrs.axis) != 0:
-        raise BadInputError("take along another axis than the first is not known here")
-    return f"{x}[{index}]"
-
-
-def _sliced(x: str, *_: str, operator: Operator, **__: Any) -> str:
-    axes, begins, ends = (numbers(item.fields if isinstance(item, relax.Tuple) else item)
-                          for item in operator.call.args[1:4])  # fmt: skip
-    parts = [":"] * len(operator.operands[0].shape)
-    for axis, begin, end in zip(axes, begins, ends, strict=True):
-        parts[axis] = f"{begin}:{end}"
-    return f"{x}[{', '.join(parts)}]"
-
-
-def _padded(x: str, *_: str, attrs: Any, **__: Any) -> str:
-    widths = numbers(attrs.pad_width)
-    pairs = [widths[index : index + 2] for index in range(0, len(widths), 2)]
-    return f"functional.pad({x}, {[width for pair in reversed(pairs) for width in pair]})"
-
-
-def _convolved(x: str, weights: str, *, attrs: Any, **_: Any) -> str:
-    sizes = f"None, {numbers(attrs.strides)}, {numbers(attrs.padding)[:2]}"
-    if attrs.data_layout == "NHWC":
-        first = f"{x}.permute(0, 3, 1, 2), {weights}.permute(3, 2, 0, 1)"
-        return f"torch.conv2d({first}, {sizes}).permute(0, 2, 3, 1)"
-    return f"torch.conv2d({x}, {weights}, {sizes})"
-
-
-def _pooled(kind: str) -> Expression:
-    def write(x: str, *, attrs: Any, **_: Any) -> str:
-        sizes = (numbers(attrs.pool_size), numbers(attrs.strides), numbers(attrs.padding)[:2])
-        text = ", ".join(map(str, sizes))
-        if attrs.layout == "NHWC":
-            return f"functional.{kind}({x}.permute(0, 3, 1, 2), {text}).permute(0, 2, 3, 1)"
-        return f"functional.{kind}({x}, {text})"
-
-    return write
-
-
-TORCH: Table = {
-    "relax.add": _binary("+"),
-    "relax.multiply": _binary("*"),
-    "relax.equal": _binary("=="),
-    "relax.not_equal": _binary("!="),
-    "relax.less": _binary("<"),
-    "relax.greater": _binary(">"),
-    "relax.logical_and": _binary("&"),
-    "relax.matmul": _binary("@"),
-    "relax.sigmoid": _called("torch.sigmoid"),
-    "relax.tanh": _called("torch.tanh"),
-    "relax.nn.relu": _called("torch.relu"),
-    "relax.where": _called("torch.where"),
-    "relax.nn.softmax": lambda x, *, attrs, **_: f"torch.softmax({x}, {int(attrs.axis)})",
-    "relax.argmax": lambda x, *, attrs, **_: f"{x}.argmax({int(attrs.axis)})",
-    "relax.astype": lambda x, *, attrs, **_: f"{x}.to(torch.{attrs.dtype})",
-    "relax.concat": lambda items, *, attrs, **_: f"torch.cat({items}, {int(attrs.axis)})",
-    "relax.split": lambda x, *_, attrs, operator, **__: f"{x}.chunk({len(operator.results)}, {int(attrs.axis)})",
-    "relax.permute_dims": lambda x, *, attrs, **_: f"{x}.permute({numbers(attrs.axes)})",
-    "relax.reshape": _shaped,
-    "relax.sum": _reduced("sum"),
-    "relax.mean": _reduced("mean"),
-    "relax.max": _reduced("amax"),
-    "relax.take": _taken,
-    "relax.strided_slice": _sliced,
-    "relax.nn.pad": _padded,
-    "relax.nn.conv2d": _convolved,
-    "relax.nn.avg_pool2d": _pooled("avg_pool2d"),
-    "relax.nn.max_pool2d": _pooled("max_pool2d"),
-}
-"""Operators of Relax as expressions of PyTorch."""

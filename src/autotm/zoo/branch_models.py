@@ -56,7 +56,10 @@ class BlockDrop:
 
     def module(self, batch: int) -> tvm.IRModule:
         """Return `main(x, kept, *weights)`: x is (batch, 3, size, size), `kept` is (batch, blocks) of 0 and 1."""
-        kinds = {"x": _in_order((batch, 3, self.size, self.size), _CHANNELS_LAST, self.channels_last), "kept": (batch, len(self.widths))}
+        kinds = {
+            "x": _in_order((batch, 3, self.size, self.size), _CHANNELS_LAST, self.channels_last),
+            "kept": (batch, len(self.widths)),
+        }
         weights = [_in_order(shape, _order(shape), self.channels_last) for shape in self.shapes]
         main = _writer("main", kinds, weights, (batch, self.classes))
         emit, op = main.emit, relax.op
@@ -127,7 +130,10 @@ class SkipNet:
 
         The mean over a batch decides for all of it.
         """
-        kinds = {"x": _in_order((batch, 3, self.size, self.size), _CHANNELS_LAST, self.channels_last), "forced": (len(self.layers),)}
+        kinds = {
+            "x": _in_order((batch, 3, self.size, self.size), _CHANNELS_LAST, self.channels_last),
+            "forced": (len(self.layers),),
+        }
         weights = [_in_order(shape, _order(shape), self.channels_last) for shape in self.shapes]
         main = _writer("main", kinds, weights, (batch, self.classes))
         emit, op = main.emit, relax.op
@@ -219,9 +225,7 @@ class _Images:
     def layout(self) -> str:
         return "NHWC" if self.channels_last else "NCHW"
 
-    def convolved(
-        self, x: relax.Var, weights: Iterator[relax.Var], stride: int = 1, padding: int = 0
-    ) -> relax.Var:
+    def convolved(self, x: relax.Var, weights: Iterator[relax.Var], stride: int = 1, padding: int = 0) -> relax.Var:
         layouts = {"data_layout": self.layout, "kernel_layout": "HWIO" if self.channels_last else "OIHW"}
         call = relax.op.nn.conv2d(x, next(weights), strides=stride, padding=padding, **layouts)
         return self.writer.emit(relax.op.add(self.writer.emit(call), next(weights)))
@@ -246,9 +250,7 @@ def _basic_block(
     return emit(op.nn.relu(emit(op.add(shortcut, y))))
 
 
-def _bottleneck(
-    images: _Images, x: relax.Var, shortcut: relax.Var, stride: int, convs: list[relax.Var]
-) -> relax.Var:
+def _bottleneck(images: _Images, x: relax.Var, shortcut: relax.Var, stride: int, convs: list[relax.Var]) -> relax.Var:
     emit, op, weights = images.writer.emit, relax.op, iter(convs)
     y = emit(op.nn.relu(images.convolved(x, weights)))
     y = emit(op.nn.relu(images.convolved(y, weights, stride, padding=1)))

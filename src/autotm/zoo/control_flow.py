@@ -85,7 +85,10 @@ def _skipnet(
     ratio: int | None = None,
     channels_last: bool = False,
 ) -> ControlModel:
-    """As in the original, 23 of 32 gated blocks are kept if nothing else is said; 1, 4/3, 23/3, 1 of `blocks` a stage."""
+    """As in the original, 23 of 32 gated blocks are kept if nothing else is said.
+
+    Stages have 1, 4/3, 23/3 and 1 times `blocks`, so that 3 make a ResNet-101.
+    """
     stages = (blocks, (4 * blocks) // 3, (23 * blocks) // 3, blocks)
     net = branch_models.SkipNet(image, stages, channels, classes, channels_last)
     count = sum(net.blocks) - 1

@@ -102,8 +102,10 @@ def summary(table: pd.DataFrame) -> Iterator[str]:
         ratios = (other / fused).dropna()
         if len(ratios):
             mean = math.exp(np.log(ratios).mean())
-            yield f"{system} takes {mean:.2f} times as long as {FUSED} in geometric mean of {len(ratios)}, at most " \
-                f"{ratios.max():.2f} times ({ratios.idxmax()[0]})"  # fmt: skip
+            yield (
+                f"{system} takes {mean:.2f} times as long as {FUSED} in geometric mean of {len(ratios)}, at most "
+                f"{ratios.max():.2f} times ({_TITLES.get(ratios.idxmax()[0], '')})"
+            )
 
 
 def _caption(table: pd.DataFrame) -> str:
@@ -190,7 +192,7 @@ def draw_overview(table: pd.DataFrame, style: StyleConfig, batch: int) -> Drawn:
 def _cut(axes: Axes, times: pd.Series) -> None:
     """End an axis below a bar that is over 3 times as high as the second, and say how high that is."""
     largest = times.dropna().sort_values(ascending=False)
-    if len(largest) > 1 and largest.iloc[0] > 3 * largest.iloc[1]:  # noqa: PLR2004 - As in the original.
+    if len(largest) > 1 and largest.iloc[0] > 3 * largest.iloc[1]:
         axes.set_ylim(0, 1.5 * largest.iloc[1])
         axes.text(0.02, 0.97, f"cut: {largest.iloc[0]:.3g} ms", transform=axes.transAxes, va="top", fontsize=6)
 
@@ -217,7 +219,7 @@ def draw_overhead(table: pd.DataFrame, style: StyleConfig, models: Sequence[str]
         axes.set_xlabel("ms (lower is better)")
         axes.grid(visible=False, axis="y")
         largest = own["median_ms"].dropna().sort_values(ascending=False)
-        if len(largest) > 1 and largest.iloc[0] > 3 * largest.iloc[1]:  # noqa: PLR2004
+        if len(largest) > 1 and largest.iloc[0] > 3 * largest.iloc[1]:
             axes.set_xlim(0, 1.5 * largest.iloc[1])
         finish(axes, letter if len(shown) > 1 else "", _TITLES[model])
     handles = [Patch(color=GRAY, alpha=_SHADES[variant], label=variant) for variant in _SHADES
@@ -356,7 +358,10 @@ def draw_hidden(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         gain.axhline(1.0, color=GRAY, linewidth=0.8)
         gain.set_ylabel(f"time over that of {FUSED}")
         gain.set_yscale("log")
-        for axes, letter in ((share, string.ascii_lowercase[2 * number]), (gain, string.ascii_lowercase[2 * number + 1])):
+        for axes, letter in (
+            (share, string.ascii_lowercase[2 * number]),
+            (gain, string.ascii_lowercase[2 * number + 1]),
+        ):
             axes.set_xscale("log", base=2)
             axes.set_xlabel("hidden size")
             finish(axes, letter, _TITLES.get(model, model))

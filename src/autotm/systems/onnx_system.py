@@ -1,4 +1,4 @@
-"""A program as a model of ONNX: its loops are `Loop`, its branches are `If`."""
+"""A program in ONNX Runtime: its loops are `Loop`, its branches are `If`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from tvm import ir, relax, runtime
 
-from autotm.control.program import Block, Branch, Loop, Operator, Program, Statement, Value
+from autotm.control.program import Array, Block, Branch, Loop, Operator, Program, Statement, Value
 from autotm.model.errors import BadInputError
-from autotm.systems.source import numbers
+from autotm.systems.source import Prepared, numbers
 
 _OPSET = 21
 _IR_VERSION = 10
@@ -36,6 +37,20 @@ def onnx_model(program: Program) -> onnx.ModelProto:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
     onnx.checker.check_model(model)
     return model
+
+
+def interpreted(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+    """Load a program as a model of ONNX.
+
+    Raises:
+        BadInputError: as of `onnx_model`.
+    """
+    model = onnx_model(program).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    fed = {item.name: array for item, array in zip(session.get_inputs(), arguments, strict=True)}
+    return Prepared(lambda: session.run(None, fed))
 
 
 class _Writer:

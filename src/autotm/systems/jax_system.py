@@ -1,15 +1,18 @@
-"""A program as Python source for JAX: its loops and branches are those of `jax.lax`."""
+"""A program in JAX: its loops and branches are those of `jax.lax`; a recursion is Python's, of compiled pieces."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from tvm import relax
 
-from autotm.control.program import Block, Branch, Loop, Operator, Program, Statement, Value
+from autotm.control.program import Array, Block, Branch, Loop, Operator, Program, Statement, Value
 from autotm.model.errors import BadInputError
-from autotm.systems.source import Expression, Table, numbers, operator_source
+from autotm.systems.source import Expression, Prepared, Table, numbers, operator_source, piece_source, python_source
 
 
 def jax_source(program: Program) -> str:
@@ -185,3 +188,31 @@ JAX: Table = {
     "relax.nn.max_pool2d": _pooled("-jnp.inf", "max", lambda _: ""),
 }
 """Operators of Relax as expressions of JAX."""
+
+
+def compiled(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+    """Compile a program as one function, or in pieces if it recurses.
+
+    Raises:
+        BadInputError: an operator is not known.
+    """
+    # It is read when the first array is made.
+    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
+    jax.config.update("jax_enable_x64", True)  # Counters are int64; numbers stay float32.
+    scope = {"jax": jax, "jnp": jnp, "lax": jax.lax}
+    values = [jnp.asarray(each) for each in arguments]
+    constants = [jnp.asarray(each) for each in program.constants.values()]
+    try:
+        source = jax_source(program)
+    except BadInputError:  # A recursion: Python's, of pieces.
+        source, pieces = python_source(program, None)
+        for piece in pieces:
+            exec(piece_source(piece, JAX), scope)  # noqa: S102 - The source is ours.
+            scope[piece.name] = jax.jit(scope[piece.name])
+        scope["holds"] = bool
+        exec(source, scope)  # noqa: S102
+        main = scope["main"]
+        return Prepared(lambda: jax.block_until_ready(main(*values, *constants)))
+    exec(source, scope)  # noqa: S102
+    main = jax.jit(lambda *arguments: scope["main"](*arguments, *constants))
+    return Prepared(lambda: jax.block_until_ready(main(*values)))

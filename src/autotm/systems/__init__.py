@@ -1,0 +1,1 @@
+"""Programs with control flow in several systems, and their times in turn; each system in a process of its own."""
