@@ -25,6 +25,9 @@ class SystemTimes:
     Attributes:
         system: one of `SYSTEMS`.
         variant: one of `VARIANTS`.
+        batch: samples.
+        sizes: of the model.
+        threads: of the system.
         rewrites: of the program before `tvm-fused` lowers it; empty elsewhere.
         failure: why there are no times; empty if there are.
         build_s: seconds until it could be called first, imports left out; None if it failed.
@@ -35,6 +38,9 @@ class SystemTimes:
 
     system: str
     variant: str
+    batch: int
+    sizes: dict[str, Any]
+    threads: int
     rewrites: dict[str, Any]
     failure: str = ""
     build_s: float | None = None
@@ -50,20 +56,14 @@ class SystemTimes:
 
 @dataclass(frozen=True)
 class ControlStudy:
-    """A model of one size and batch, in all systems.
+    """A model in several systems, which took turns.
 
     Attributes:
         model: its name.
-        batch: samples.
-        sizes: of the model.
-        threads: of every system.
         versions: of the packages that the systems are.
-        times: of every system and variant.
+        times: of every system, variant and size.
     """
 
     model: str
-    batch: int
-    sizes: dict[str, Any]
-    threads: int
     versions: dict[str, str]
     times: tuple[SystemTimes, ...]

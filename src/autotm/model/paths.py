@@ -75,7 +75,7 @@ class ControlPaths(MachinePaths):
     model: str
 
     def study(self, case: str) -> Path:
-        """Return the times of all systems in a case, such as `b1` or `b1-hidden64`; of all rewrites in `search`."""
+        """Return the times of all systems in a case, such as `b1` or `hidden`; of all rewrites in `search`."""
         return self._of_machine / self.scale / "control_flow" / self.model / f"{case}.json"
 
 

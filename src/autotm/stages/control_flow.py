@@ -6,7 +6,6 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from importlib import metadata
 from itertools import product
 from pathlib import Path
@@ -29,24 +28,10 @@ from autotm.stages.context import Context
 _LOG = logging.getLogger(__name__)
 KIND = "control_study"
 _PACKAGES = ("torch", "onnxruntime", "jax", "apache-tvm")
-_CASE = re.compile(r"b(?P<batch>[1-9]\d*)(?P<more>(-[a-z_]+\d+)*)")
-_ONE = re.compile(r"-([a-z_]+)(\d+)")
 SWEPT = ("torch", "onnxruntime", "jax", "tvm-py", "tvm-vm", "tvm-fused")
-"""Systems that are shown against the hidden size."""
+"""Systems that are shown against the hidden size, and on several threads."""
 OF_RATIOS = ("jax", "tvm-vm", "tvm-fused")
 """Systems that are shown against the ratio of blocks that are computed."""
-
-
-def parse_case(case: str) -> tuple[int, dict[str, int]]:
-    """Return the batch of a case, and what it sets besides: `b1-hidden64` is batch 1, hidden 64.
-
-    Raises:
-        BadInputError: it is not of this form.
-    """
-    match = _CASE.fullmatch(case)
-    if not match:
-        raise BadInputError(f"case {case}: not b, a batch, and -NAMEVALUE for what else it sets, as in b1-hidden64")
-    return int(match["batch"]), {name: int(value) for name, value in _ONE.findall(match["more"])}
 
 
 def control_flow_stage(
@@ -64,7 +49,7 @@ def control_flow_stage(
         context: of the machine.
         model: its name.
         sizes: of the model, at the scale.
-        case: batch, and sizes that it sets.
+        case: `b1` (a batch), `hidden` or `ratio` (several sizes), or `threads` (two numbers of them).
         config: of the study.
         output: file of the times.
         search: the model's search; `tvm-fused` gets its best rewrites.
@@ -77,22 +62,36 @@ def control_flow_stage(
     from autotm.systems.measure import Task
     from autotm.zoo.control_flow import BRANCHING
 
-    batch, more = parse_case(case)
-    threads = more.pop("threads", config.threads)
-    sizes = {**sizes, **more}
     rewrites = Rewrites(**best(load(search, KIND, ControlStudy)).rewrites) if search else None
-    every_variant = [WITH_CONTROL_FLOW, RESOLVED, *([ALL_BLOCKS] if model in BRANCHING else [])]
-    systems, variants = SYSTEMS, [WITH_CONTROL_FLOW]
-    if "ratio" in more:
-        systems, variants = OF_RATIOS, every_variant
-    elif more:
-        systems = SWEPT
-    elif batch == 1 and threads == config.threads:
-        variants = every_variant
-    tasks = [
-        Task(model, tuple(sizes.items()), batch, context.seed, threads, system, variant, rewrites)
-        for system, variant in product(systems, variants)
-    ]
+    every_variant = (WITH_CONTROL_FLOW, RESOLVED, *((ALL_BLOCKS,) if model in BRANCHING else ()))
+    here, other = config.threads, config.other_threads
+
+    def tasks_of(
+        systems: Sequence[str],
+        variants: Sequence[str] = (WITH_CONTROL_FLOW,),
+        batch: int = 1,
+        threads: int = here,
+        **changed: int,
+    ) -> list[Task]:
+        own = tuple({**sizes, **changed}.items())
+        return [
+            Task(model, own, batch, context.seed, threads, system, variant, rewrites)
+            for system, variant in product(systems, variants)
+        ]
+
+    match case:
+        case "hidden":
+            tasks = [task for hidden in config.hidden for task in tasks_of(SWEPT, hidden=hidden)]
+        case "ratio":
+            tasks = [task for ratio in config.ratios for task in tasks_of(OF_RATIOS, every_variant, ratio=ratio)]
+        case "threads":
+            tasks = [*tasks_of(SWEPT), *tasks_of(SWEPT, threads=other)]
+        case "b1":
+            tasks = tasks_of(SYSTEMS, every_variant)
+        case _ if re.fullmatch(r"b[1-9]\d*", case):
+            tasks = tasks_of(SYSTEMS, batch=int(case[1:]))
+        case _:
+            raise BadInputError(f"no case {case}: there are hidden, ratio, threads, and b with a batch, such as b64")
     _measure(context, tasks, config, output)
 
 
@@ -135,27 +134,20 @@ def _measure(context: Context, tasks: Sequence[Any], config: ControlFlowConfig, 
     from autotm.systems.measure import times_in_turn
 
     context = context.to_measure()
-    first = tasks[0]
-    _LOG.info("%s %s: %d systems and variants", first.model, dict(first.sizes), len(tasks))
-    at_once = len(os.sched_getaffinity(0))
-    times = times_in_turn(tasks, config.rounds, config.build_s, at_once)
+    model = tasks[0].model
+    _LOG.info("%s: %d systems, variants and sizes", model, len(tasks))
+    times = times_in_turn(tasks, config.rounds, config.build_s, len(os.sched_getaffinity(0)))
     for each in times:
         told = f"{each.median_ms:.3f} ms" if each.median_ms is not None else each.failure
-        _LOG.info("%s, %s: %s", each.system, each.variant, told)
+        _LOG.info("%s, %s, %s: %s", each.system, each.variant, each.sizes, told)
     versions = {}
     for package in _PACKAGES:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    study = ControlStudy(first.model, first.batch, dict(first.sizes), first.threads, versions, tuple(times))
-    came_from = provenance(context.machine, context.seed, options=config.model_dump(), tasks=[_plain(t) for t in tasks])
-    save(output, KIND, study, came_from)
-
-
-def _plain(task: Any) -> dict[str, Any]:
-    """Return what a task asked for, beside what all tasks share."""
-    return {"system": task.system, "variant": task.variant, "rewrites": task.rewrites and asdict(task.rewrites)}
+    came_from = provenance(context.machine, context.seed, options=config.model_dump())
+    save(output, KIND, ControlStudy(model, versions, tuple(times)), came_from)
 
 
 def control_figure_stage(style: StyleConfig, studies: Sequence[Path], csv: Path) -> None:

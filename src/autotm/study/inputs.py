@@ -189,23 +189,23 @@ CONTROL_FIGURES = (
 
 
 def control_studies(study: Study, figure: str) -> list[Path]:
-    """Return the times of models with control flow that a figure shows; a case is a batch, and what is set besides.
+    """Return the times of models with control flow that a figure shows.
 
     Raises:
         BadInputError: the scale has sizes for none of its models.
     """
-    config, models = study.config.control_flow, list(study.scale.control_flow)
+    models = list(study.scale.control_flow)
     cases = {
         "fig2": product(("seq2seq", "blockdrop", "rae"), ["b1"]),
         "fig14_batch1": product(models, ["b1"]),
         "fig14_batch64": product([model for model in models if model != "rae"], ["b64"]),  # A tree is one sample.
         "fig15": product((*_LOOPS, "attention", "seq2seq"), ["b1"]),
         "fig16": product(_BRANCHES, ["b1"]),
-        "fig17": product(_BRANCHES, [f"b1-ratio{ratio}" for ratio in config.ratios]),
+        "fig17": product(_BRANCHES, ["ratio"]),
         "fig18": product(["rae"], ["b1"]),
-        "fig19": product(models, ["b1", f"b1-threads{config.other_threads}"]),
+        "fig19": product(models, ["threads"]),
         "fig20": product(models, ["search"]),
-        "hidden_size": product(_LOOPS, [f"b1-hidden{hidden}" for hidden in config.hidden]),
+        "hidden_size": product(_LOOPS, ["hidden"]),
     }
     paths = [
         ControlPaths(study.results, study.machine, study.config.scale, model).study(case)

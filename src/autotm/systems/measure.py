@@ -67,7 +67,7 @@ class Task:
 
 
 class _Worker:
-    """A process that calls one system, in one or more variants.
+    """A process that calls one system, in one or more variants and sizes.
 
     Attributes:
         tasks: those that have not failed.
@@ -78,7 +78,10 @@ class _Worker:
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = list(tasks)
         self.times = {
-            task: SystemTimes(task.system, task.variant, asdict(task.rewrites or Rewrites()) if _is_fused(task) else {})
+            task: SystemTimes(
+                *(task.system, task.variant, task.batch, dict(task.sizes), task.threads),
+                rewrites=asdict(task.rewrites or Rewrites()) if _is_fused(task) else {},
+            )
             for task in tasks
         }
         self.calls: dict[Task, int] = {}
@@ -172,10 +175,10 @@ class _Worker:
 def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: int) -> list[SystemTimes]:
     """Prepare all systems, `at_once` of them at a time, check their results, and call them in turn.
 
-    A round calls each system once in each variant, the round after that in the opposite order.
+    A round calls each system once in each variant and size, the round after that in the opposite order.
 
     Args:
-        tasks: one for each system and variant.
+        tasks: one for each system, variant and size.
         rounds: samples of each.
         build_s: seconds that a system may take until the first results of a variant are there.
         at_once: processes that prepare side by side.
@@ -183,25 +186,26 @@ def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: i
     Raises:
         AutotmError: a system's results are wrong; nothing is timed then.
     """
-    systems: dict[str, list[Task]] = {}
+    systems: dict[tuple[str, int], list[Task]] = {}
     for task in tasks:
-        systems.setdefault(task.system, []).append(task)
+        systems.setdefault((task.system, task.threads), []).append(task)
     with contextlib.ExitStack() as stack:
         workers = {}
-        for system, own in systems.items():
-            workers[system] = _Worker(own)
-            stack.callback(workers[system].end)
+        for own in systems.values():
+            worker = _Worker(own)
+            stack.callback(worker.end)
+            workers.update(dict.fromkeys(own, worker))
         with ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(lambda worker: worker.prepare(build_s), workers.values()))
+            list(pool.map(lambda worker: worker.prepare(build_s), {*workers.values()}))
         for task in tasks:
-            _require_right(task, workers[task.system].times[task].error)
+            _require_right(task, workers[task].times[task].error)
         for turn in range(rounds):
             for task in tasks if turn % 2 else reversed(tasks):
-                if task in workers[task.system].tasks:
-                    workers[task.system].sample(task, build_s)
-        for worker in workers.values():
+                if task in workers[task].tasks:
+                    workers[task].sample(task, build_s)
+        for worker in {*workers.values()}:
             worker.measured(build_s)
-        return [workers[task.system].times[task] for task in tasks]
+        return [workers[task].times[task] for task in tasks]
 
 
 def _require_right(task: Task, error: float | None) -> None:

@@ -62,11 +62,11 @@ def _row(study: ControlStudy, times: SystemTimes, source: Mapping[str, Any]) -> 
     packages = {name: version for name, version in study.versions.items() if version != "not installed"}
     return {
         "model": study.model,
-        "batch": study.batch,
-        "hidden": study.sizes.get("hidden", math.nan),
-        "ratio": study.sizes.get("ratio", math.nan),
-        "sizes": _named(study.sizes),
-        "threads": study.threads,
+        "batch": times.batch,
+        "hidden": times.sizes.get("hidden", math.nan),
+        "ratio": times.sizes.get("ratio", math.nan),
+        "sizes": _named(times.sizes),
+        "threads": times.threads,
         "system": times.system,
         "variant": times.variant,
         "rewrites": _named(times.rewrites),
