@@ -344,7 +344,7 @@ class ControlFlowConfig(Strict):
     threads: int = Field(1, ge=1, description="of every system")
     other_threads: int = Field(2, ge=1, description="of the same, for figure 19")
     rounds: int = Field(15, ge=3, description="samples of each system, in turn")
-    build_s: float = Field(60, gt=0, description="seconds that a system may take until the first results are there")
+    build_s: float = Field(45, gt=0, description="seconds that a system may take until the first results are there")
 
 
 class VerificationConfig(Strict):

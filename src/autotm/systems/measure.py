@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
@@ -113,18 +113,27 @@ class _Worker:
             BadInputError: what it asked the system for failed.
             AutotmError: it has no answer in time, or has ended; it can be asked nothing any more.
         """
-        try:
+        with self._alive():
             self.connection.send((question, pickle.dumps(task), details))
-            if not self.connection.poll(limit_s):
-                raise AutotmError(f"no result within {limit_s:.0f} s")
-            answer: dict[str, Any] = self.connection.recv()
+            answer: dict[str, Any] = self._received(limit_s)
+        if "failure" in answer:
+            raise BadInputError(answer["failure"])
+        return answer
+
+    def _received(self, limit_s: float) -> Any:
+        if not self.connection.poll(limit_s):
+            raise AutotmError(f"no result within {limit_s:.0f} s")
+        return self.connection.recv()
+
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Say how the process ended, if it did."""
+        try:
+            yield
         except (EOFError, OSError):
             code = self.process.wait()
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
             raise AutotmError(f"its process ended: {how}") from None
-        if "failure" in answer:
-            raise BadInputError(answer["failure"])
-        return answer
 
     def fail(self, task: Task, why: str) -> None:
         """Note why a task has no times."""
@@ -134,10 +143,13 @@ class _Worker:
     def prepare(self, limit_s: float) -> None:
         """Prepare all tasks; after one that the process does not survive, the others again."""
         while not all(task in self.calls for task in self.tasks):
-            if self.connection.poll(START_S):
-                self.connection.recv()
+            is_new = True
             for task in tuple(self.tasks):
                 try:
+                    if is_new:
+                        with self._alive():
+                            self._received(START_S)
+                        is_new = False
                     answer = self.ask("prepare", task, limit_s)
                     self.times[task] = replace(self.times[task], **answer)
                     first = self.ask("call", task, limit_s, calls=2)["ms"]  # The first call is not like the others.

@@ -1,0 +1,148 @@
+"""The models of control flow in every system: what they compute, and how one that fails is told."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="it is the yardstick: make test-torch installs it")
+import branches_in_torch
+import loops_in_numpy
+import torch
+
+from autotm.control.reader import read_program
+from autotm.model.control_study import ALL_BLOCKS, RESOLVED, SYSTEMS, VARIANTS, WITH_CONTROL_FLOW
+from autotm.model.errors import AutotmError
+from autotm.systems import measure
+from autotm.systems.measure import Task, times_in_turn
+from autotm.systems.resolved import resolved, with_weights
+from autotm.systems.source import without_checks
+from autotm.systems.torch_systems import reference
+from autotm.zoo import branch_models
+from autotm.zoo.control_flow import BRANCHING, MODELS, control_model
+
+SIZES = {
+    "lstm": {"steps": 4, "cells": 2, "hidden": 16},
+    "nasrnn": {"steps": 6, "hidden": 16},
+    "attention": {"first": 3, "slots": 6, "heads": 2, "width": 16},
+    "seq2seq": {"words": 40, "hidden": 16, "most_steps": 12},
+    "blockdrop": {"image": 8, "blocks": 2, "channels": 4},
+    "skipnet": {"image": 32, "blocks": 1, "channels": 4, "classes": 10},
+    "rae": {"width": 16, "leaves": 6},
+}
+NONE = {("torchscript", "rae"): "function definitions", ("onnxruntime", "rae"): "cannot call itself"}
+"""What cannot be had with control flow, and why."""
+
+
+def task(model, system, variant=WITH_CONTROL_FLOW, batch=1, **more):
+    return Task(model, tuple({**SIZES[model], **more}.items()), batch, 20, 1, system, variant)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("system", [system for system in SYSTEMS if system != "torch.compile"])  # Minutes.
+def test_results_are_those_of_the_model(system, model):
+    if (system, model) in NONE:
+        with pytest.raises(Exception, match=NONE[system, model]):
+            measure._prepared(task(model, system))
+    else:
+        measured = [
+            measure._prepared(task(model, system, batch=batch))[1] for batch in ((1,) if model == "rae" else (1, 3))
+        ]
+        assert all(each["error"] < measure.TOLERANCE for each in measured)
+    for variant in VARIANTS[1:]:
+        if variant != ALL_BLOCKS or model in BRANCHING:
+            assert measure._prepared(task(model, system, variant))[1]["error"] < measure.TOLERANCE
+
+
+@pytest.mark.parametrize("model", ["nasrnn", "seq2seq"])
+def test_pieces_through_torch_compile(model):
+    assert measure._prepared(task(model, "torch.compile"))[1]["error"] < measure.TOLERANCE
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_yardstick_computes_the_model(model):
+    made = control_model(model, SIZES[model], 1 if model == "rae" else 3, 20)
+    arguments = made.arguments
+    found = reference(read_program(made.module), arguments)
+    if model in BRANCHING:
+        net = {"blockdrop": (branch_models.BlockDrop, branches_in_torch.block_drop),
+               "skipnet": (branch_models.SkipNet, branches_in_torch.skip_net)}[model]  # fmt: skip
+        sizes = {"blockdrop": (8, (2, 2, 2), 4), "skipnet": (32, (1, 1, 7, 1), 4, 10)}[model]
+        double = [torch.from_numpy(each).double() for each in arguments]
+        expected = (net[1](net[0](*sizes), *double).numpy(),)
+    else:
+        function = {"seq2seq": loops_in_numpy.decoder, "rae": loops_in_numpy.encoder}.get(model)
+        function = function or getattr(loops_in_numpy, model)
+        first = (SIZES[model]["first"],) if model == "attention" else ()
+        expected = function(*first, *arguments)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+    for one, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, right, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_resolved_has_no_control_flow_and_no_decisions():
+    made = control_model("skipnet", SIZES["skipnet"], 1, 20)
+    program = with_weights(read_program(made.module), {index: made.arguments[index] for index in made.weights})
+    flat = resolved(without_checks(program), made.arguments[:2], [1])
+    kinds = {type(item).__name__ for item in flat.body.statements}
+    convolutions = [item for item in flat.body.statements if item.name == "relax.nn.conv2d"]
+    names = [value.name for value in flat.parameters]
+    # A stem, the first block, 6 of 9 gated blocks; 4 convolutions that shortcuts of wider blocks have.
+    assert (kinds, len(convolutions), names) == ({"Operator"}, 1 + 3 * (1 + 6) + 4, ["x"])
+
+
+def test_ratios_are_rounded_as_in_the_original():
+    kept = [control_model("blockdrop", {**SIZES["blockdrop"], "blocks": 5, "ratio": ratio}, 1, 0).arguments[1].sum()
+            for ratio in (0, 25, 50, 75, 100)]  # fmt: skip
+    assert kept == [0, 4, 7, 11, 15]
+
+
+# Processes that take turns.
+
+
+def test_systems_take_turns_and_one_that_has_nothing_says_why():
+    tasks = [task("rae", system, variant) for system in ("onnxruntime", "tvm-fused") for variant in VARIANTS[:2]]
+    none, flat, fused, fused_flat = times_in_turn(tasks, rounds=3, build_s=60, at_once=2)
+    assert (none.failure, none.times_ms) == ("a graph of ONNX cannot call itself", ())
+    assert [len(times.times_ms) for times in (flat, fused, fused_flat)] == [3, 3, 3]
+    assert (flat.variant, fused.rewrites["unroll"], fused_flat.rewrites) == (RESOLVED, 2, {})
+    assert fused.error < 1e-6
+
+
+def test_a_system_that_takes_too_long_has_no_times_and_ends_no_other_variant(monkeypatch):
+    asked = measure._Worker.ask
+
+    def ask(worker, question, one, limit_s, **details):
+        is_slow = (question, one.variant) == ("prepare", WITH_CONTROL_FLOW) and one.system == "tvm-vm"
+        return asked(worker, question, one, 0.0 if is_slow else limit_s, **details)
+
+    monkeypatch.setattr(measure._Worker, "ask", ask)
+    tasks = [task("nasrnn", "tvm-vm", variant) for variant in (RESOLVED, WITH_CONTROL_FLOW)]
+    flat, slow = times_in_turn(tasks, rounds=3, build_s=60, at_once=1)
+    assert (slow.failure, slow.times_ms, len(flat.times_ms)) == ("no result within 0 s", (), 3)
+
+
+def test_a_process_that_ends_is_told():
+    worker = measure._Worker([task("nasrnn", "tvm-vm")])
+    worker.process.kill()
+    worker.prepare(60)
+    worker.end()
+    assert worker.times[task("nasrnn", "tvm-vm")].failure == "its process ended: signal SIGKILL"
+
+
+def test_wrong_results_end_the_job(monkeypatch):
+    monkeypatch.setattr(measure, "TOLERANCE", 1e-12)
+    wrong = (
+        r"tvm-fused computes nasrnn \(with control flow, batch 1\) wrong: off PyTorch's float64 by .* allowed are 1e-12"
+    )
+    with pytest.raises(AutotmError, match=wrong):
+        times_in_turn([task("nasrnn", "tvm-fused")], rounds=3, build_s=60, at_once=1)
+
+
+def test_nan_is_wrong():
+    assert np.isnan(measure._error([np.array([np.nan])], [np.array([1.0])]))
+    assert measure._error([np.zeros((2, 1))], [np.zeros(2)]) == np.inf
+
+
+def test_rewrites_that_are_searched_make_different_programs():
+    sets = measure.different_rewrites(task("nasrnn", "tvm-fused", steps=16))
+    assert [rewrites.unroll for rewrites in sets] == [1, 1, 2, 4, 8]
+    assert len(measure.different_rewrites(task("rae", "tvm-fused"))) == 2
