@@ -29,7 +29,7 @@ from autotm.control.program import (
     free,
     inner_blocks,
 )
-from autotm.control.regions import Area, Part, Regions, Targets, aligned
+from autotm.control.regions import Area, KernelSet, Part, Regions, Targets, aligned
 from autotm.kernels import tir
 from autotm.kernels.passes import GENERATED
 from autotm.model.graph import ALIGNMENT_BYTES
@@ -45,7 +45,7 @@ class Lowered:
     """A program as functions that are ready to be compiled.
 
     Attributes:
-        kernels: scheduled, by symbol.
+        kernels: scheduled.
         driver: calls them. Its code must not be optimised together with theirs: LLVM is told of each function that no
             two of its buffers share memory, and would move their reads and writes across one another.
         slots: what each descriptor points to.
@@ -57,7 +57,7 @@ class Lowered:
         parts: in the order of the program, the whole first.
     """
 
-    kernels: dict[str, tirx.PrimFunc]
+    kernels: KernelSet
     driver: tirx.PrimFunc
     slots: list[tuple[Area, int]]
     workspace_bytes: int
@@ -93,7 +93,7 @@ class _Driver(Regions):
         whole = [*self._views(), *map(tirx.AllocBuffer, self.locals), body, tirx.Return(tirx.IntImm("int32", 0))]
         driver = tirx.PrimFunc([self.descriptors], tir.sequence(whole), tvm.ir.PrimType("int32"))
         return Lowered(
-            self.functions,
+            self.kernels,
             driver.with_attr(GENERATED, True),
             list(self.slots),
             self.workspace_bytes,

@@ -166,7 +166,7 @@ def _loaded(program: Program, lowered: Lowered, target: tvm.target.Target) -> Co
         start = lowered.places[value]
         workspace[start : start + value.size_bytes] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
     code = machine_code({DRIVER: lowered.driver}, target)
-    code.import_module(machine_code(lowered.kernels, target))
+    code.import_module(machine_code(lowered.kernels.functions, target))
     pointer = ctypes.c_void_p(descriptors.ctypes.data)
     function = code[DRIVER]
 

@@ -28,7 +28,7 @@ from autotm.lower.calls import extract_calls, fused_kernels
 from autotm.lower.results import place_results
 from autotm.lower.step import Result
 from autotm.model.errors import AutotmError
-from autotm.model.graph import ALIGNMENT_BYTES
+from autotm.model.graph import ALIGNMENT_BYTES, ScheduleKind
 
 DESCRIPTOR_BYTES = 48
 """Size of a `DLTensor`."""
@@ -42,6 +42,32 @@ class Area(Enum):
     ARGUMENT = "an argument of the program, by its position"
     WORKSPACE = "the workspace, by bytes from its start"
     SCRATCH = "the part of the workspace for what lives within one run of operators, by bytes from its start"
+
+
+@dataclass
+class KernelSet:
+    """Kernels that functions are scheduled as; equal functions share one.
+
+    Attributes:
+        functions: scheduled, by symbol.
+        kinds: where the schedule of each comes from.
+    """
+
+    target: tvm.target.Target
+    threads: int
+    functions: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    kinds: dict[str, ScheduleKind] = field(default_factory=dict)
+    _scheduled: dict[int, tuple[str, ScheduledKernel]] = field(default_factory=dict)
+
+    def of(self, function: tirx.PrimFunc) -> tuple[str, ScheduledKernel]:
+        """Return the symbol and the schedule of a function."""
+        key = tvm_ffi.structural_hash(function, map_free_vars=True)
+        if key not in self._scheduled:
+            kernel = schedule(function, self.target, self.threads)
+            self._scheduled[key] = symbol, _ = f"{kernel.op}_{len(self._scheduled)}", kernel
+            self.functions[symbol] = _as_plain_loops(kernel.func, self.threads)
+            self.kinds[symbol] = kernel.kind
+        return self._scheduled[key]
 
 
 @dataclass
@@ -70,7 +96,7 @@ class Regions:
     """The kernels of a program's operators, and the places of its values.
 
     Attributes:
-        functions: scheduled, by symbol.
+        kernels: that are called.
         slots: numbers of descriptors, by what they point to.
         workspace_bytes: without scratch.
         scratch_bytes: of what lives within one region.
@@ -82,7 +108,6 @@ class Regions:
     program: Program
     target: tvm.target.Target
     threads: int
-    functions: dict[str, tirx.PrimFunc] = field(default_factory=dict)
     slots: dict[tuple[Area, int], int] = field(default_factory=dict)
     workspace_bytes: int = 0
     scratch_bytes: int = 0
@@ -95,7 +120,7 @@ class Regions:
         self.around = self.parts[:1]
         self.descriptors = tirx.Var("descriptors", "handle")
         self.slots[Area.WORKSPACE, 0] = 0  # The driver itself finds the workspace by the first descriptor.
-        self._kernels: dict[int, tuple[str, ScheduledKernel]] = {}
+        self.kernels = KernelSet(self.target, self.threads)
 
     def place(self, value: Value) -> int:
         """Return the offset of a value in the workspace."""
@@ -148,7 +173,7 @@ class Regions:
                     operands[output.tensor] = Area.SCRATCH, scratch
                     scratch += aligned(output.size_bytes)
         for call in placed.calls:
-            symbol, kernel = self._kernel(placed.functions[call.function])
+            symbol, kernel = self.kernels.of(placed.functions[call.function])
             slots = [operands[item.tensor] for item in (*call.inputs, *call.outputs)]
             end = scratch
             for shape, dtype in kernel.workspaces:
@@ -163,15 +188,6 @@ class Regions:
     def _descriptor(self, slot: tuple[Area, int]) -> tirx.Expr:
         index = self.slots.setdefault(slot, len(self.slots))
         return tirx.handle_add_byte_offset(self.descriptors, tir.number(index * DESCRIPTOR_BYTES))
-
-    def _kernel(self, function: tirx.PrimFunc) -> tuple[str, ScheduledKernel]:
-        """Return the symbol and the schedule of a function; equal functions share them."""
-        key = tvm_ffi.structural_hash(function, map_free_vars=True)
-        if key not in self._kernels:
-            kernel = schedule(function, self.target, self.threads)
-            self._kernels[key] = symbol, _ = f"{kernel.op}_{len(self._kernels)}", kernel
-            self.functions[symbol] = as_plain_loops(kernel.func, self.threads)
-        return self._kernels[key]
 
 
 def is_copied(argument: Value) -> bool:
@@ -222,7 +238,7 @@ def _filled(expression: relax.Expr, variables: dict[relax.Var, relax.Var]) -> re
     return expression
 
 
-def as_plain_loops(function: tirx.PrimFunc, threads: int) -> tirx.PrimFunc:
+def _as_plain_loops(function: tirx.PrimFunc, threads: int) -> tirx.PrimFunc:
     """Return a kernel whose loops are not written out, nor given to a thread pool where there is one thread."""
     # LLVM takes seconds for the activations of a cell four times in a row, and they get no faster.
     kinds = [tirx.ForKind.UNROLLED, *([tirx.ForKind.PARALLEL] if threads == 1 else [])]

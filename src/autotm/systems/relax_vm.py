@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 
 from autotm.control.program import (
@@ -29,9 +28,8 @@ from autotm.control.program import (
     read,
     rewritten,
 )
-from autotm.control.regions import as_module, as_plain_loops
+from autotm.control.regions import KernelSet, as_module
 from autotm.kernels.passes import machine_code
-from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
 from autotm.kernels.target import host_target
 from autotm.lower.calls import fused_kernels
 from autotm.lower.rules import is_call
@@ -100,16 +98,14 @@ class _Writer:
 
     Attributes:
         functions: by what wrote them.
-        kernels: scheduled, by symbol.
+        kernels: that they call.
     """
 
     def __init__(self, target: tvm.target.Target, threads: int) -> None:
         self.target = target
-        self.threads = threads
         self.functions: dict[FunctionWriter, relax.Function] = {}
-        self.kernels: dict[str, tirx.PrimFunc] = {}
+        self.kernels = KernelSet(target, threads)
         self.reads: Counter[Value] = Counter()
-        self._scheduled: dict[int, tuple[str, ScheduledKernel]] = {}
         self._recursions: list[tuple[FunctionWriter, tuple[Value, ...], Scope]] = []
 
     def machine(self) -> Compiled:
@@ -117,8 +113,8 @@ class _Writer:
         named = {own.own: func.with_attr("global_symbol", own.own.name_hint) for own, func in self.functions.items()}
         module = relax.transform.Normalize()(tvm.IRModule(named))
         built = relax.build(module, self.target, relax_pipeline=tvm.transform.Sequential(_PASSES))
-        built.mod.import_module(machine_code(self.kernels, self.target))
-        return relax.VirtualMachine(built, tvm.cpu()), {*self.kernels}
+        built.mod.import_module(machine_code(self.kernels.functions, self.target))
+        return relax.VirtualMachine(built, tvm.cpu()), {*self.kernels.functions}
 
     def whole(self, program: Program) -> None:
         self.reads = Counter(all_reads(program.body))
@@ -257,21 +253,13 @@ class _Writer:
         self, writer: FunctionWriter, function: tirx.PrimFunc, arguments: relax.Tuple, result: tvm.ir.Type
     ) -> relax.Var:
         """Call a kernel; its workspaces are results that nobody reads."""
-        symbol, kernel = self._kernel(function)
+        symbol, kernel = self.kernels.of(function.without_attr("global_symbol"))
         outputs = list(result.fields) if isinstance(result, relax.TupleType) else [result]
         types = [*outputs, *(relax.TensorType(*workspace) for workspace in kernel.workspaces)]
         whole = writer.emit(relax.call_dps_packed(symbol, arguments, types if len(types) > 1 else types[0]))
         if len(types) == 1 or isinstance(result, relax.TupleType):
             return whole
         return writer.emit(relax.TupleGetItem(whole, 0))
-
-    def _kernel(self, function: tirx.PrimFunc) -> tuple[str, ScheduledKernel]:
-        key = tvm_ffi.structural_hash(function, map_free_vars=True)
-        if key not in self._scheduled:
-            kernel = schedule(function.without_attr("global_symbol"), self.target, self.threads)
-            self._scheduled[key] = symbol, _ = f"{kernel.op}_{len(self._scheduled)}", kernel
-            self.kernels[symbol] = as_plain_loops(kernel.func, self.threads)
-        return self._scheduled[key]
 
 
 def _inside(loop: Loop) -> Block:

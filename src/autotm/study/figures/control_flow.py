@@ -133,12 +133,6 @@ def _one(table: pd.DataFrame, **values: Any) -> pd.Series | None:
     return None if table.empty else table.iloc[0]
 
 
-def _plain(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the models as the scale has them: with the sizes of the first row of each."""
-    first = table.groupby("model", sort=False)["sizes"].transform("first")
-    return table[table["sizes"] == first]
-
-
 def _bar(axes: Axes, row: pd.Series | None, place: float, width: float, *, across: bool, **look: Any) -> None:
     """Draw one bar with its whisker; or, where there are no times, why."""
     if row is None or math.isnan(row["median_ms"]):
@@ -199,7 +193,7 @@ def _cut(axes: Axes, times: pd.Series) -> None:
 
 def draw_overhead(table: pd.DataFrame, style: StyleConfig, models: Sequence[str]) -> Drawn:
     """Draw figures 15, 16 and 18: each system with its control flow and without; time in kernels is hatched."""
-    table = _plain(table[(table["batch"] == 1) & table["model"].isin(models)])
+    table = table[(table["batch"] == 1) & table["model"].isin(models)]
     colors = _colors(style)
     shown = [model for model in models if model in set(table["model"])]
     figure, axes_of = panels(len(shown), style, columns=min(2, len(shown)), widen=_WIDE)
@@ -247,7 +241,7 @@ def _overheads(table: pd.DataFrame) -> Iterator[str]:
 
 def draw_fig2(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """Draw figure 2: what control flow costs in JAX, or in TVM's virtual machine where JAX has no times."""
-    table = _plain(table[table["batch"] == 1])
+    table = table[table["batch"] == 1]
     models = [model for model in ("seq2seq", "blockdrop", "rae") if model in set(table["model"])]
     figure, axes_of = panels(len(models), style, widen=0.7)
     texts, colors = [], _colors(style)
@@ -290,7 +284,7 @@ def draw_ratios(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 def draw_threads(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """Draw figure 19: the systems on another number of threads, over their times on the first."""
-    table = _plain(table[(table["variant"] == WITH_CONTROL_FLOW) & (table["batch"] == 1)])
+    table = table[(table["variant"] == WITH_CONTROL_FLOW) & (table["batch"] == 1)]
     counts, models, colors = sorted(set(table["threads"])), list(dict.fromkeys(table["model"])), _colors(style)
     figure, (axes,) = panels(1, style, widen=2.2)
     width = 0.8 / len(SYSTEMS)
