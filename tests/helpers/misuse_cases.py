@@ -199,6 +199,7 @@ COMMANDS: Mapping[str, Command] = {
         is_of_study=False,
     ),
     "kernels export": of_study("kernels export results/kernels.zip", ["results/kernels.zip"]),
+    "kernels check": of_study("kernels check --scale tiny"),
     "kernels import": of_study(
         "kernels import kernels.zip --results results/elsewhere",
         ["results/elsewhere/laptop-1t/kernels.sqlite"],

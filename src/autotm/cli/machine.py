@@ -12,8 +12,9 @@ import click
 from autotm.cli.command import Answer, answering
 from autotm.cli.options import FILE, FOLDER, Placement, context_of, of_network, of_placement, of_study, paths_of
 from autotm.model.config import StudyConfig
-from autotm.model.errors import BadInputError
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.stages.bundle import bundle_stage
+from autotm.stages.control_flow import needed_kernels
 from autotm.stages.exchange import (
     export_results_stage,
     export_store_stage,
@@ -21,6 +22,7 @@ from autotm.stages.exchange import (
     import_store_stage,
     imported_plans,
 )
+from autotm.study.columns import columns
 from autotm.study.setup import Study
 
 log = logging.getLogger("autotm")
@@ -58,7 +60,7 @@ def doctor(name: str | None, folder: Path, results: Path) -> Answer:
 
 @click.group()
 def kernels() -> None:
-    """The kernel store holds timings of every kernel that was measured on a machine."""
+    """The kernel store holds timings of every kernel that was measured on a machine; `check` needs no store."""
 
 
 @kernels.command("export")
@@ -81,6 +83,23 @@ def import_store(study: Study, file: Path) -> Answer:
     merged = import_store_stage(store=study.machine_paths.store, file=file)
     log.info("%s: %d timings added, %d known before, %d skipped", file, merged.added, merged.kept, merged.skipped)
     return Answer(asdict(merged))
+
+
+@kernels.command("check")
+@of_study
+@answering
+def check_kernels(study: Study) -> Answer:
+    """Tell which kernels the models with control flow need, and where the schedule of each comes from.
+
+    Exit status 1 where one is missing, or no rule knows how to schedule it.
+    """
+    sizes, threads = study.scale.control_flow, study.config.control_flow.threads
+    needed = needed_kernels(sizes, study.config.seed, threads)
+    lines = [("model", "kernel", "schedule"), *((one.model, one.kernel, one.schedule or "missing") for one in needed)]
+    missing = [f"{one.model}: {one.kernel}" for one in needed if one.is_missing]
+    fault = AutotmError(f"{len(missing)} kernels have no schedule: {'; '.join(missing)}") if missing else None
+    log.info("%d kernels of %d models, %d without a schedule", len(needed), len(sizes), len(missing))
+    return Answer(needed, columns(lines, left=3), fault)
 
 
 # The commands `export` and `import`.

@@ -54,7 +54,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Machine, files and kernels": {
         "doctor": ("machine:doctor", "tell what this machine has, and what of it is usable"),
-        "kernels": ("machine:kernels", "export and import what was measured of kernels"),
+        "kernels": ("machine:kernels", "export and import what was measured of kernels; check that none is missing"),
         "export": ("machine:export", "write a network's measurements and plans to one file"),
         "import": ("machine:import_", "take such a file's measurements and plans in"),
         "bundle": ("machine:bundle", "pack a program for a host without a compiler"),

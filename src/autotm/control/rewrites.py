@@ -77,6 +77,16 @@ _INDEXING = {
     "relax.scatter_nd",
     "relax.index_put",
 }
+_PACKING = {
+    "relax.permute_dims",
+    "relax.reshape",
+    "relax.concat",
+    "relax.split",
+    "relax.strided_slice",
+    "relax.astype",
+    "relax.expand_dims",
+}
+"""Operators that put elements elsewhere, as weights are packed."""
 _DIVIDING = {"relax.divide", "relax.floor_divide", "relax.mod", "relax.floor_mod"}
 
 
@@ -95,7 +105,8 @@ def hoist_invariants(program: Program) -> Program:
 
         loop x = x0:  p = pack(w); x = p x   -->   p = pack(w); loop x = x0:  x = p x
 
-    What may fault stays in a loop that may have no step or in which a check may end the program, and in a recursion.
+    What may fault stays in a loop that may have no step or in which a check may end the program, and in a recursion. Of
+    a branch in it, only what packs tensors is computed before: the rest may never be needed.
     """
 
     def hoist(statement: Statement) -> list[Statement]:
@@ -108,11 +119,13 @@ def hoist_invariants(program: Program) -> Program:
                 body, more = _invariant(
                     statement.body.statements, outside, lambda item: is_entered or not may_fault(item)
                 )
-                return [*moved, *more, replace(statement, head=head, body=Block(body, statement.body.results))]
+                body, packed = _unpacked_sides(body, outside)
+                return [*moved, *more, *packed, replace(statement, head=head, body=Block(body, statement.body.results))]
             case Recursion():
                 outside = {*statement.parameters}
                 kept, moved = _invariant(statement.body.statements, outside, lambda item: not may_fault(item))
-                return [*moved, replace(statement, body=Block(kept, statement.body.results))]
+                kept, packed = _unpacked_sides(kept, outside)
+                return [*moved, *packed, replace(statement, body=Block(kept, statement.body.results))]
         return [statement]
 
     return _everywhere(program, hoist)
@@ -130,6 +143,26 @@ def _invariant(
         else:
             changing.update(defined(statement))
             kept.append(statement)
+    return tuple(kept), moved
+
+
+def _unpacked_sides(
+    statements: Iterable[Statement], changing: set[Value]
+) -> tuple[tuple[Statement, ...], list[Statement]]:
+    """Split statements as `_invariant`: of them stays all but what packs tensors in sides of branches."""
+    kept: list[Statement] = []
+    moved: list[Statement] = []
+    for statement in statements:
+        if isinstance(statement, Branch):
+            sides = []
+            for side in (statement.then, statement.otherwise):
+                within, packed = _invariant(side.statements, {*changing}, lambda item: item.name in _PACKING)
+                within, more = _unpacked_sides(within, {*changing})
+                moved += [*packed, *more]
+                sides.append(Block(within, side.results))
+            statement = replace(statement, then=sides[0], otherwise=sides[1])  # noqa: PLW2901
+        changing.update(defined(statement))
+        kept.append(statement)
     return tuple(kept), moved
 
 

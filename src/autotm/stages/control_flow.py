@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from itertools import product
 from pathlib import Path
@@ -22,6 +23,7 @@ from autotm.model.control_study import (
 )
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import load, save
+from autotm.model.graph import ScheduleKind
 from autotm.model.provenance import provenance
 from autotm.stages.context import Context
 
@@ -115,6 +117,50 @@ def control_flow_search_stage(
     _measure(context, tasks, config, output)
     found = best(load(output, KIND, ControlStudy))
     _LOG.info("best of %d: %s, %.3f ms", len(tasks), found.rewrites, found.median_ms)
+
+
+@dataclass(frozen=True)
+class NeededKernel:
+    """A kernel that models with control flow need, as one function.
+
+    Attributes:
+        kernel: its symbol in the function; what has no kernel is named as the compiler names it.
+        schedule: where its schedule comes from; empty if it has no kernel.
+    """
+
+    model: str
+    kernel: str
+    schedule: str
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether no rule knows the kernel."""
+        return self.schedule in ("", ScheduleKind.AS_WRITTEN)
+
+
+def needed_kernels(models: Mapping[str, Mapping[str, int]], seed: int, threads: int) -> list[NeededKernel]:
+    """Return the kernels of models of some sizes at batch 1, after the usual rewrites; nothing is compiled or run.
+
+    Raises:
+        BadInputError: there is no such model, or its sizes are wrong.
+    """
+    from autotm.control.driver import lower
+    from autotm.control.reader import read_program
+    from autotm.control.rewrites import Rewrites
+    from autotm.kernels.target import host_target
+    from autotm.zoo.control_flow import BRANCHING, control_model
+
+    needed = []
+    for model, sizes in models.items():
+        laid = {"channels_last": True} if model in BRANCHING else {}
+        program = read_program(control_model(model, {**sizes, **laid}, 1, seed).module)
+        try:
+            kernels = lower(Rewrites().apply(program), host_target(threads), threads).kernels
+        except AutotmError as error:
+            needed.append(NeededKernel(model, str(error), ""))
+            continue
+        needed += [NeededKernel(model, symbol, str(kind)) for symbol, kind in kernels.kinds.items()]
+    return needed
 
 
 def best(study: ControlStudy) -> SystemTimes:

@@ -1,0 +1,116 @@
+"""Each rewrite alone: a small program before and after it, as in the golden files.
+
+After a change that is meant: `python tests/control/test_rewrites.py` writes the files anew; read the difference.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+from program_text import program_text
+from tvm import relax
+
+from autotm.control.reader import read_program
+from autotm.control.rewrites import NO_REWRITES, hoist_from_branches, hoist_invariants, predicate, unroll
+from autotm.zoo.functions import FunctionWriter, as_module, integer
+
+GOLDEN = Path(__file__).parent / "golden"
+ROW = ((1, 8), "float32")
+WIDE = ((64, 8), "float32")
+
+
+def counted(steps):
+    """x = tanh(x w + b) some times, where w is packed in each step."""
+    kinds = {"x": ROW, "w": ((8, 8), "float32"), "b": ((8,), "float32")}
+    loop = FunctionWriter("loop", {"step": ((), "int64"), **kinds}, ROW)
+    step, x, w, b = loop.params.values()
+    emit, op = loop.emit, relax.op
+
+    def again():
+        product = emit(op.matmul(x, emit(op.permute_dims(w))))
+        return loop.call(loop, emit(op.add(step, integer(1))), emit(op.tanh(emit(op.add(product, b)))), w, b)
+
+    result = loop.branch(emit(op.less(step, integer(steps))), again, lambda: x)
+    main = FunctionWriter("main", kinds, ROW)
+    last = main.call(loop, integer(0), *main.params.values())
+    return as_module({loop: loop.function(result), main: main.function(last)})
+
+
+def searched():
+    """A row is taken in each step of a loop that data end: not to be moved, since it may have no step."""
+    kinds = {"x": ROW, "rows": WIDE, "index": ((), "int64")}
+    loop = FunctionWriter("loop", kinds, ROW)
+    x, rows, index = loop.params.values()
+    emit, op = loop.emit, relax.op
+
+    def again():
+        row = emit(op.exp(emit(op.take(rows, index, axis=0))))
+        return loop.call(loop, emit(op.add(x, row)), rows, index)
+
+    test = emit(op.less(emit(op.max(x)), relax.const(9.0, "float32")))
+    result = loop.branch(test, again, lambda: x)
+    main = FunctionWriter("main", kinds, ROW)
+    last = main.call(loop, *main.params.values())
+    return as_module({loop: loop.function(result), main: main.function(last)})
+
+
+def branching(kind):
+    """One side computes more than the other; of (64, 8) they are too large to be computed for nothing."""
+    main = FunctionWriter("main", {"c": ((), "bool"), "x": kind, "small": ROW}, kind)
+    c, x, small = main.params.values()
+    emit, op = main.emit, relax.op
+
+    def then():
+        return emit(op.multiply(x, emit(op.exp(small))))
+
+    return as_module({main: main.function(main.branch(c, then, lambda: emit(op.negative(x))))})
+
+
+def recursive():
+    """f(n, x) = x if n < 1 else tanh(f(n - 1, x w)), where w is packed in each call."""
+    kinds = {"n": ((), "int64"), "x": ROW, "w": ((8, 8), "float32")}
+    own = FunctionWriter("f", kinds, ROW)
+    n, x, w = own.params.values()
+    emit, op = own.emit, relax.op
+
+    def inner():
+        y = emit(op.matmul(x, emit(op.permute_dims(w))))
+        return emit(op.tanh(own.call(own, emit(op.subtract(n, integer(1))), y, w)))
+
+    result = own.branch(emit(op.less(n, integer(1))), lambda: x, inner)
+    main = FunctionWriter("main", kinds, ROW)
+    last = main.call(own, *main.params.values())
+    return as_module({own: own.function(result), main: main.function(last)})
+
+
+CASES = {
+    "unroll_2": (counted(6), lambda program: unroll(program, 2)),
+    "unroll_4": (counted(8), lambda program: unroll(program, 4)),
+    "unroll_8": (counted(17), lambda program: unroll(program, 8)),
+    "unroll_4_and_a_rest": (counted(6), lambda program: unroll(program, 4)),
+    "hoist_invariants": (counted(6), hoist_invariants),
+    "hoist_invariants_that_may_fault": (searched(), hoist_invariants),
+    "hoist_invariants_of_a_recursion": (recursive(), hoist_invariants),
+    "hoist_from_branches": (branching(WIDE), lambda program: hoist_from_branches(program, 128)),
+    "predicate": (branching(ROW), lambda program: predicate(program, 128)),
+    "predicate_not_what_is_large": (branching(WIDE), lambda program: predicate(program, 128)),
+}
+
+
+def before_and_after(name):
+    module, rewrite = CASES[name]
+    program = NO_REWRITES.apply(read_program(module))
+    return f"Before:\n{program_text(program)}\nAfter:\n{program_text(rewrite(program))}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_before_and_after(name):
+    assert before_and_after(name) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        (GOLDEN / f"{case}.txt").write_text(before_and_after(case), encoding="utf-8")
