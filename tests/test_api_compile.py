@@ -88,6 +88,17 @@ def decoded(self, tokens, state):
     )
 
 
+def chained(self, rows, state):
+    """The rows that one scan makes are all that the next one reads, from the last one on."""
+
+    def step(h, x):
+        h = torch.tanh(self.linear(x) + h)
+        return h, h.clone()
+
+    last, rows = scan(step, state, rows)
+    return scan(step, last, rows, reverse=True)
+
+
 DECODER = {
     "table": lambda: nn.Embedding(11, SIZE),
     "cell": lambda: nn.GRUCell(SIZE, SIZE),
@@ -96,6 +107,7 @@ DECODER = {
 ROWS = lambda: (torch.randn(5, SIZE), torch.randn(SIZE))  # noqa: E731
 CASES = {
     "scan": (lambda: module(scanned, **LINEAR), ROWS),
+    "scans one after the other": (lambda: module(chained, **LINEAR), ROWS),
     "branches in a while loop": (lambda: module(halved, **LINEAR), lambda: (torch.randn(SIZE),)),
     "a while loop in a scan": (lambda: module(nested, **LINEAR), ROWS),
     "decoder": (lambda: module(decoded, **DECODER), lambda: (torch.randint(0, 11, (3,)), torch.randn(3, SIZE))),
@@ -199,6 +211,15 @@ def test_an_operator_without_a_kernel_is_refused_with_its_line():
         autotm.compile(inside, torch.eye(3))
 
 
+def test_powers_of_whole_numbers():
+    powers = module(lambda _, x, n: (x * 2**n, n**2, n**3, torch.pow(n, n)))
+    compiled = autotm.compile(powers, (torch.ones(3), torch.tensor([1, 2, 3])))
+    x, n = torch.randn(3), torch.tensor([0, 7, 12])
+    for own, right in zip(compiled(x, n), powers(x, n), strict=True):
+        assert own.dtype == right.dtype
+        assert (own == right).all()
+
+
 def test_random_numbers_are_refused_with_their_line():
     with pytest.raises(BadInputError, match=r"dropout\(x\).*: it draws random numbers"):
         autotm.compile(module(lambda _, x: nn.functional.dropout(x)), torch.ones(3))
@@ -280,6 +301,67 @@ def test_gradients_are_as_exact_as_pytorchs(name):
                 parameter.sub_(parameter.grad)
 
 
+def looped(step, state, rows, reverse=False):
+    """Compute what `scan` does with a loop of Python, of which PyTorch has a gradient."""
+    results = []
+    for row in rows.flip(0) if reverse else rows:
+        state, result = step(state, row)
+        results.append(result)
+    return state, torch.stack(results[::-1] if reverse else results)
+
+
+def recurrence(self, rows, state, scan=scan):
+    def step(h, x):
+        h = torch.tanh(self.linear(x) + self.linear(h))
+        return h, (h * x).clone()
+
+    last, rows = scan(step, state, rows)
+    return last.sum() + rows.square().sum()
+
+
+def both_ways(self, rows, state, scan=scan):
+    """A second scan, from the last row on, begins with the state of the first, and nothing else reads its rows."""
+
+    def step(h, x):
+        h = torch.tanh(self.linear(x) + h)
+        return h, h.clone()
+
+    last, rows = scan(step, state, rows)
+    return scan(step, last, rows, reverse=True)[1].square().sum()
+
+
+def counted(self, rows, state, scan=scan):
+    """A counter is part of the state, and has no gradient; the rows that come out are not used."""
+
+    def step(states, x):
+        count, h = states
+        h = h + self.linear(x * (count + 1)).sigmoid() / 2**count
+        return (count + 1, h.clone()), h.clone()
+
+    return scan(step, (torch.tensor(0), state), rows)[0][1].sum()
+
+
+@pytest.mark.parametrize("forward", [recurrence, both_ways, counted])
+def test_gradients_of_scans_are_as_exact_as_pytorchs_of_python(forward):
+    torch.manual_seed(5)
+    model, inputs = module(forward, **LINEAR), (torch.randn(6, 3, SIZE), torch.randn(3, SIZE))
+    step = autotm.compile(model, inputs, mode="train")
+
+    def theirs(model, inputs):
+        model.zero_grad()
+        loss = forward(model, *inputs, scan=looped)
+        loss.backward()
+        return [loss.detach(), *(parameter.grad for parameter in model.parameters())]
+
+    exact = theirs(copy.deepcopy(model).double(), [each.double() for each in inputs])
+    others = theirs(model, inputs)
+    for _ in range(2):
+        model.zero_grad()
+        ours = [step(*inputs).detach(), *(parameter.grad for parameter in model.parameters())]
+        for right, own, other in zip(exact, ours, others, strict=True):
+            assert (own - right).abs().max() <= 3 * (other - right).abs().max() + 2e-7 * right.abs().max()
+
+
 def test_gradients_add_up():
     model, x, y = LANGUAGES["GRU"](), words(7, 3), words(21)
     step = autotm.compile(model, x, loss=nn.functional.cross_entropy, targets=(y,), mode="train")
@@ -302,6 +384,10 @@ def test_what_no_step_can_train_is_refused():
     ends = module(lambda self, x: while_loop(lambda x: x.sum() > 1, lambda x: (self.linear(x) / 2,), (x,))[0], **LINEAR)
     with pytest.raises(BadInputError, match=r"while_loop\(.*on the number of steps where"):
         autotm.compile(ends, torch.ones(SIZE), loss=torch.sum, mode="train")
+    inner = lambda h, x: (torch.cond(x.sum() > 0, torch.sin, torch.cos, (h + x,)), x.clone())  # noqa: E731
+    branching = module(lambda self, x: scan(inner, self.linear(x[0]), x)[0], **LINEAR)
+    with pytest.raises(BadInputError, match=r"scan\(inner, .*: a step holds a loop or a branch, through which no"):
+        autotm.compile(branching, torch.ones(3, SIZE), loss=torch.sum, mode="train")
     drops = module(lambda self, x: nn.functional.dropout(self.linear(x)), **LINEAR)
     with pytest.raises(BadInputError, match=r"dropout\(.*: it draws random numbers"):
         autotm.compile(drops, torch.ones(SIZE), loss=torch.sum, mode="train")

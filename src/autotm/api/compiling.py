@@ -18,7 +18,7 @@ from autotm.model.errors import BadInputError, unknown_name
 from autotm.zoo.network import Array
 from autotm.zoo.torch.control_flow import control_module
 from autotm.zoo.torch.program import Inputs, Loss, Mode, arguments_of, captured_step
-from autotm.zoo.torch.recurrent import REPLACED
+from autotm.zoo.torch.recurrent import REPLACED, scans_have_gradients
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,8 @@ def compile(  # noqa: A001 - as PyTorch's
         raise BadInputError(f"a {type(module).__name__} is no torch.nn.Module; give the module itself")
     if mode == "inference" and (loss is not None or targets):
         raise BadInputError("a loss and targets are for mode='train'; leave them out")
-    captured, names = captured_step(module, inputs, targets, loss, mode, replaced=REPLACED)
+    with scans_have_gradients():
+        captured, names = captured_step(module, inputs, targets, loss, mode, replaced=REPLACED)
     written = control_module(captured)
     bounds = {} if max_steps is None else dict.fromkeys(written.places, max_steps)
     function = compile_function(written.module, limits=Limits(steps=bounds))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 from tvm.relax.op.grad import no_grad
 
 from autotm.lower.rules import (
@@ -247,7 +247,9 @@ def _power(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBu
 def _power_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     # Relax would pass the exponent as a tensor.
     x, p = call.args[0], number(call.args[1])
-    if p is None or not is_float(x):
+    if not is_float(x):
+        return builder.call_te(_whole_power, *call.args)
+    if p is None:
         return builtin(builder, call)
 
     def power(value: tirx.Expr) -> tirx.Expr:
@@ -256,6 +258,12 @@ def _power_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return tirx.power(value, tirx.const(p, dtype_of(x)))
 
     return _map(builder, power, x, "power")
+
+
+def _whole_power(x: te.Tensor, exponent: te.Tensor) -> te.Tensor:
+    """Compute a power of whole numbers, which is exact as far as float64 has every one of them."""
+    power = topi.power(topi.cast(x, "float64"), topi.cast(exponent, "float64"))
+    return topi.cast(topi.round(power), x.dtype)
 
 
 @differentiates("relax.floor_mod", "relax.mod")

@@ -237,8 +237,9 @@ class _Body(Translation):
         Rows of a tensor that was flipped, and rows of a result that is, are read or written from the last one on.
         """
         subgraph, states, rows, fixed = node.args
-        turns = [_is_flip(row) for row in rows]
-        rows = [row.args[0] if turn else row for row, turn in zip(rows, turns, strict=True)]
+        # What another loop has written from the last row on is turned already.
+        turns = [_is_flip(row) and row.args[0] not in self._is_turned for row in rows]
+        rows = [row.args[0] if _is_flip(row) else row for row in rows]
         collected = [part for part in node.users if part.args[1] >= len(states)]
         turned = [part for part in collected if part.users and all(map(_is_flip, part.users))]
         self._is_turned.update(turned)

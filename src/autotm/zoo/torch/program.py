@@ -186,11 +186,16 @@ def _why_not(class_name: str, error: Exception) -> str:
 
 def where(node: fx.Node) -> str:
     """Return the innermost line of the user's code that a node comes from; where there is none, its operator."""
-    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
+    return innermost_line(node.meta, node.target)
+
+
+def innermost_line(metadata: Mapping[str, Any], operator: object) -> str:
+    """Return the innermost line of the user's code in the metadata of a node; where there is none, its operator."""
+    lines = [line.strip() for line in (metadata.get("stack_trace") or "").splitlines()]
     places = [(place, lines[index + 1 : index + 2]) for index, place in enumerate(lines) if place.startswith("File ")]
     outside = [item for item in places if not is_own(item[0].split('"')[1])]
     if not outside:
-        return f"operator {node.target} of PyTorch's own code"
+        return f"operator {operator} of PyTorch's own code"
     place, code = outside[-1]
     return f"{place.removeprefix('File ')}: {code[0]}" if code else place.removeprefix("File ")
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch._higher_order_ops.scan import scan_op
+from torch.fx import traceback as fx_traceback
 from torch.nn import functional
 
+from autotm.model.errors import BadInputError
+from autotm.zoo.torch.program import innermost_line
+
 Tensors = tuple[torch.Tensor, ...]
+Step = Callable[..., Sequence[torch.Tensor]]
+"""(states, a row of each input, what all steps read) -> new states, a row of each output."""
 Cell = Callable[..., Tensors]
 """(sums of the inputs, sums of the states, states) -> new states, the layer's output first; element by element."""
 
@@ -110,9 +117,118 @@ class _Recurrence(torch.autograd.Function):
         return None, of_sums.flip(0), flat.T @ before[0].flatten(0, -2), of_bias, *of_initial
 
 
+class _Scan(torch.autograd.Function):
+    """A `scan` of the module's own, with a loop backward over the states before each step, which the one forward keeps.
+
+    What a step computes besides is computed again. Gradients of what all steps read are added up, step by step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, combine: Step, counts: tuple[int, int], *values: torch.Tensor) -> Tensors:
+        ctx.set_materialize_grads(False)
+        states, _ = counts
+        initial, rows, fixed = _parts(values, counts)
+
+        def keeping(*step: torch.Tensor) -> list[torch.Tensor]:
+            return [*combine(*step), *(state.clone() for state in step[:states])]
+
+        results = tuple(scan_op(keeping, initial, rows, tuple(fixed)))
+        ctx.combine, ctx.counts, ctx.place = combine, counts, innermost_line(fx_traceback.get_current_meta(), "scan")
+        # Sizes that are not known while PyTorch traces are numbers among what all steps read.
+        ctx.numbers = {index: value for index, value in enumerate(values) if not isinstance(value, torch.Tensor)}
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        ctx.save_for_backward(*tensors, *results[len(results) - states :])
+        return results[: len(results) - states]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        states, rows_count = ctx.counts
+        values, kept = list(ctx.saved_tensors[: len(ctx.saved_tensors) - states]), ctx.saved_tensors[-states:]
+        for index, number in ctx.numbers.items():
+            values.insert(index, number)
+        initial, rows, fixed = _parts(values, ctx.counts)
+        inputs = (*initial, *rows, *fixed)
+        # Counters and other whole numbers have no gradient; None stands for zeros.
+        real = [index for index, value in enumerate(inputs) if _is_real(value)]
+        passed = [index for index in real if index < states]
+        added = [index for index in real if index >= states + rows_count]
+        arriving = {index: rows for index, rows in enumerate(gradients) if index >= states and rows is not None}
+
+        def step(*now: torch.Tensor) -> list[torch.Tensor]:
+            of_states, sums = now[: len(passed)], now[len(passed) : len(passed) + len(added)]
+            taken = now[len(passed) + len(added) :]
+            given, own = taken[: len(arriving)], list(taken[len(arriving) :])  # The arguments of the step.
+            results: list[int] = []
+
+            def differentiable(*changed: torch.Tensor) -> Tensors:
+                for index, value in zip(real, changed, strict=True):
+                    own[index] = value
+                outputs = ctx.combine(*own)
+                results[:] = [index for index, value in enumerate(outputs) if _is_real(value)]
+                return tuple(outputs[index] for index in results)
+
+            try:
+                outputs, pull = torch.func.vjp(differentiable, *(own[index] for index in real))
+            except KeyError as error:  # An operator on functions has no rule for this.
+                raise BadInputError(
+                    f"{ctx.place}: a step holds a loop or a branch, through which no gradient is computed; write that "
+                    "out, without an operator on functions"
+                ) from error
+            known = dict(zip(passed, of_states, strict=True)) | dict(zip(arriving, given, strict=True))
+            pulled = pull(
+                tuple(
+                    known[index] if index in known else torch.zeros_like(output)
+                    for index, output in zip(results, outputs, strict=True)
+                )
+            )
+            of = dict(zip(real, pulled, strict=True))
+            sums = [total + of[index] for index, total in zip(added, sums, strict=True)]
+            of_rows = [of[index].clone() for index in real if states <= index < states + rows_count]
+            return [*(of[index].clone() for index in passed), *sums, *of_rows]
+
+        last = [torch.zeros_like(initial[index]) if gradients[index] is None else gradients[index] for index in passed]
+        zeros = [torch.zeros_like(inputs[index]) for index in added]
+        backward = [row.flip(0) for row in (*arriving.values(), *kept, *rows)]
+        results = list(scan_op(step, [*last, *zeros], backward, tuple(fixed)))
+        found: dict[int, torch.Tensor] = dict(zip([*passed, *added], results, strict=False))
+        of_rows = [index for index in real if states <= index < states + rows_count]
+        found |= {index: row.flip(0) for index, row in zip(of_rows, results[len(found) :], strict=True)}
+        return None, None, *(found.get(index) for index in range(len(inputs)))
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _parts(values: Sequence[torch.Tensor], counts: tuple[int, int]) -> tuple[list[torch.Tensor], ...]:
+    """Return the initial states, the rows and what all steps read."""
+    states, rows = counts
+    return list(values[:states]), list(values[states : states + rows]), list(values[states + rows :])
+
+
+@contextmanager
+def scans_have_gradients() -> Iterator[None]:
+    """Let `scan` have the gradient of this module while a step is traced."""
+
+    def with_gradient(combine: Step, initial: Tensors, rows: Tensors, fixed: Tensors) -> Tensors:
+        values = (*initial, *rows, *fixed)
+        if not torch.is_grad_enabled() or not any(_is_real(value) and value.requires_grad for value in values):
+            with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as operators on functions do
+                return scan_op(combine, initial, rows, fixed)
+        return _Scan.apply(combine, (len(initial), len(rows)), *values)
+
+    kernels = {key: kernel for key, kernel in scan_op.py_kernels.items() if "Autograd" in str(key)}
+    scan_op.py_kernels.update(dict.fromkeys(kernels, with_gradient))
+    scan_op._dispatch_cache.clear()  # noqa: SLF001 - as `torch.export` does where it changes kernels
+    try:
+        yield
+    finally:
+        scan_op.py_kernels.update(kernels)
+        scan_op._dispatch_cache.clear()  # noqa: SLF001
+
+
 def _layers(
     cell: Cell,
-    function: Callable[..., Tensors],
     x: torch.Tensor,
     initial: torch.Tensor | Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
@@ -123,16 +239,13 @@ def _layers(
     is_bidirectional: bool,
     batch_first: bool,
 ) -> Tensors:
-    """Compute what `function`, one of `torch.lstm` and its like, computes for the arguments behind it.
+    """Compute what `torch.lstm`, or one of its like, computes for the arguments behind the cell.
 
     The products with the inputs of all steps are one, before the loop; so is the sum of both biases, but for a GRU's.
     """
     whole = [initial] if isinstance(initial, torch.Tensor) else list(initial)
     directions = 2 if is_bidirectional else 1
     each = len(weights) // (layers * directions)
-    has_projections = each == (5 if has_biases else 3)
-    if has_projections and torch.is_grad_enabled():
-        return function(x, initial, weights, has_biases, layers, dropout, train, is_bidirectional, batch_first)
     x = x.transpose(0, 1) if batch_first else x
     last: list[Tensors] = []
     for layer in range(layers):
@@ -146,7 +259,7 @@ def _layers(
             sums = functional.linear(x, own, first)
             sums = sums.flip(0) if direction else sums
             states = tuple(one[number] for one in whole)
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() and not projection:
                 results = _Recurrence.apply(cell, sums, own_state, second, *states)
             else:
                 results = _all_steps(
@@ -168,5 +281,5 @@ _CELLS: dict[Callable[..., Tensors], Cell] = {
     torch.rnn_tanh: partial(_plain_cell, torch.tanh),
     torch.rnn_relu: partial(_plain_cell, torch.relu),
 }
-REPLACED = {function: partial(_layers, cell, function) for function, cell in _CELLS.items()}
+REPLACED = {function: partial(_layers, cell) for function, cell in _CELLS.items()}
 """What the modules call in place of PyTorch's functions, for `capture`."""
