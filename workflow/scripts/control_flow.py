@@ -12,4 +12,4 @@ with rule(snakemake) as job:
     if snakemake.rule == "control_flow_search":
         control_flow_search_stage(*common, config, output)
     else:
-        control_flow_stage(*common, snakemake.wildcards.case, config, output, Path(snakemake.input.search))
+        control_flow_stage(*common, snakemake.wildcards.case, config, Path(snakemake.input.search), output)

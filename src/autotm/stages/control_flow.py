@@ -7,9 +7,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from autotm.model.config import ControlFlowConfig, StyleConfig
@@ -42,8 +43,8 @@ def control_flow_stage(
     sizes: Mapping[str, int],
     case: str,
     config: ControlFlowConfig,
+    search: Path,
     output: Path,
-    search: Path | None = None,
 ) -> None:
     """Time a model in all systems that are shown of a case, in turn, each checked before.
 
@@ -53,18 +54,18 @@ def control_flow_stage(
         sizes: of the model, at the scale.
         case: `b1` (a batch), `hidden` or `ratio` (several sizes), or `threads` (two numbers of them).
         config: of the study.
+        search: file of the model's search; `tvm-fused` gets its best rewrites.
         output: file of the times.
-        search: the model's search; `tvm-fused` gets its best rewrites.
 
     Raises:
-        BadInputError: sizes or the case are wrong.
+        BadInputError: sizes or the case are wrong, or PyTorch is not installed.
         AutotmError: a system's results are wrong.
     """
     from autotm.control.rewrites import Rewrites
-    from autotm.systems.measure import Task
     from autotm.zoo.control_flow import BRANCHING
 
-    rewrites = Rewrites(**best(load(search, KIND, ControlStudy)).rewrites) if search else None
+    measure = _measure_module()
+    rewrites = Rewrites(**best(load(search, KIND, ControlStudy)).rewrites)
     every_variant = (WITH_CONTROL_FLOW, RESOLVED, *((ALL_BLOCKS,) if model in BRANCHING else ()))
     here, other = config.threads, config.other_threads
 
@@ -74,10 +75,10 @@ def control_flow_stage(
         batch: int = 1,
         threads: int = here,
         **changed: int,
-    ) -> list[Task]:
+    ) -> list[Any]:
         own = tuple({**sizes, **changed}.items())
         return [
-            Task(model, own, batch, context.seed, threads, system, variant, rewrites)
+            measure.Task(model, own, batch, context.seed, threads, system, variant, rewrites)
             for system, variant in product(systems, variants)
         ]
 
@@ -85,7 +86,9 @@ def control_flow_stage(
         case "hidden":
             tasks = [task for hidden in config.hidden for task in tasks_of(SWEPT, hidden=hidden)]
         case "ratio":
-            tasks = [task for ratio in config.ratios for task in tasks_of(OF_RATIOS, every_variant, ratio=ratio)]
+            of_ratio = (WITH_CONTROL_FLOW, RESOLVED)
+            tasks = [task for ratio in config.ratios for task in tasks_of(OF_RATIOS, of_ratio, ratio=ratio)]
+            tasks += tasks_of(OF_RATIOS, (ALL_BLOCKS,), ratio=100)
         case "threads":
             tasks = [*tasks_of(SWEPT), *tasks_of(SWEPT, threads=other)]
         case "b1":
@@ -103,16 +106,15 @@ def control_flow_search_stage(
     """Time the model as one function after each set of rewrites, in turn, beside the systems of the same kernels.
 
     Raises:
-        BadInputError: sizes are wrong.
+        BadInputError: sizes are wrong, or PyTorch is not installed.
         AutotmError: results are wrong.
     """
-    from autotm.systems.measure import Task, different_rewrites
-
+    measure = _measure_module()
     common = (model, tuple(sizes.items()), 1, context.seed, config.threads)
-    tasks = [Task(*common, system, WITH_CONTROL_FLOW) for system in ("tvm-py", "tvm-vm")]
+    tasks = [measure.Task(*common, system, WITH_CONTROL_FLOW) for system in ("tvm-py", "tvm-vm")]
     tasks += [
-        Task(*common, "tvm-fused", WITH_CONTROL_FLOW, rewrites)
-        for rewrites in different_rewrites(Task(*common, "tvm-fused", WITH_CONTROL_FLOW))
+        measure.Task(*common, "tvm-fused", WITH_CONTROL_FLOW, rewrites)
+        for rewrites in measure.different_rewrites(measure.Task(*common, "tvm-fused", WITH_CONTROL_FLOW))
     ]
     _measure(context, tasks, config, output)
     found = best(load(output, KIND, ControlStudy))
@@ -176,13 +178,22 @@ def best(study: ControlStudy) -> SystemTimes:
     return min(timed, key=lambda times: times.median_ms or 0.0)
 
 
-def _measure(context: Context, tasks: Sequence[Any], config: ControlFlowConfig, output: Path) -> None:
-    from autotm.systems.measure import times_in_turn
+def _measure_module() -> ModuleType:
+    """Return `autotm.systems.measure`, which PyTorch is needed for: results are compared with its own."""
+    try:
+        return import_module("autotm.systems.measure")
+    except ModuleNotFoundError as error:
+        raise BadInputError(
+            f"systems are compared with PyTorch, and {error.name} is not installed here; `make figures/control_flow` "
+            "runs where it is, .venv-torch/bin/python -m snakemake as well"
+        ) from None
 
+
+def _measure(context: Context, tasks: Sequence[Any], config: ControlFlowConfig, output: Path) -> None:
     context = context.to_measure()
     model = tasks[0].model
     _LOG.info("%s: %d systems, variants and sizes", model, len(tasks))
-    times = times_in_turn(tasks, config.rounds, config.build_s, len(os.sched_getaffinity(0)))
+    times = _measure_module().times_in_turn(tasks, config.rounds, config.build_s, len(os.sched_getaffinity(0)))
     for each in times:
         told = f"{each.median_ms:.3f} ms" if each.median_ms is not None else each.failure
         _LOG.info("%s, %s, %s: %s", each.system, each.variant, each.sizes, told)

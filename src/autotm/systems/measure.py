@@ -39,6 +39,10 @@ from autotm.zoo.control_flow import BRANCHING, control_model
 SAMPLE_S = 0.005
 """Calls that are shorter are repeated until they take so long together, which a clock can tell."""
 MOST_CALLS = 200
+"""In one sample: a system that answers in less than some microseconds is not called for longer."""
+ENOUGH_S = 10.0
+"""A system that has been called for so long, and in `FEWEST_ROUNDS`, is not called in further rounds."""
+FEWEST_ROUNDS = 3
 START_S = 120.0
 """A process imports PyTorch and TVM until then at the latest, whatever else the computer does."""
 TOLERANCE = 1e-5
@@ -164,6 +168,11 @@ class _Worker:
                         self.begin()
                     break
 
+    def has_enough(self, task: Task) -> bool:
+        """Whether a task takes so long that fewer rounds have to do."""
+        samples = self.samples[task]
+        return len(samples) >= FEWEST_ROUNDS and sum(samples) * self.calls[task] > ENOUGH_S * 1e3
+
     def sample(self, task: Task, limit_s: float) -> None:
         """Call a task; if the process does not survive that, no task of it has times."""
         try:
@@ -213,7 +222,7 @@ def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: i
             _require_right(task, workers[task].times[task].error)
         for turn in range(rounds):
             for task in tasks if turn % 2 else reversed(tasks):
-                if task in workers[task].tasks:
+                if task in workers[task].tasks and not workers[task].has_enough(task):
                     workers[task].sample(task, build_s)
         for worker in {*workers.values()}:
             worker.measured(build_s)

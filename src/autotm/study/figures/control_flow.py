@@ -116,7 +116,7 @@ def _caption(table: pd.DataFrame) -> str:
     rounds = table.loc[table["rounds"] > 0, "rounds"]
     return (
         f"MEASURED on machine {first['machine']}: {first['cpu_model']}, {threads} thread"
-        f"{'' if threads == '1' else 's'} of each system. Medians of {rounds.min() if len(rounds) else 0} rounds in "
+        f"{'' if threads == '1' else 's'} of each system. Medians of at least {rounds.min() if len(rounds) else 0} rounds in "
         "which the systems take turns; whiskers are quartiles. Results compared with PyTorch's in float64 before "
         f"(1e-5 of the largest). Random weights and inputs, seed {first['seed']}. {shapes}. {first['versions']}."
     )
@@ -272,8 +272,11 @@ def draw_ratios(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         for system in dict.fromkeys(own["system"]):
             for variant, line in _LINES.items():
                 rows = own[(own["system"] == system) & (own["variant"] == variant)].sort_values("ratio")
-                axes.plot(rows["ratio"], rows["median_ms"], line, marker="o", markersize=2.5, color=colors[system],
-                          label=f"{system}, {variant}")  # fmt: skip
+                look = {"color": colors[system], "linestyle": line, "label": f"{system}, {variant}"}
+                if variant == ALL_BLOCKS:  # It was measured once: no block depends on the ratio.
+                    axes.axhline(rows["median_ms"].median(), **look)
+                else:
+                    axes.plot(rows["ratio"], rows["median_ms"], marker="o", markersize=2.5, **look)
         axes.set_yscale("log")
         axes.set_xlabel("blocks computed, %")
         axes.set_ylabel("ms (log scale)")
