@@ -9,7 +9,16 @@ import yaml
 from workplace import ROOT, Workplace, make_workplace
 
 GPUS = ("gpu-24t", "h100-24t")
-MEASURES = {"calibrate", "kernel_profile", "convolution_profile", "run", "timing_study", "save_on_cpu"}
+MEASURES = {
+    "calibrate",
+    "kernel_profile",
+    "convolution_profile",
+    "run",
+    "timing_study",
+    "save_on_cpu",
+    "control_flow",
+    "control_flow_search",
+}
 PROFILE = yaml.safe_load((ROOT / "profiles" / "slurm" / "profile.yaml").read_text(encoding="utf-8"))
 
 STAND_IN = """

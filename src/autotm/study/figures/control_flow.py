@@ -116,9 +116,9 @@ def _caption(table: pd.DataFrame) -> str:
     rounds = table.loc[table["rounds"] > 0, "rounds"]
     return (
         f"MEASURED on machine {first['machine']}: {first['cpu_model']}, {threads} thread"
-        f"{'' if threads == '1' else 's'} of each system. Medians of at least {rounds.min() if len(rounds) else 0} rounds in "
-        "which the systems take turns; whiskers are quartiles. Results compared with PyTorch's in float64 before "
-        f"(1e-5 of the largest). Random weights and inputs, seed {first['seed']}. {shapes}. {first['versions']}."
+        f"{'' if threads == '1' else 's'} of each system. Medians of at least {rounds.min() if len(rounds) else 0} "
+        "rounds in which the systems take turns; whiskers are quartiles. Results compared with PyTorch's in float64 "
+        f"before (1e-5 of the largest). Random weights and inputs, seed {first['seed']}. {shapes}. {first['versions']}."
     )
 
 
