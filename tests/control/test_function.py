@@ -197,6 +197,17 @@ def test_ten_thousand_steps_and_two_thousand_levels():
     assert largest_error(function(*arguments), loops_in_numpy.encoder(*arguments)) < 1e-6
 
 
+def test_ten_thousand_tokens_one_after_the_other():
+    function = compile_function(models.attention(1, 10_001, 1, 1, 4))
+    arguments = models.attention_arguments(1, 10_001, 1, 1, 4)
+    assert largest_error(function(*arguments), loops_in_numpy.attention(1, *arguments)) < EXACT
+    function = compile_function(models.decoder(10_000, 1, 8, 6))
+    arguments = models.decoder_arguments([10_000], 10_000, 8, 6)
+    results, expected = function(*arguments), loops_in_numpy.decoder(*arguments)
+    assert results[0] == expected[0] == 10_000
+    assert largest_error(results[2], expected[2]) < EXACT
+
+
 # What is refused before.
 
 
