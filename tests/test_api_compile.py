@@ -15,6 +15,7 @@ from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 
 import autotm  # noqa: E402
 from autotm.model.errors import AutotmError, BadInputError  # noqa: E402
+from autotm.zoo.torch import recurrent  # noqa: E402
 
 
 def module(forward, **parts):
@@ -360,6 +361,21 @@ def test_gradients_of_scans_are_as_exact_as_pytorchs_of_python(forward):
         ours = [step(*inputs).detach(), *(parameter.grad for parameter in model.parameters())]
         for right, own, other in zip(exact, ours, others, strict=True):
             assert (own - right).abs().max() <= 3 * (other - right).abs().max() + 2e-7 * right.abs().max()
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU without biases"])
+def test_products_are_kept_or_computed_again(name, monkeypatch):
+    model, x, y = LANGUAGES[name](), words(7, 3), words(21)
+    results, workspaces = [], []
+    for most in (1 << 20, 0):
+        monkeypatch.setattr(recurrent, "_KEPT_BYTES", most)
+        step = autotm.compile(model, x, loss=nn.functional.cross_entropy, targets=(y,), mode="train")
+        model.zero_grad()
+        results.append([step(x, y), *(parameter.grad for parameter in model.parameters())])
+        workspaces.append(step.function.workspace_bytes)
+    for kept, again in zip(*results, strict=True):
+        torch.testing.assert_close(kept, again, rtol=1e-5, atol=1e-6)
+    assert workspaces[0] != workspaces[1]
 
 
 def test_gradients_add_up():

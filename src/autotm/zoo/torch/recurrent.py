@@ -42,9 +42,15 @@ def _plain_cell(
 
 
 def _all_steps(
-    cell: Cell, sums: torch.Tensor, weights: Sequence[torch.Tensor], projection: Tensors, initial: Tensors
+    cell: Cell,
+    sums: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    projection: Tensors,
+    initial: Tensors,
+    *,
+    keeps_products: bool = False,
 ) -> Tensors:
-    """Return the states of the last step, and those of all steps.
+    """Return the states of the last step, and those of all steps; then the products of all steps, if they are kept.
 
     Args:
         cell: computes a step.
@@ -52,16 +58,23 @@ def _all_steps(
         weights: of the output's product, and a bias or none.
         projection: what the output is multiplied with, if anything.
         initial: states before the first step.
+        keeps_products: whether the products of the outputs are results too.
     """
 
     def step(*values: torch.Tensor) -> list[torch.Tensor]:
         states, row, more = values[: len(initial)], values[len(initial)], values[len(initial) + 1 :]
-        new = cell(row, functional.linear(states[0], *more[: len(weights)]), *states)
+        own = functional.linear(states[0], *more[: len(weights)])
+        new = cell(row, own, *states)
         if projection:
             new = (functional.linear(new[0], more[-1]), *new[1:])
-        return [*new, *(state.clone() for state in new)]
+        return [*new, *(state.clone() for state in new), *([own.clone()] if keeps_products else [])]
 
     return tuple(scan_op(step, list(initial), [sums], (*weights, *projection)))
+
+
+_KEPT_BYTES = 1 << 28
+"""Products of a layer's outputs are kept for its gradient up to this size; larger ones are computed again, as one
+product of all steps, which takes a seventh of the layer's time in training."""
 
 
 class _Recurrence(torch.autograd.Function):
@@ -80,18 +93,20 @@ class _Recurrence(torch.autograd.Function):
         *initial: torch.Tensor,
     ) -> Tensors:
         ctx.set_materialize_grads(False)
-        results = _all_steps(cell, sums, [weight] if bias is None else [weight, bias], (), initial)
-        ctx.cell, ctx.has_bias = cell, bias is not None
-        ctx.save_for_backward(sums, weight, bias, *initial, *results[len(initial) :])
+        weights, keeps = [weight] if bias is None else [weight, bias], sums.nbytes <= _KEPT_BYTES
+        results = _all_steps(cell, sums, weights, (), initial, keeps_products=keeps)
+        results, products = results[: 2 * len(initial)], results[2 * len(initial) :]
+        ctx.cell, ctx.has_bias, ctx.count = cell, bias is not None, len(initial)
+        ctx.save_for_backward(sums, weight, bias, *initial, *results[len(initial) :], *products)
         return results
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         sums, weight, bias, *states = ctx.saved_tensors
-        count = len(states) // 2
-        initial, kept = states[:count], states[count:]
+        count = ctx.count
+        initial, kept, products = states[:count], states[count : 2 * count], states[2 * count :]
         before = [torch.cat([first.unsqueeze(0), rows[:-1]]) for first, rows in zip(initial, kept, strict=True)]
-        own = functional.linear(before[0], weight, bias)
+        own = products[0] if products else functional.linear(before[0], weight, bias)
         # Of the states of all steps, other layers read the first only; None stands for zeros.
         arriving = {index: rows for index, rows in enumerate(gradients[count:]) if rows is not None}
 
