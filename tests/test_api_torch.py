@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
 
 import small_step  # noqa: E402
+from torch._higher_order_ops.scan import scan  # noqa: E402
+from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 
 import autotm  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
@@ -104,6 +107,120 @@ def test_a_step_with_pytorchs_kernels_is_placed_verified_and_compared(kernels: s
     record = placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2)
     assert record.verified_steps == 2
     assert record.compared_with.startswith(f"PyTorch {torch.__version__}: ")
+
+
+# Loops and branches, each of which is one kernel.
+
+
+class Language(nn.Module):
+    """Predicts words from those before."""
+
+    def __init__(self, kind: type[nn.RNNBase], **layer: object) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(11, 8), kind(8, 6, **layer)
+        self.out = nn.Linear(6 * (2 if self.layer.bidirectional else 1), 11)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.out(self.layer(self.table(words))[0]).flatten(0, 1)
+
+
+class Scanned(nn.Module):
+    """A recurrence that the module writes as a scan; of its states a branch is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.line, self.out = nn.Embedding(11, 8), nn.Linear(8, 8), nn.Linear(8, 11)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        def step(h: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            h = torch.tanh(self.line(h) + x)
+            return h, h.clone()
+
+        rows = self.table(words)
+        states = scan(step, torch.zeros_like(rows[0]), rows)[1]
+        return self.out(states).flatten(0, 1)
+
+
+def words(seed: int, steps: int = 9) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = np.random.default_rng(seed)
+    return tuple(torch.from_numpy(draw.integers(0, 11, shape)) for shape in ((steps, 3), (steps * 3,)))  # type: ignore[return-value]
+
+
+def fitted(build: Callable[[], nn.Module], dtype: torch.dtype) -> tuple[list[float], dict[str, np.ndarray]]:
+    torch.manual_seed(0)
+    model, losses = build().to(dtype), []
+    optimizer = adam(model.parameters())
+    for seed in range(STEPS):
+        x, y = words(seed)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, {name: value.double().numpy().copy() for name, value in model.state_dict().items()}
+
+
+LAYERS = {
+    "LSTM": lambda: Language(nn.LSTM, num_layers=2),
+    "GRU": lambda: Language(nn.GRU, bidirectional=True),
+    "RNN": lambda: Language(nn.RNN, nonlinearity="relu"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_recurrent_layers_are_kernels_of_a_plan(name: str, options: dict[str, object]) -> None:
+    torch.manual_seed(0)
+    model, (x, y) = LAYERS[name](), words(0)
+    placed = autotm.plan(
+        model, x, "4:1", loss=F.cross_entropy, targets=(y,), training=adam(model.parameters()), **options
+    )
+    ops = [kernel.op for kernel in placed.training_step.lowered.kernels]
+    assert ops.count("loop_scan") == 2 * (1 if name == "RNN" else 2)  # Forward and backward.
+    record = placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2)
+    assert record.verified_steps == 2
+    assert record.compared_with.startswith(f"PyTorch {torch.__version__}: ")
+    losses = [placed.step(*words(seed)) for seed in range(STEPS)]
+    exact, wanted = fitted(LAYERS[name], torch.float64)
+    single, theirs = fitted(LAYERS[name], torch.float32)
+    np.testing.assert_allclose(losses, exact, atol=max(1e-5, ALLOWED * max(map(abs, np.subtract(single, exact)))))
+    state = {name: value.double().numpy() for name, value in placed.state_dict().items()}
+    assert error(state, wanted) <= ALLOWED * error(theirs, wanted)
+    placed.close()
+
+
+def test_loops_of_the_modules_own_are_kernels_too(options: dict[str, object]) -> None:
+    torch.manual_seed(0)
+    model, (x, y) = Scanned(), words(0)
+    placed = autotm.plan(model, x, "4:1", loss=F.cross_entropy, targets=(y,), **options)
+    assert placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2).verified_steps == 2
+    loss = placed.step(*words(1))
+    torch.testing.assert_close(torch.tensor(loss), F.cross_entropy(model(words(1)[0]), words(1)[1]).detach())
+    placed.close()
+
+
+def test_a_loop_that_data_end_and_a_branch_in_inference(options: dict[str, object]) -> None:
+    class Halved(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            (x, _) = while_loop(
+                lambda x, step: (x.abs().sum() > 1) & (step < 50), lambda x, step: (x / 2, step + 1),
+                (x, torch.tensor(0)),
+            )  # fmt: skip
+            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    model = Halved()
+    placed = autotm.plan(model, torch.ones(8), "0:1", mode="inference", **options)
+    for factor in (-7.0, 0.01, 3.0):
+        x = factor * torch.linspace(0.1, 1, 8)
+        torch.testing.assert_close(torch.as_tensor(placed.step(x)), model(x))
+    placed.close()
+
+
+def test_a_step_is_as_large_for_ten_thousand_steps_of_a_loop() -> None:
+    kernels = [
+        len(autotm.from_torch(nn.GRU(8, 6), torch.zeros(steps, 8), loss=lambda out: out[0].sum()).module.functions)
+        for steps in (10, 10_000)
+    ]
+    assert kernels[0] == kernels[1]
 
 
 def test_inference_gives_the_modules_output(options: dict[str, object]) -> None:

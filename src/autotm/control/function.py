@@ -89,9 +89,20 @@ class ControlFunction:
                 own[...] = array
                 array = own
             self._held[index] = array
-            for number, (area, position) in enumerate(self._lowered.slots):
-                if area is Area.ARGUMENT and position == index:
-                    self._descriptors["data"][number] = array.ctypes.data
+            self._descriptors["data"][self._slots[index]] = array.ctypes.data
+
+    def bind_addresses(self, addresses: Sequence[int]) -> None:
+        """Let `run` read arguments at these addresses, multiples of 64."""
+        for index, (value, address) in enumerate(zip(self.program.parameters, addresses, strict=True)):
+            if not is_copied(value):
+                self._descriptors["data"][self._slots[index]] = address
+            elif value in self._lowered.places:
+                ctypes.memmove(self._view(value).ctypes.data, address, value.size_bytes)
+
+    def copy_results(self, addresses: Sequence[int]) -> None:
+        """Copy what `run` has computed to these addresses."""
+        for view, address in zip(self._results, addresses, strict=True):
+            ctypes.memmove(address, view.ctypes.data, view.nbytes)
 
     def run(self) -> None:
         """Compute on the arguments that are bound; the results stay in the workspace.
@@ -106,6 +117,15 @@ class ControlFunction:
     def parts(self) -> Sequence[Part]:
         """Parts of the program by control flow, in order, the whole first."""
         return self._lowered.parts
+
+    @cached_property
+    def _slots(self) -> list[list[int]]:
+        """Numbers of the descriptors of each argument."""
+        slots: list[list[int]] = [[] for _ in self.program.parameters]
+        for number, (area, position) in enumerate(self._lowered.slots):
+            if area is Area.ARGUMENT:
+                slots[position].append(number)
+        return slots
 
     @cached_property
     def _results(self) -> tuple[Array, ...]:

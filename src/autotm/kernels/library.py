@@ -205,7 +205,10 @@ FRAMEWORK_CALL = "autotm.framework"
 """Name of the function that compiled code calls where PyTorch computes a kernel (`torch_operators.py`)."""
 ONNX_CALL = "autotm.onnx"
 """Name of the function that compiled code calls where ONNX's reference computes a kernel (`onnx_operators.py`)."""
+LOOP_CALL = "autotm.loop"
+"""Name of the function that compiled code calls where a kernel is a loop or branch (`control/calls.py`)."""
 _FRAMEWORKS = {
+    LOOP_CALL: ("autotm.control.calls", "tvm", "TVM"),
     FRAMEWORK_CALL: ("autotm.kernels.torch_operators", "torch", "PyTorch"),
     ONNX_CALL: ("autotm.kernels.onnx_operators", "onnx", "ONNX"),
 }

@@ -436,6 +436,8 @@ class ScheduleKind(StrEnum):
     """The rules for maps and reductions of any shape."""
     FRAMEWORK = "framework"
     """None of ours: an operator of PyTorch."""
+    LOOP = "loop"
+    """A loop or branch, whose own kernels have schedules of their own."""
     AS_WRITTEN = "as written"
     """None of these worked: compiled nearly as written, on one thread."""
 

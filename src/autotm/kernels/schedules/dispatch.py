@@ -28,11 +28,12 @@ from autotm.kernels.target import Parallelism, TargetInfo, target_info
 from autotm.kernels.tir import OPAQUE, Nest, Workspace, hoist_workspaces, read_nest, top_blocks
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass, ScheduleKind
 
-# Kernels that an operator of another framework computes: a call by name, with nothing to schedule.
+# Kernels that an operator of another framework computes, or a loop: a call by name, with nothing to schedule.
 
 FRAMEWORK = "autotm.framework"
 """Attribute of such functions: the operator's name, its framework's before it."""
 _OP_CLASS, _FLOPS, _WORKSPACE = "autotm.op_class", "autotm.flops", "autotm.workspace_bytes"
+_KIND = "autotm.schedule_kind"
 
 
 def framework_kernel(
@@ -45,6 +46,7 @@ def framework_kernel(
     flops: int,
     workspace_bytes: int,
     callee: str,
+    kind: ScheduleKind = ScheduleKind.FRAMEWORK,
 ) -> list[relax.Var]:
     """Emit a call of a function that runs in the framework.
 
@@ -58,6 +60,7 @@ def framework_kernel(
         flops: floating-point operations of a call.
         workspace_bytes: what the framework allocates during a call, at most.
         callee: the name by which compiled code finds the function: it takes `text` and the addresses of all tensors.
+        kind: what computes it.
     """
 
     def called(*inputs: te.Tensor) -> list[te.Tensor] | te.Tensor:
@@ -70,7 +73,8 @@ def framework_kernel(
         )
 
     attributes = {
-        **OPAQUE, FRAMEWORK: name, _OP_CLASS: str(op_class), _FLOPS: flops, _WORKSPACE: workspace_bytes
+        **OPAQUE, FRAMEWORK: name, _OP_CLASS: str(op_class), _FLOPS: flops, _WORKSPACE: workspace_bytes,
+        _KIND: str(kind),
     }  # fmt: skip
     call = builder.emit(builder.call_te(called, *operands, primfunc_name_hint=name, primfunc_attrs=attributes))
     if len(results) == 1:
@@ -176,7 +180,9 @@ def outline(func: tirx.PrimFunc) -> ScheduledKernel:
     """Describe a function without scheduling it, for steps that are modelled and never compiled."""
     if FRAMEWORK in func.attrs:
         name, op_class, flops = (func.attrs[key] for key in (FRAMEWORK, _OP_CLASS, _FLOPS))
-        return ScheduledKernel(func, (), str(name), OpClass(str(op_class)), int(flops), kind=ScheduleKind.FRAMEWORK)
+        return ScheduledKernel(
+            func, (), str(name), OpClass(str(op_class)), int(flops), kind=ScheduleKind(str(func.attrs[_KIND]))
+        )
     sch = Schedule(tvm.IRModule({"main": func}))
     return ScheduledKernel(func, (), *described(sch), kind=ScheduleKind.AS_WRITTEN)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,40 @@ def control_module(captured: Captured) -> ControlModule:
     functions = {own: func.with_attr("global_symbol", own.name_hint) for own, func in written.functions.items()}
     names = [captured.arguments[node][1] for node in variables]
     return ControlModule(relax.transform.Normalize()(tvm.IRModule(functions)), names, written.places)
+
+
+def written_alone(node: fx.Node) -> tuple[tvm.IRModule, list[fx.Node], list[int]]:
+    """Write one operator on functions as a module of its own.
+
+    Returns:
+        `main(operands) -> results`, the operands, and the numbers of the results that others read.
+
+    Raises:
+        BadInputError: an operator within has no kernel here; with the line of the user's code.
+    """
+    owner = node.graph.owning_module
+    graph, copies = fx.Graph(owner), {}
+    operands = []
+    for argument in node.all_input_nodes:
+        if argument.op == "get_attr":
+            copies[argument] = graph.node_copy(argument)
+        else:
+            copies[argument] = graph.placeholder(argument.name)
+            copies[argument].meta.update(argument.meta)
+            operands.append(argument)
+    copy = graph.node_copy(node, copies.__getitem__)
+    read = sorted({int(user.args[1]) for user in node.users})
+    wanted = []
+    for number in read:
+        part = graph.call_function(operator.getitem, (copy, number))
+        part.meta["val"] = node.meta["val"][number]
+        wanted.append(part)
+    graph.output(tuple(wanted))
+    written = _Written()
+    variables = {copies[item]: relax.Var(item.name, relax.TensorType(*_kind(item, node))) for item in operands}
+    written.add("main", graph, variables, {}, wanted)
+    functions = {own: func.with_attr("global_symbol", own.name_hint) for own, func in written.functions.items()}
+    return relax.transform.Normalize()(tvm.IRModule(functions)), operands, read
 
 
 @dataclass

@@ -287,6 +287,10 @@ class Translation:
 
     def _converted(self, node: fx.Node) -> Any:
         """Compute a node by kernels of ours or of PyTorch."""
+        if isinstance(node.target, torch._ops.HigherOrderOperator):  # noqa: SLF001 - no other name
+            from autotm.zoo.torch.loops import loop_kernel  # noqa: PLC0415 - it writes loops with this class
+
+            return loop_kernel(self, node)
         own: Exception | None = None
         framework = self._framework
         if framework is None or not (framework.all_of_them or is_foreign(node) or is_degenerate(node)):

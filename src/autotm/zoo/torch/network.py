@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from autotm.capture import Captured
 from autotm.model.errors import BadInputError, unknown_name
 from autotm.model.graph import Initial
 from autotm.model.training import STEP, Adam, AdamW, Sgd, Training, UpdateRule
@@ -22,6 +24,7 @@ from autotm.zoo.torch.framework import restored
 from autotm.zoo.torch.importer import Kernels, imported_step
 from autotm.zoo.torch.program import Inputs, Loss, Mode, captured_step
 from autotm.zoo.torch.random_numbers import COUNTER
+from autotm.zoo.torch.recurrent import REPLACED, scans_have_gradients
 from autotm.zoo.torch.reference import TorchReference
 
 _KEPT = {"momentum_buffer": "momentum", "exp_avg": "first_moment", "exp_avg_sq": "second_moment"}
@@ -154,7 +157,7 @@ def from_torch(
     if kernels not in get_args(Kernels):
         raise unknown_name("value of kernels", kernels, get_args(Kernels))
     trains = mode == "train"
-    captured, names = captured_step(module, inputs, targets, loss, mode, decomposed=kernels != "torch")
+    captured, names = _captured(module, inputs, targets, loss, mode, kernels)
     imported = imported_step(captured, trains=trains, kernels=kernels)
     imported.check({name: value for name, value in imported.inputs.items() if np.issubdtype(value.dtype, np.integer)})
     reference = TorchReference(
@@ -181,6 +184,32 @@ def from_torch(
         imported.module,
         imported.inputs, imported.parameters, rules, states, origin, imported.gradients, kept,
     )  # fmt: skip
+
+
+def _captured(
+    module: torch.nn.Module, inputs: Inputs, targets: Sequence[Any], loss: Loss | None, mode: Mode, kernels: Kernels
+) -> tuple[Captured, Sequence[str]]:
+    """Capture a step, as `captured_step`: recurrent layers and other loops as operators on functions, not unrolled.
+
+    PyTorch's own kernels compute recurrent layers whole, where these are all that there are to be.
+    """
+
+    def capture(*, loops: bool) -> tuple[Captured, Sequence[str]]:
+        with scans_have_gradients() if loops else nullcontext():
+            return captured_step(
+                module, inputs, targets, loss, mode, decomposed=kernels != "torch", replaced=REPLACED if loops else None
+            )
+
+    loops = kernels != "torch" and any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
+    try:
+        return capture(loops=loops)
+    except BadInputError:
+        if loops or kernels == "torch":
+            raise
+        # Its forward pass may have loops that PyTorch traces only where shapes may depend on values.
+        with suppress(BadInputError):
+            return capture(loops=True)
+        raise
 
 
 def _origin(module: torch.nn.Module, names: Sequence[str], imported: Imported) -> Origin:
