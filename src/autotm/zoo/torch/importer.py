@@ -167,10 +167,16 @@ def _shape(node: Any) -> Sequence[int]:
 Kernels = Literal["auto", "tvm", "torch"]
 
 
-def imported_step(captured: Captured, *, trains: bool, kernels: Kernels) -> Imported:
+def imported_step(
+    captured: Captured, *, trains: bool, kernels: Kernels, translation_type: type[Translation]
+) -> Imported:
     """Write a captured step in Relax, with its parameters, running averages and inputs.
 
-    Unless it `trains`, everything that has a value but the inputs is a parameter; `kernels` is as in `from_torch`.
+    Args:
+        captured: the step.
+        trains: if not, everything that has a value but the inputs is a parameter.
+        kernels: as in `from_torch`.
+        translation_type: writes its operators.
 
     Raises:
         BadInputError: an operator that cannot be imported, with the line of the user's code that it comes from.
@@ -196,7 +202,7 @@ def imported_step(captured: Captured, *, trains: bool, kernels: Kernels) -> Impo
     order = [node for role in kinds for node in variables if captured.arguments[node][1] in kinds[role]]
     known = constant_values(captured.graph, fixed)
     names = {node.name: name for node, (role, name) in captured.arguments.items() if role is Role.INPUT}
-    translation = Translation(captured.graph, known, IndexChecks(captured.graph, names, known), kernels)
+    translation = translation_type(captured.graph, known, IndexChecks(captured.graph, names, known), kernels)
     builder, draws = translation.builder, translation.importer.draws
     gradients = {name: node for name, node in captured.gradients.items() if name in kinds[Role.PARAMETER]}
     arrays = {role: {name: _array(value) for name, value in values.items()} for role, values in kinds.items()}
@@ -287,10 +293,6 @@ class Translation:
 
     def _converted(self, node: fx.Node) -> Any:
         """Compute a node by kernels of ours or of PyTorch."""
-        if isinstance(node.target, torch._ops.HigherOrderOperator):  # noqa: SLF001 - no other name
-            from autotm.zoo.torch.loops import loop_kernel  # noqa: PLC0415 - it writes loops with this class
-
-            return loop_kernel(self, node)
         own: Exception | None = None
         framework = self._framework
         if framework is None or not (framework.all_of_them or is_foreign(node) or is_degenerate(node)):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 import tvm
 from torch import fx
 from tvm import relax
@@ -14,17 +15,23 @@ from autotm.kernels.schedules.dispatch import framework_kernel
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import OpClass, ScheduleKind
 from autotm.zoo.torch.control_flow import written_alone
+from autotm.zoo.torch.importer import Translation
 from autotm.zoo.torch.program import where
-
-if TYPE_CHECKING:
-    from autotm.zoo.torch.importer import Translation
 
 _CONTROL = "autotm.control.calls"
 """What compiles and runs such kernels, imported by its name: control flow is compiled from what networks are lowered
 to, so that it lies above them."""
 
 
-def loop_kernel(translation: Translation, node: fx.Node) -> tuple[Any, ...]:
+class StepTranslation(Translation):
+    """Operators of a step, those on functions as one kernel each."""
+
+    def _converted(self, node: fx.Node) -> Any:
+        is_control = isinstance(node.target, torch._ops.HigherOrderOperator)  # noqa: SLF001 - no other name
+        return _loop_kernel(self, node) if is_control else super()._converted(node)
+
+
+def _loop_kernel(translation: Translation, node: fx.Node) -> tuple[Any, ...]:
     """Emit the kernel of `cond`, `while_loop` or `scan`; return its results, with None for those that nothing reads.
 
     Raises:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -22,6 +23,7 @@ from autotm.zoo.layouts import CONSTANT
 from autotm.zoo.network import Network, Origin
 from autotm.zoo.torch.framework import restored
 from autotm.zoo.torch.importer import Kernels, imported_step
+from autotm.zoo.torch.loops import StepTranslation
 from autotm.zoo.torch.program import Inputs, Loss, Mode, captured_step
 from autotm.zoo.torch.random_numbers import COUNTER
 from autotm.zoo.torch.recurrent import REPLACED, scans_have_gradients
@@ -158,12 +160,13 @@ def from_torch(
         raise unknown_name("value of kernels", kernels, get_args(Kernels))
     trains = mode == "train"
     captured, names = _captured(module, inputs, targets, loss, mode, kernels)
-    imported = imported_step(captured, trains=trains, kernels=kernels)
+    import_step = partial(imported_step, trains=trains, kernels=kernels, translation_type=StepTranslation)
+    imported = import_step(captured)
     imported.check({name: value for name, value in imported.inputs.items() if np.issubdtype(value.dtype, np.integer)})
     reference = TorchReference(
         captured,
         imported,
-        lambda detailed: channels_last(imported_step(detailed, trains=trains, kernels=kernels)),
+        lambda detailed: channels_last(import_step(detailed)),
         None if imported.places else captured.eager,
     )
     imported = channels_last(imported)
