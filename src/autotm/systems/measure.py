@@ -23,6 +23,7 @@ from multiprocessing import Pipe
 from typing import Any
 
 import numpy as np
+import torch
 
 from autotm.control.function import compile_program
 from autotm.control.program import Array, Program
@@ -258,6 +259,7 @@ def different_rewrites(task: Task) -> list[Rewrites]:
 def main() -> None:
     """Answer questions until the one who asks is gone."""
     connection = mpc.Connection(int(sys.argv[1]))
+    torch.set_grad_enabled(False)
     prepared: dict[Task, Prepared] = {}
     connection.send("ready")
     while True:

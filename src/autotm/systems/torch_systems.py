@@ -132,9 +132,9 @@ def _writable(array: Array) -> Array:
     return array if array.flags.writeable else array.copy()
 
 
-def _python_main(program: Program, **scope: object) -> Callable[..., Any]:
+def _python_main(program: Program) -> Callable[..., Any]:
     source, _ = python_source(program, TORCH)
-    return _defined(source, "main", **scope)
+    return _defined(source, "main")
 
 
 def _defined(source: str, name: str, **scope: object) -> Callable[..., Any]:
@@ -148,7 +148,6 @@ def _defined(source: str, name: str, **scope: object) -> Callable[..., Any]:
 
 def _torch_values(program: Program, arguments: Sequence[Array], threads: int) -> list[Any]:
     torch.set_num_threads(threads)
-    torch.set_grad_enabled(False)
     return [torch.from_numpy(_writable(each)) for each in (*arguments, *program.constants.values())]
 
 
