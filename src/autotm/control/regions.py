@@ -25,6 +25,7 @@ from autotm.control.program import (
 from autotm.kernels import tir
 from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
 from autotm.lower.calls import extract_calls, fused_kernels
+from autotm.lower.operators import fold_transposes
 from autotm.lower.results import place_results
 from autotm.lower.step import Result
 from autotm.model.errors import AutotmError
@@ -153,9 +154,9 @@ class Regions:
             return tir.sequence([])
         inputs = [value for value in inner if value not in {*made}]
         names = {value: f"input{index}" for index, value in enumerate(inputs)}
-        module = as_module(operators, names, [source for source, _ in targets], self.program.functions)
+        sources = [source for source, _ in targets]
         try:
-            module = fused_kernels(module, self.target)
+            module = fused_module(operators, names, sources, self.program.functions, self.target)
             calls, returned = extract_calls(module)
         except NotImplementedError as error:
             raise AutotmError(f"{error}; write it with operators that have a kernel") from None
@@ -200,7 +201,26 @@ def aligned(size_bytes: int) -> int:
     return -(-max(size_bytes, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def as_module(
+def fused_module(
+    operators: Sequence[Operator],
+    names: dict[Value, str],
+    results: Sequence[Value],
+    functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc],
+    target: tvm.target.Target,
+) -> tvm.IRModule:
+    """Return operators as one function that calls fused kernels, from the named values to the results.
+
+    Args:
+        operators: in order.
+        names: of the values that they read.
+        results: what the function returns.
+        functions: that operators may call.
+        target: of the kernels.
+    """
+    return fused_kernels(fold_transposes(_as_module(operators, names, results, functions)), target)
+
+
+def _as_module(
     operators: Sequence[Operator],
     names: dict[Value, str],
     results: Sequence[Value],

@@ -28,10 +28,9 @@ from autotm.control.program import (
     read,
     rewritten,
 )
-from autotm.control.regions import KernelSet, as_module
+from autotm.control.regions import KernelSet, fused_module
 from autotm.kernels.passes import machine_code
 from autotm.kernels.target import host_target
-from autotm.lower.calls import fused_kernels
 from autotm.lower.rules import is_call
 from autotm.systems.source import Piece, Prepared, piece_of, python_source
 from autotm.zoo.functions import FunctionWriter, integer
@@ -219,7 +218,7 @@ class _Writer:
     def _operators(self, writer: FunctionWriter, scope: Scope, piece: Piece) -> None:
         """Write calls of the fused kernels of a piece."""
         names = {value: f"input{index}" for index, value in enumerate(piece.inputs)}
-        module = fused_kernels(as_module(piece.operators, names, piece.outputs, {}), self.target)
+        module = fused_module(piece.operators, names, piece.outputs, {}, self.target)
         main = module["main"]
         own: Mapping[relax.Var, relax.Expr] = dict(
             zip(main.params, (scope[value] for value in piece.inputs), strict=True)
