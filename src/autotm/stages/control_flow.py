@@ -117,8 +117,8 @@ def control_flow_search_stage(
         for rewrites in measure.different_rewrites(measure.Task(*common, "tvm-fused", WITH_CONTROL_FLOW))
     ]
     _measure(context, tasks, config, output)
-    found = best(load(output, KIND, ControlStudy))
-    _LOG.info("best of %d: %s, %.3f ms", len(tasks), found.rewrites, found.median_ms)
+    fastest = best(load(output, KIND, ControlStudy))
+    _LOG.info("best of %d: %s, %.3f ms", len(tasks), fastest.rewrites, fastest.median_ms)
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ def _measure(context: Context, tasks: Sequence[Any], config: ControlFlowConfig, 
     _LOG.info("%s: %d systems, variants and sizes", model, len(tasks))
     times = _measure_module().times_in_turn(tasks, config.rounds, config.build_s, len(os.sched_getaffinity(0)))
     for each in times:
-        told = f"{each.median_ms:.3f} ms" if each.median_ms is not None else each.failure
-        _LOG.info("%s, %s, %s: %s", each.system, each.variant, each.sizes, told)
+        outcome = f"{each.median_ms:.3f} ms" if each.median_ms is not None else each.failure
+        _LOG.info("%s, %s, %s: %s", each.system, each.variant, each.sizes, outcome)
     versions = {}
     for package in _PACKAGES:
         try:

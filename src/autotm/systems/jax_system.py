@@ -8,11 +8,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from tvm import relax
 
 from autotm.control.program import Array, Block, Branch, Loop, Operator, Program, Statement, Value
 from autotm.model.errors import BadInputError
-from autotm.systems.source import Expression, Prepared, Table, numbers, operator_source, piece_source, python_source
+from autotm.systems.source import (
+    SHARED,
+    Expression,
+    Prepared,
+    Table,
+    called,
+    numbers,
+    operator_source,
+    piece_source,
+    python_source,
+)
 
 
 def jax_source(program: Program) -> str:
@@ -104,14 +113,6 @@ class _JaxSource:
         self.block(loop.head)  # What its last run computed can be read afterwards.
 
 
-def _infix(sign: str) -> Expression:
-    return lambda a, b, **_: f"{a} {sign} {b}"
-
-
-def _called(function: str) -> Expression:
-    return lambda *arguments, **_: f"{function}({', '.join(arguments)})"
-
-
 def _reduced(function: str) -> Expression:
     def write(x: str, *, attrs: Any, **_: Any) -> str:
         axes = None if attrs.axis is None else tuple(numbers(attrs.axis))
@@ -124,15 +125,6 @@ def _taken(x: str, index: str, *, attrs: Any, operator: Operator, **_: Any) -> s
     if len(operator.operands) > 1 and not operator.operands[1].shape:
         return f"lax.dynamic_index_in_dim({x}, {index}, {int(attrs.axis)}, keepdims=False)"
     return f"jnp.take({x}, {index}, axis={int(attrs.axis)}, mode='clip')"
-
-
-def _sliced(x: str, *_: str, operator: Operator, **__: Any) -> str:
-    axes, begins, ends = (numbers(item.fields if isinstance(item, relax.Tuple) else item)
-                          for item in operator.call.args[1:4])  # fmt: skip
-    parts = [":"] * len(operator.operands[0].shape)
-    for axis, begin, end in zip(axes, begins, ends, strict=True):
-        parts[axis] = f"{begin}:{end}"
-    return f"{x}[{', '.join(parts)}]"
 
 
 def _paired(values: Any) -> list[tuple[int, int]]:
@@ -156,18 +148,11 @@ def _pooled(start: str, combine: str, after: Callable[[list[int]], str]) -> Expr
 
 
 JAX: Table = {
-    "relax.add": _infix("+"),
-    "relax.multiply": _infix("*"),
-    "relax.equal": _infix("=="),
-    "relax.not_equal": _infix("!="),
-    "relax.less": _infix("<"),
-    "relax.greater": _infix(">"),
-    "relax.logical_and": _infix("&"),
-    "relax.matmul": _infix("@"),
-    "relax.sigmoid": _called("jax.nn.sigmoid"),
-    "relax.tanh": _called("jnp.tanh"),
-    "relax.nn.relu": _called("jax.nn.relu"),
-    "relax.where": _called("jnp.where"),
+    **SHARED,
+    "relax.sigmoid": called("jax.nn.sigmoid"),
+    "relax.tanh": called("jnp.tanh"),
+    "relax.nn.relu": called("jax.nn.relu"),
+    "relax.where": called("jnp.where"),
     "relax.nn.softmax": lambda x, *, attrs, **_: f"jax.nn.softmax({x}, axis={int(attrs.axis)})",
     "relax.argmax": lambda x, *, attrs, **_: f"jnp.argmax({x}, axis={int(attrs.axis)})",
     "relax.astype": lambda x, *, attrs, **_: f"{x}.astype('{attrs.dtype}')",
@@ -176,12 +161,10 @@ JAX: Table = {
         f"jnp.split({x}, {len(operator.results)}, axis={int(attrs.axis)})"
     ),
     "relax.permute_dims": lambda x, *, attrs, **_: f"{x}.transpose({numbers(attrs.axes)})",
-    "relax.reshape": lambda x, *_, operator, **__: f"{x}.reshape({list(operator.results[0].shape)})",
     "relax.sum": _reduced("sum"),
     "relax.mean": _reduced("mean"),
     "relax.max": _reduced("max"),
     "relax.take": _taken,
-    "relax.strided_slice": _sliced,
     "relax.nn.pad": lambda x, *_, attrs, **__: f"jnp.pad({x}, {_paired(attrs.pad_width)})",
     "relax.nn.conv2d": _convolved,
     "relax.nn.avg_pool2d": _pooled("0.0", "add", lambda window: f" / {window[2] * window[3]}"),

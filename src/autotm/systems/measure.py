@@ -245,12 +245,12 @@ def _is_fused(task: Task) -> bool:
 def different_rewrites(task: Task) -> list[Rewrites]:
     """Return the sets of rewrites that make different programs of a task: none first."""
     program, _, _ = _read(task, dict(task.sizes))
-    found: dict[str, Rewrites] = {}
+    by_source: dict[str, Rewrites] = {}
     for small, unroll in product((0, SMALL_ELEMENTS), (1, 2, 4, 8)):
         for rewrites in (Rewrites(small, small, unroll=unroll), Rewrites(small, 0, unroll=unroll)):
             source, _ = python_source(without_checks(rewrites.apply(program)), TORCH)
-            found.setdefault(source, rewrites)
-    return [NO_REWRITES, *found.values()]
+            by_source.setdefault(source, rewrites)
+    return [NO_REWRITES, *by_source.values()]
 
 
 # In the process.
@@ -324,8 +324,8 @@ def prepare(system: str, program: Program, arguments: Sequence[Array], threads: 
     if system == "tvm-fused":
         return _fused(program, arguments, threads)
     module, function = _MODULES[system]
-    found = getattr(import_module(f"autotm.systems.{module}"), function)
-    prepared: Prepared = found(without_checks(program), arguments, threads)
+    prepare_program = getattr(import_module(f"autotm.systems.{module}"), function)
+    prepared: Prepared = prepare_program(without_checks(program), arguments, threads)
     return prepared
 
 

@@ -13,7 +13,7 @@ from tvm import ir, relax, runtime
 
 from autotm.control.program import Array, Block, Branch, Loop, Operator, Program, Statement, Value
 from autotm.model.errors import BadInputError
-from autotm.systems.source import Prepared, numbers
+from autotm.systems.source import Prepared, numbers, slice_bounds
 
 _OPSET = 21
 _IR_VERSION = 10
@@ -87,9 +87,9 @@ class _Writer:
         self.block(block.statements)
         outputs = [_info(self.node("Identity", [self.name(value)]), value) for value in block.results]
         inputs = [*first, *(_info(self.name(value), value) for value in parameters)]
-        made = helper.make_graph(self.nodes, name, inputs, outputs)
+        graph = helper.make_graph(self.nodes, name, inputs, outputs)
         self.nodes = outer
-        return made
+        return graph
 
     def block(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
@@ -199,14 +199,14 @@ class _Writer:
         inputs = [arguments[0], self.constant(list(axes), "int64")]
         self.node(f"Reduce{kind}", inputs, outputs, keepdims=int(bool(attrs.keepdims)))
 
-    def _sum(self, *given: Any) -> None:
-        self._reduce("Sum", *given)
+    def _sum(self, *arguments: Any) -> None:
+        self._reduce("Sum", *arguments)
 
-    def _mean(self, *given: Any) -> None:
-        self._reduce("Mean", *given)
+    def _mean(self, *arguments: Any) -> None:
+        self._reduce("Mean", *arguments)
 
-    def _max(self, *given: Any) -> None:
-        self._reduce("Max", *given)
+    def _max(self, *arguments: Any) -> None:
+        self._reduce("Max", *arguments)
 
     def _softmax(self, _operator: Operator, arguments: Any, outputs: list[str], attrs: Any) -> None:
         self.node("Softmax", arguments, outputs, axis=int(attrs.axis))
@@ -224,8 +224,7 @@ class _Writer:
         self.node("Not", [self.node("Equal", arguments)], outputs)
 
     def _strided_slice(self, operator: Operator, arguments: Any, outputs: list[str], _attrs: Any) -> None:
-        axes, begins, ends = (numbers(item.fields if isinstance(item, relax.Tuple) else item)
-                              for item in operator.call.args[1:4])  # fmt: skip
+        axes, begins, ends = zip(*slice_bounds(operator), strict=True)
         ranges = [self.constant(each, "int64") for each in (begins, ends, axes)]
         self.node("Slice", [arguments[0], *ranges], outputs)
 
@@ -240,11 +239,11 @@ class _Writer:
         sizes = {"kernel_shape": attrs.pool_size, "strides": attrs.strides, "pads": attrs.padding}
         self.node(kind, arguments, outputs, **{key: numbers(value) for key, value in sizes.items()})
 
-    def _avg_pool2d(self, _operator: Operator, *given: Any) -> None:
-        self._pool("AveragePool", *given)
+    def _avg_pool2d(self, _operator: Operator, *arguments: Any) -> None:
+        self._pool("AveragePool", *arguments)
 
-    def _max_pool2d(self, _operator: Operator, *given: Any) -> None:
-        self._pool("MaxPool", *given)
+    def _max_pool2d(self, _operator: Operator, *arguments: Any) -> None:
+        self._pool("MaxPool", *arguments)
 
 
 _SAME = {

@@ -25,7 +25,6 @@ from autotm.control.program import (
     Value,
     all_reads,
     free,
-    read,
     rewritten,
 )
 from autotm.control.regions import KernelSet, fused_module
@@ -105,7 +104,7 @@ class _Writer:
         self.functions: dict[FunctionWriter, relax.Function] = {}
         self.kernels = KernelSet(target, threads)
         self.reads: Counter[Value] = Counter()
-        self._recursions: list[tuple[FunctionWriter, tuple[Value, ...], Scope]] = []
+        self._recursions: list[tuple[FunctionWriter, tuple[Value, ...]]] = []
 
     def machine(self) -> Compiled:
         """Compile all of it."""
@@ -178,7 +177,7 @@ class _Writer:
             case Recursion():
                 self._recursion(writer, scope, statement)
             case SelfCall():
-                function, fixed, _ = self._recursions[-1]
+                function, fixed = self._recursions[-1]
                 self._call(writer, scope, function, (*statement.arguments, *fixed), statement.results)
 
     def _side(self, writer: FunctionWriter, scope: Scope, block: Block) -> relax.Expr:
@@ -187,7 +186,7 @@ class _Writer:
 
     def _loop(self, writer: FunctionWriter, scope: Scope, loop: Loop) -> None:
         """Write a loop as a function that calls itself with the next states."""
-        fixed = tuple(read(loop) - {*loop.initial} | ({*loop.initial} & free(_inside(loop))))
+        fixed = tuple(free(_inside(loop)) - {*loop.states})
         function, own = self._function(f"loop{len(self.functions)}_{loop.name}", (*loop.states, *fixed), loop.states)
         self.functions[function] = relax.Function([], relax.Tuple([]))  # Its number is taken.
         self._block(function, own, loop.head)
@@ -209,7 +208,7 @@ class _Writer:
         values = (*recursion.parameters, *fixed)
         function, own = self._function(f"recursion{len(self.functions)}", values, recursion.body.results)
         self.functions[function] = relax.Function([], relax.Tuple([]))
-        self._recursions.append((function, fixed, own))
+        self._recursions.append((function, fixed))
         self._block(function, own, recursion.body.statements)
         self._recursions.pop()
         self._finish(function, own, recursion.body.results)

@@ -281,3 +281,43 @@ def counter_of(loop: Loop, program: Program) -> tuple[Value, int] | None:
 
 def _is_one(argument: relax.Expr) -> bool:
     return isinstance(argument, ir.Constant) and argument.value.numpy().item() == 1
+
+
+# Expressions that PyTorch and JAX share.
+
+
+def called(function: str) -> Expression:
+    """Return the expression that calls a function of this name with all arguments."""
+    return lambda *arguments, **_: f"{function}({', '.join(arguments)})"
+
+
+def slice_bounds(operator: Operator) -> list[tuple[int, int, int]]:
+    """Return axis, begin and end of each axis that an operator slices."""
+    bounds = (numbers(item.fields if isinstance(item, relax.Tuple) else item) for item in operator.call.args[1:4])
+    return list(zip(*bounds, strict=True))
+
+
+def _infix(sign: str) -> Expression:
+    return lambda a, b, **_: f"{a} {sign} {b}"
+
+
+def _sliced(x: str, *_: str, operator: Operator, **__: Any) -> str:
+    parts = [":"] * len(operator.operands[0].shape)
+    for axis, begin, end in slice_bounds(operator):
+        parts[axis] = f"{begin}:{end}"
+    return f"{x}[{', '.join(parts)}]"
+
+
+SHARED: Table = {
+    "relax.add": _infix("+"),
+    "relax.multiply": _infix("*"),
+    "relax.equal": _infix("=="),
+    "relax.not_equal": _infix("!="),
+    "relax.less": _infix("<"),
+    "relax.greater": _infix(">"),
+    "relax.logical_and": _infix("&"),
+    "relax.matmul": _infix("@"),
+    "relax.reshape": lambda x, *_, operator, **__: f"{x}.reshape({list(operator.results[0].shape)})",
+    "relax.strided_slice": _sliced,
+}
+"""Operators of Relax that are the same expressions in both."""

@@ -8,30 +8,23 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from tvm import relax
 
-from autotm.control.program import Array, Operator, Program
+from autotm.control.program import Array, Program
 from autotm.model.errors import BadInputError
 from autotm.systems.source import (
+    SHARED,
     Expression,
     Piece,
     Prepared,
     Results,
     Table,
     as_array,
+    called,
     numbers,
     piece_source,
     python_source,
     without_checks,
 )
-
-
-def _binary(sign: str) -> Expression:
-    return lambda a, b, **_: f"{a} {sign} {b}"
-
-
-def _called(function: str) -> Expression:
-    return lambda *arguments, **_: f"{function}({', '.join(arguments)})"
 
 
 def _reduced(method: str) -> Expression:
@@ -42,23 +35,10 @@ def _reduced(method: str) -> Expression:
     return write
 
 
-def _shaped(x: str, *_: str, operator: Operator, **__: Any) -> str:
-    return f"{x}.reshape({list(operator.results[0].shape)})"
-
-
 def _taken(x: str, index: str, *, attrs: Any, **_: Any) -> str:
     if int(attrs.axis) != 0:
         raise BadInputError("take along another axis than the first is not known here")
     return f"{x}[{index}]"
-
-
-def _sliced(x: str, *_: str, operator: Operator, **__: Any) -> str:
-    axes, begins, ends = (numbers(item.fields if isinstance(item, relax.Tuple) else item)
-                          for item in operator.call.args[1:4])  # fmt: skip
-    parts = [":"] * len(operator.operands[0].shape)
-    for axis, begin, end in zip(axes, begins, ends, strict=True):
-        parts[axis] = f"{begin}:{end}"
-    return f"{x}[{', '.join(parts)}]"
 
 
 def _padded(x: str, *_: str, attrs: Any, **__: Any) -> str:
@@ -87,30 +67,21 @@ def _pooled(kind: str) -> Expression:
 
 
 TORCH: Table = {
-    "relax.add": _binary("+"),
-    "relax.multiply": _binary("*"),
-    "relax.equal": _binary("=="),
-    "relax.not_equal": _binary("!="),
-    "relax.less": _binary("<"),
-    "relax.greater": _binary(">"),
-    "relax.logical_and": _binary("&"),
-    "relax.matmul": _binary("@"),
-    "relax.sigmoid": _called("torch.sigmoid"),
-    "relax.tanh": _called("torch.tanh"),
-    "relax.nn.relu": _called("torch.relu"),
-    "relax.where": _called("torch.where"),
+    **SHARED,
+    "relax.sigmoid": called("torch.sigmoid"),
+    "relax.tanh": called("torch.tanh"),
+    "relax.nn.relu": called("torch.relu"),
+    "relax.where": called("torch.where"),
     "relax.nn.softmax": lambda x, *, attrs, **_: f"torch.softmax({x}, {int(attrs.axis)})",
     "relax.argmax": lambda x, *, attrs, **_: f"{x}.argmax({int(attrs.axis)})",
     "relax.astype": lambda x, *, attrs, **_: f"{x}.to(torch.{attrs.dtype})",
     "relax.concat": lambda items, *, attrs, **_: f"torch.cat({items}, {int(attrs.axis)})",
     "relax.split": lambda x, *_, attrs, operator, **__: f"{x}.chunk({len(operator.results)}, {int(attrs.axis)})",
     "relax.permute_dims": lambda x, *, attrs, **_: f"{x}.permute({numbers(attrs.axes)})",
-    "relax.reshape": _shaped,
     "relax.sum": _reduced("sum"),
     "relax.mean": _reduced("mean"),
     "relax.max": _reduced("amax"),
     "relax.take": _taken,
-    "relax.strided_slice": _sliced,
     "relax.nn.pad": _padded,
     "relax.nn.conv2d": _convolved,
     "relax.nn.avg_pool2d": _pooled("avg_pool2d"),
