@@ -10,6 +10,7 @@ from autotm.control.reader import read_program
 from autotm.control.rewrites import NO_REWRITES, Rewrites
 from autotm.systems import relax_vm
 from autotm.systems.source import without_checks
+from autotm.zoo import loop_models
 
 
 @pytest.mark.parametrize("prepare", [relax_vm.whole, relax_vm.in_pieces])
@@ -27,9 +28,7 @@ def test_random_programs(prepare, block, rewrites, seed):
 
 
 @pytest.mark.parametrize("prepare", [relax_vm.whole, relax_vm.in_pieces])
-def test_time_in_kernels_is_part_of_the_time(prepare):
-    from autotm.zoo import loop_models
-
+def test_an_instrument_sees_the_kernels(prepare):
     arguments = loop_models.nasrnn_arguments(20, 1, 64)
     prepared = prepare(read_program(loop_models.nasrnn(20, 1, 64)), arguments, threads=1)
     prepared.call()

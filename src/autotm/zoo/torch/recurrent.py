@@ -74,7 +74,7 @@ def _all_steps(
 
 _KEPT_BYTES = 1 << 28
 """Products of a layer's outputs are kept for its gradient up to this size; larger ones are computed again, as one
-product of all steps, which takes a seventh of the layer's time in training."""
+product of all steps: a seventh of the layer's multiply-adds in training."""
 
 
 class _Recurrence(torch.autograd.Function):
