@@ -4,8 +4,10 @@ After a change that is meant: `python tests/control/test_rewrites.py` writes the
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 if __name__ == "__main__":
@@ -14,7 +16,7 @@ from program_text import program_text
 from tvm import relax
 
 from autotm.control.reader import read_program
-from autotm.control.rewrites import NO_REWRITES, hoist_from_branches, hoist_invariants, predicate, unroll
+from autotm.control.rewrites import NO_REWRITES, hoist_from_branches, hoist_invariants, pack_weights, predicate, unroll
 from autotm.zoo.functions import FunctionWriter, as_module, integer
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -22,10 +24,11 @@ ROW = ((1, 8), "float32")
 WIDE = ((64, 8), "float32")
 
 
-def counted(steps):
-    """x = tanh(x w + b) some times, where w is packed in each step."""
-    kinds = {"x": ROW, "w": ((8, 8), "float32"), "b": ((8,), "float32")}
-    loop = FunctionWriter("loop", {"step": ((), "int64"), **kinds}, ROW)
+def counted(steps, rows=1, width=8):
+    """x = tanh(x wᵀ + b) some times, where w is turned in each step."""
+    kind = ((rows, width), "float32")
+    kinds = {"x": kind, "w": ((width, width), "float32"), "b": ((width,), "float32")}
+    loop = FunctionWriter("loop", {"step": ((), "int64"), **kinds}, kind)
     step, x, w, b = loop.params.values()
     emit, op = loop.emit, relax.op
 
@@ -34,7 +37,23 @@ def counted(steps):
         return loop.call(loop, emit(op.add(step, integer(1))), emit(op.tanh(emit(op.add(product, b)))), w, b)
 
     result = loop.branch(emit(op.less(step, integer(steps))), again, lambda: x)
-    main = FunctionWriter("main", kinds, ROW)
+    main = FunctionWriter("main", kinds, kind)
+    last = main.call(loop, integer(0), *main.params.values())
+    return as_module({loop: loop.function(result), main: main.function(last)})
+
+
+def multiplied():
+    """x = x w some times."""
+    kinds = {"x": ((4, 32), "float32"), "w": ((32, 32), "float32")}
+    loop = FunctionWriter("loop", {"step": ((), "int64"), **kinds}, kinds["x"])
+    step, x, w = loop.params.values()
+    emit, op = loop.emit, relax.op
+    result = loop.branch(
+        emit(op.less(step, integer(6))),
+        lambda: loop.call(loop, emit(op.add(step, integer(1))), emit(op.matmul(x, w)), w),
+        lambda: x,
+    )
+    main = FunctionWriter("main", kinds, kinds["x"])
     last = main.call(loop, integer(0), *main.params.values())
     return as_module({loop: loop.function(result), main: main.function(last)})
 
@@ -86,6 +105,17 @@ def recursive():
     return as_module({own: own.function(result), main: main.function(last)})
 
 
+def with_known_weights(program):
+    """The second argument is a constant instead."""
+    x, w, *others = program.parameters
+    constants = {**program.constants, w: np.ones(w.shape, w.dtype)}
+    return replace(program, parameters=(x, *others), constants=constants)
+
+
+def packed(program):
+    return pack_weights(hoist_invariants(program))
+
+
 CASES = {
     "unroll_2": (counted(6), lambda program: unroll(program, 2)),
     "unroll_4": (counted(8), lambda program: unroll(program, 4)),
@@ -97,6 +127,9 @@ CASES = {
     "hoist_from_branches": (branching(WIDE), lambda program: hoist_from_branches(program, 128)),
     "predicate": (branching(ROW), lambda program: predicate(program, 128)),
     "predicate_not_what_is_large": (branching(WIDE), lambda program: predicate(program, 128)),
+    "pack_weights": (counted(6, rows=4, width=32), packed),
+    "pack_weights_of_a_single_row": (counted(6, width=32), packed),
+    "pack_weights_that_are_known": (multiplied(), lambda program: packed(with_known_weights(program))),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tvm import ir
+from tvm import ir, relax
 
 from autotm.control.program import Block, Branch, Check, Loop, Operator, Program, Recursion, SelfCall, Statement, Value
 
@@ -39,9 +39,14 @@ class _Writer:
         match statement:
             case Operator():
                 names = dict(zip(statement.holes, map(self.name, statement.operands), strict=True))
+                flat = [
+                    item
+                    for argument in statement.call.args
+                    for item in (argument.fields if isinstance(argument, relax.Tuple) else [argument])
+                ]
                 arguments = [
                     names[item] if item in names else str(item.value.numpy().item())
-                    for item in statement.call.args
+                    for item in flat
                     if item in names or isinstance(item, ir.Constant)
                 ]
                 operator = statement.name.removeprefix("relax.")

@@ -13,7 +13,7 @@ from tvm import relax
 from autotm.zoo.functions import FunctionWriter, Kind, as_module, integer
 from autotm.zoo.loop_models import Array
 
-ROWS, WIDTH = 2, 8
+ROWS, WIDTH = 2, 16  # Weights so wide are packed.
 KIND = ((ROWS, WIDTH), "float32")
 """Of every value, but for counters and conditions."""
 

@@ -285,6 +285,8 @@ SUBSCRIPTS = [
     "abij,abjk->abik",
     "aik,ajk->aij",
     "aji,ajk->aik",
+    "ij,ajk->iak",
+    "jai,bkj->abik",
 ]
 EXTENTS = [
     {"a": 2, "b": 3, "h": 2, "i": 5, "j": 7, "k": 33, "d": 37},

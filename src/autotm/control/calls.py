@@ -25,6 +25,7 @@ _MOST = 1024
 """Modules that stay compiled: more than a step has loops."""
 
 
+@functools.lru_cache(maxsize=_MOST)
 def costs(text: str) -> tuple[int, int]:
     """Return the floating-point operations of a call, in which steps that data decide count once, and its workspace.
 

@@ -25,6 +25,7 @@ from autotm.control.program import (
     SelfCall,
     Statement,
     Value,
+    all_defined,
     defined,
     free,
     inner_blocks,
@@ -312,7 +313,7 @@ class _StackMachine:
     def __init__(self, driver: _Driver, recursion: Recursion) -> None:
         self.driver = driver
         self.recursion = recursion
-        self.own = {*recursion.parameters, *_all_defined(recursion.body)}
+        self.own = {*recursion.parameters, *all_defined(recursion.body)}
         self.next, self.level = driver.local("next"), driver.local("level")
         self.top = driver.local("top", "int64")
         self.pieces: list[list[tirx.Stmt]] = [[]]
@@ -465,14 +466,3 @@ def _calls_itself(statement: Statement) -> bool:
     return isinstance(statement, SelfCall) or any(
         _calls_itself(inner) for block in inner_blocks(statement) for inner in block.statements
     )
-
-
-def _all_defined(block: Block) -> list[Value]:
-    found: list[Value] = []
-    for statement in block.statements:
-        found += defined(statement)
-        if isinstance(statement, Recursion):
-            found += statement.parameters
-        for inner in inner_blocks(statement):
-            found += _all_defined(inner)
-    return found

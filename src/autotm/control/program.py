@@ -196,6 +196,18 @@ def defined(statement: Statement) -> tuple[Value, ...]:
     return statement.results
 
 
+def all_defined(block: Block) -> list[Value]:
+    """Return the values that a block defines, with all that is nested in it."""
+    found: list[Value] = []
+    for statement in block.statements:
+        found += defined(statement)
+        if isinstance(statement, Recursion):
+            found += statement.parameters
+        for inner in inner_blocks(statement):
+            found += all_defined(inner)
+    return found
+
+
 def read(statement: Statement) -> set[Value]:
     """Return the values from outside that a statement reads, with all that is nested in it."""
     match statement:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,8 @@ from autotm.control.program import (
     Recursion,
     Statement,
     Value,
+    all_defined,
+    all_reads,
     any_statement,
     copied,
     defined,
@@ -37,12 +39,14 @@ class Rewrites:
         hoist_from_branches: most elements of a tensor whose operator is computed before a branch; 0 for none.
         predicate: most elements of a tensor of a branch both sides of which are computed; 0 for none.
         hoist_invariants: whether what does not change in a loop or recursion is computed before it.
+        pack_weights: whether products in a loop or recursion read what does not change there from panels of columns.
         unroll: steps of a counted loop that are written one after the other.
     """
 
     hoist_from_branches: int = SMALL_ELEMENTS
     predicate: int = SMALL_ELEMENTS
     hoist_invariants: bool = True
+    pack_weights: bool = True
     unroll: int = 2
 
     def apply(self, program: Program) -> Program:
@@ -53,12 +57,14 @@ class Rewrites:
             program = predicate(program, self.predicate)
         if self.hoist_invariants:
             program = hoist_invariants(program)
+        if self.pack_weights:
+            program = pack_weights(program)
         if self.unroll > 1:
             program = unroll(program, self.unroll)
         return program
 
 
-NO_REWRITES = Rewrites(0, 0, hoist_invariants=False, unroll=1)
+NO_REWRITES = Rewrites(0, 0, hoist_invariants=False, pack_weights=False, unroll=1)
 
 
 def _everywhere(program: Program, rewrite: Callable[[Statement], Iterable[Statement]]) -> Program:
@@ -216,9 +222,78 @@ def _is_small(operator: Operator, most_elements: int) -> bool:
 
 
 def _where(condition: Value, then: Value, otherwise: Value, result: Value) -> Operator:
-    values = (condition, then, otherwise)
-    holes = tuple(relax.Var(value.name, relax.TensorType(value.shape, value.dtype)) for value in values)
-    return Operator(relax.op.where(*holes), holes, values, (result,))
+    return _operator(relax.op.where, (condition, then, otherwise), result)
+
+
+def _operator(function: Callable[..., relax.Expr], operands: Sequence[Value], result: Value) -> Operator:
+    """Return `result = function(operands)`."""
+    holes = tuple(relax.Var(value.name, relax.TensorType(value.shape, value.dtype)) for value in operands)
+    return Operator(function(*holes), holes, tuple(operands), (result,))
+
+
+# Weights packed.
+
+_PANEL = 16
+"""Columns of a panel: its rows are one cache line each."""
+_LEAST_STEPS = 4
+"""A loop of fewer steps reads weights too few times to be worth a copy."""
+
+
+def pack_weights(program: Program) -> Program:
+    """Make panels of the matrices that products in a loop or recursion read in every step, before it.
+
+        loop x = x0: x = x w   -->   p = panels(w); loop x = x0: x = x p
+
+    A panel holds 16 columns of all rows, one row after the other; in place, rows lie so far apart that they evict each
+    other from the caches. A single row is multiplied in place, as all of the matrix is read once, in its order.
+    """
+    constants = dict(program.constants)
+    panels: dict[Value, Value] = {}  # Of constants.
+
+    def panelled(statement: Statement, changing: set[Value]) -> list[Statement]:
+        if not isinstance(statement, Operator) or not _reads_panels(statement, changing):
+            return [statement]
+        x, weights = statement.operands
+        (rows, steps), columns = x.shape, weights.shape[1]
+        count = columns // _PANEL
+        split = Value(weights.name, (steps, count, _PANEL), weights.dtype)
+        packed = Value(f"{weights.name}_panels", (count, steps, _PANEL), weights.dtype)
+        parts = Value(x.name, (rows, count, _PANEL), x.dtype)
+        before = [
+            _operator(lambda w: relax.op.reshape(w, split.shape), (weights,), split),
+            _operator(lambda w: relax.op.permute_dims(w, [1, 0, 2]), (split,), packed),
+        ]
+        if weights in constants:
+            before, packed = [], panels.setdefault(weights, packed)
+            constants[packed] = np.ascontiguousarray(constants[weights].reshape(split.shape).transpose(1, 0, 2))
+        product = _operator(lambda *values: relax.op.einsum(values, "ik,jkn->ijn"), (x, packed), parts)
+        whole = _operator(lambda y: relax.op.reshape(y, (rows, columns)), (parts,), statement.results[0])
+        return [*before, product, whole]
+
+    def pack(statement: Statement) -> list[Statement]:
+        match statement:
+            case Loop() if statement.condition is not None or (statement.steps or 0) >= _LEAST_STEPS:
+                changing = {*statement.states, *all_defined(statement.body)}
+            case Recursion():
+                changing = {*statement.parameters, *all_defined(statement.body)}
+            case _:
+                return [statement]
+        return [replace(statement, body=rewritten(statement.body, lambda item: panelled(item, changing)))]
+
+    program = hoist_invariants(_everywhere(program, pack))
+    read = {*all_reads(program.body)}
+    return replace(program, constants={value: array for value, array in constants.items() if value in read})
+
+
+def _reads_panels(operator: Operator, changing: set[Value]) -> bool:
+    """Whether an operator is a product of some rows with a matrix that does not change, and panels fit the matrix."""
+    if operator.name != "relax.matmul":
+        return False
+    x, weights = operator.operands
+    are_matrices = len(x.shape) == len(weights.shape) == 2  # noqa: PLR2004  (rows and columns)
+    if not are_matrices or {x.dtype, weights.dtype} != {"float32"} or weights in changing:
+        return False
+    return x.shape[0] > 1 and weights.shape[1] % _PANEL == 0
 
 
 # Loops unrolled.

@@ -286,8 +286,8 @@ class Subscripts:
     def is_product(self) -> bool:
         """Whether this is a product of matrices for each index of the other axes.
 
-        One letter is summed; each of the two others that are not shared belongs to one operand; no operand holds a
-        letter twice, or one that neither the other operand nor the result has.
+        One letter is summed; each operand has a letter that the other lacks; no operand holds a letter twice, or one
+        that neither the other operand nor the result has.
         """
         parts = set(self.left), set(self.right), set(self.result)
         if list(map(len, parts)) != list(map(len, (self.left, self.right, self.result))):
@@ -295,8 +295,8 @@ class Subscripts:
         left, right, result = parts
         return (
             len((left & right) - result) == 1
-            and len(left - right) == 1
-            and len(right - left) == 1
+            and bool(left - right)
+            and bool(right - left)
             and (left ^ right) <= result <= left | right
             and self.result[-1] in left ^ right
         )

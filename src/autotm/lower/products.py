@@ -64,7 +64,7 @@ def _legalize_einsum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 @differentiates("relax.einsum")
 def _einsum_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     letters = _einsum(call)
-    if letters is None:
+    if letters is None or not (letters.left_gradient.is_product and letters.right_gradient.is_product):
         raise NotImplementedError(
             f"einsum '{call.attrs.subscripts}' has no gradient: only batched products of two matrices do"
         )

@@ -87,8 +87,11 @@ def _generator(problem: Problem, implementation: str) -> Generate:
 
 # Each kind of contraction brought to one of the two generated forms, with its operands made ready.
 
-_LEAST_TURNED, _LEAST_FEATURES = 192, 512
-"""Rows of A and features of Aᵀ B from which turning A pays: 0.76 to 1.00 of the time (measured)."""
+_LEAST_TURNED = 192
+"""Rows of A from which turning it for Aᵀ B pays."""
+_LEAST_FEATURES = {16: 128, 32: 512}
+"""Features from which it pays, by the registers of a core: with 16, 0.63 to 0.84 of the time (measured on AVX2), with
+32, 0.76 to 1.00 (on AVX-512)."""
 _TURNED_COLUMNS = 64  # Columns of A that one task turns.
 _LEAST_RUN = 128
 """Runs of neighbouring taps that are shorter are taken as one."""
@@ -252,7 +255,7 @@ def product_tn(problem: Problem, info: TargetInfo, threads: int, *, lean: bool =
     """Emit Aᵀ B: a reduction over the rows of both, or a product of the turned A."""
     rows, run = tir.extents(problem.left)
     features = problem.shape[1]
-    if rows >= _LEAST_TURNED and features >= _LEAST_FEATURES and not lean:
+    if rows >= _LEAST_TURNED and features >= _LEAST_FEATURES[info.registers] and not lean:
         return _turned_product(problem, info, threads)
     source, other = Source(problem.left, 0, 0, run, 0, 0), Source(problem.right, 0, 0, features, 0, 0)
     weights = Weights(1, rows, 1, features, 1, run, source, other, lambda _, q, k: (q, k))
