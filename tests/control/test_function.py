@@ -6,9 +6,9 @@ import loops_in_numpy
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from random_control import ROWS, WIDTH, Module, blocks, interpreted
+from random_control import ROWS, WIDTH, Compute, Module, Recurse, Repeat, blocks, interpreted
 from tvm import relax, tirx
 
 from autotm.control import NO_REWRITES, Limits, Rewrites, compile_function
@@ -17,7 +17,7 @@ from autotm.zoo import branch_models
 from autotm.zoo import loop_models as models
 from autotm.zoo.functions import FunctionWriter, as_module, integer
 
-REWRITES = [NO_REWRITES, Rewrites(), Rewrites(unroll=4)]
+REWRITES = [NO_REWRITES, Rewrites(), Rewrites(by_levels=1), Rewrites(unroll=4)]
 EXACT = 1e-5
 """How far float32 may be off what float64 computes: the results are of the order of 1."""
 ROW = ((1, WIDTH), "float32")
@@ -76,6 +76,13 @@ def test_recursion(rewrites):
         assert largest_error(function(*arguments), loops_in_numpy.encoder(*arguments)) < 1e-6
 
 
+@pytest.mark.parametrize("rewrites", REWRITES)
+def test_a_recursion_that_ends_at_once(rewrites):
+    arguments = models.encoder_arguments(models.tree(1), 16)
+    result = compile_function(models.encoder(1, 1, 16), rewrites=rewrites)(*arguments)
+    assert (result == arguments[2]).all()
+
+
 @pytest.mark.parametrize("batch", [1, 64])
 def test_networks_whose_blocks_are_skipped(batch):
     torch = pytest.importorskip("torch", reason="it is compared with PyTorch: make test-torch installs it")
@@ -95,6 +102,11 @@ def test_networks_whose_blocks_are_skipped(batch):
             assert largest_error(function(*laid.arguments(*decisions)), expected) < EXACT
 
 
+JOINED_BY_A_PRODUCT = Recurse(4, 0, (Compute("add", 0, 1),), (Compute("multiply", 0, 1),), (Compute("product", 0, 2),))
+
+
+@example((JOINED_BY_A_PRODUCT,), Rewrites(by_levels=1), 0)
+@example((Repeat(3, 0, 1, (JOINED_BY_A_PRODUCT, Compute("add", 0, 1))),), Rewrites(by_levels=1), 1)
 @given(blocks(2), st.sampled_from(REWRITES), st.integers(0, 100))
 def test_random_programs(block, rewrites, seed):
     random = np.random.default_rng(seed)
@@ -180,8 +192,9 @@ def test_a_condition_that_compares_nan_is_an_error():
         compile_function(counting(10.0))(np.float32("nan"))
 
 
-def test_recursion_deeper_than_its_limit_is_an_error():
-    function = compile_function(models.encoder(39, 20, 16), limits=Limits(depth=12))
+@pytest.mark.parametrize("rewrites", [Rewrites(by_levels=0), Rewrites(by_levels=1)])
+def test_recursion_deeper_than_its_limit_is_an_error(rewrites):
+    function = compile_function(models.encoder(39, 20, 16), limits=Limits(depth=12), rewrites=rewrites)
     arguments = models.encoder_arguments(models.tree(20), 16)
     assert largest_error(function(*arguments), loops_in_numpy.encoder(*arguments)) < 1e-6
     with pytest.raises(AutotmError, match="'encode' calls itself more than 12 levels deep"):
@@ -189,11 +202,21 @@ def test_recursion_deeper_than_its_limit_is_an_error():
     assert largest_error(function(*arguments), loops_in_numpy.encoder(*arguments)) < 1e-6
 
 
-def test_ten_thousand_steps_and_two_thousand_levels():
+def test_ten_thousand_steps():
     function = compile_function(counting(1e4))
     assert function(np.float32(1)) == 1e4
-    function = compile_function(models.encoder(4001, 2001, 8), limits=Limits(depth=2001))
-    arguments = models.encoder_arguments(loops_in_numpy.chain(2001), 8)
+
+
+@pytest.mark.parametrize(
+    ("levels", "rewrites"),
+    [(2001, Rewrites(by_levels=0)), (2001, Rewrites(by_levels=1)), (2500, Rewrites(by_levels=1))],
+)
+def test_thousands_of_levels(levels, rewrites):
+    """By levels, there is room for the calls of the first tree, and not for those of the second."""
+    function = compile_function(
+        models.encoder(2 * levels - 1, levels, 8), limits=Limits(depth=levels), rewrites=rewrites
+    )
+    arguments = models.encoder_arguments(loops_in_numpy.chain(levels), 8)
     assert largest_error(function(*arguments), loops_in_numpy.encoder(*arguments)) < 1e-6
 
 
@@ -224,7 +247,7 @@ def test_sides_of_different_shape_are_refused():
     main = FunctionWriter("main", {"c": ((), "bool"), "x": ROW}, ROW)
     condition, x = main.params.values()
     both = main.branch(condition, lambda: x, lambda: main.emit(relax.op.concat([x, x], axis=1)))
-    with pytest.raises(AutotmError, match=r"function 'main': one side of a branch returns \(1, 8\) float32, the other"):
+    with pytest.raises(AutotmError, match=r"'main': one side of a branch returns \(1, 16\) float32, the other"):
         compile_function(as_module({main: main.function(both)}))
 
 

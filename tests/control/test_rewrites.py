@@ -15,8 +15,10 @@ if __name__ == "__main__":
 from program_text import program_text
 from tvm import relax
 
+from autotm.control.levels import by_levels
 from autotm.control.reader import read_program
 from autotm.control.rewrites import NO_REWRITES, hoist_from_branches, hoist_invariants, pack_weights, predicate, unroll
+from autotm.zoo import loop_models
 from autotm.zoo.functions import FunctionWriter, as_module, integer
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -127,6 +129,11 @@ CASES = {
     "hoist_from_branches": (branching(WIDE), lambda program: hoist_from_branches(program, 128)),
     "predicate": (branching(ROW), lambda program: predicate(program, 128)),
     "predicate_not_what_is_large": (branching(WIDE), lambda program: predicate(program, 128)),
+    "by_levels": (loop_models.encoder(9, 5, 8), lambda program: by_levels(program, 1)),
+    "by_levels_not_what_a_smaller_matrix_joins": (
+        loop_models.encoder(9, 5, 8),
+        lambda program: by_levels(program, 513),
+    ),
     "pack_weights": (counted(6, rows=4, width=32), packed),
     "pack_weights_of_a_single_row": (counted(6, width=32), packed),
     "pack_weights_that_are_known": (multiplied(), lambda program: packed(with_known_weights(program))),

@@ -47,7 +47,7 @@ class _Writer:
                 arguments = [
                     names[item] if item in names else str(item.value.numpy().item())
                     for item in flat
-                    if item in names or isinstance(item, ir.Constant)
+                    if item in names or (isinstance(item, ir.Constant) and hasattr(item.value, "numpy"))
                 ]
                 operator = statement.name.removeprefix("relax.")
                 yield f"{self.named(statement.results)} = {operator}({', '.join(arguments)})"

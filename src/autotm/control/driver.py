@@ -7,9 +7,10 @@ on the stack.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import tirx
@@ -29,6 +30,7 @@ from autotm.control.program import (
     defined,
     free,
     inner_blocks,
+    read,
 )
 from autotm.control.regions import Area, KernelSet, Part, Regions, Targets, aligned
 from autotm.kernels import tir
@@ -123,9 +125,9 @@ class _Driver(Regions):
         """Return whether a bool is true."""
         return tirx.BufferLoad(self.bytes, [tir.number(self.place(condition))]) != tirx.IntImm("int8", 0)
 
-    def word(self, value: Value) -> tuple[tirx.Buffer, list[tirx.Expr]]:
-        """Return where an int32 lies."""
-        return self.words, [tir.number(self.place(value) // 4)]
+    def word(self, value: Value, element: int = 0) -> tuple[tirx.Buffer, list[tirx.Expr]]:
+        """Return where an element of whole numbers lies, of larger ones its lower half."""
+        return self.words, [tir.number((self.place(value) + element * value.size_bytes // value.elements) // 4)]
 
     def local(self, name: str, dtype: str = "int32") -> tirx.Buffer:
         """Return a new variable of the driver."""
@@ -140,18 +142,36 @@ class _Driver(Regions):
         operators: list[Operator] = []
         statements, targets, before, after = self._rows_in_place(list(statements), list(targets))
         code += before
-        for statement in statements:
+        made: set[Value] = set()
+        for index, statement in enumerate(statements):
             if isinstance(statement, Operator):
                 operators.append(statement)
-            else:
-                code += [self.region(operators, entry_targets(statement)), self.control(statement)]
-                operators = []
+                continue
+            entry = entry_targets(statement)
+            if isinstance(statement, Loop):
+                rest = Block(tuple(statements[index + 1 :]), tuple(source for source, _ in targets))
+                entry = self._taken_over(statement, made - free(rest), entry)
+            code += [self.region(operators, entry), self.control(statement)]
+            operators = []
+            made.update(defined(statement))
         return tir.sequence([*code, self.region(operators, targets), *after])
+
+    def _taken_over(self, loop: Loop, ending: set[Value], entry: Targets) -> Targets:
+        """Let states of a loop lie where first values do that nobody reads later; return what is to be copied."""
+        read_within = read(replace(loop, initial=()))
+        given = Counter(loop.initial)
+        copied = []
+        for value, state in entry:
+            if value in ending and value not in read_within and given[value] == 1:
+                self.places[state] = self.place(value)
+            else:
+                copied.append((value, state))
+        return copied
 
     def _rows_in_place(
         self, statements: list[Statement], targets: list[tuple[Value, Value]]
     ) -> tuple[list[Statement], list[tuple[Value, Value]], list[tirx.Stmt], list[tirx.Stmt]]:
-        """Take out the updates of single rows of a state whose result is the state's next value.
+        """Take out the updates of a few rows of a state whose result is the state's next value.
 
             loop ys: ys = scatter_nd(ys, [[i]], [y])   -->   loop ys: memcpy(ys + i, y)
 
@@ -162,7 +182,7 @@ class _Driver(Regions):
         gone = [update for several in updates.values() for update in several]
         statements = [item for item in statements if item not in gone]
         targets = [(source, target) for source, target in targets if not updates[target]]
-        written = dict(targets)
+        written, changing = dict(targets), updates.keys()
         before: list[tirx.Stmt] = []
         after: list[tirx.Stmt] = []
         for target, update in ((target, update) for target, several in updates.items() for update in several):
@@ -170,17 +190,20 @@ class _Driver(Regions):
             if (whole := self._same_numbers(index, makers)) and (whole in makers or self._is_in_workspace(whole)):
                 statements.remove(makers[index])
                 index = whole
-            if (whole := self._same_numbers(row, makers)) in makers:  # A state will have its next value by then.
+            whole = self._same_numbers(row, makers)
+            # A state will have its next value by then.
+            if whole in makers or (whole not in changing and whole is not None and self._is_in_workspace(whole)):
                 statements.remove(makers[row])
                 row = whole
             if row in written:  # It is read from there.
                 self.reads[row] -= 1
-            number = tirx.BufferLoad(*self.word(index))
-            if index not in makers:  # It is a state that may have another value afterwards.
-                variable = self.local("row")
-                before.append(put(variable, number))
-                number = get(variable)
-            after.append(self._row_copied(number, written.get(row, row), target))
+            for place in range(index.elements):
+                number = tirx.BufferLoad(*self.word(index, place))
+                if index not in makers:  # It is a state that may have another value afterwards.
+                    variable = self.local("row")
+                    before.append(put(variable, number))
+                    number = get(variable)
+                after.append(self._row_copied(number, written.get(row, row), place, target))
         return statements, targets, before, after
 
     def _updates(self, source: Value, target: Value, makers: Mapping[Value, Operator]) -> list[Operator]:
@@ -191,8 +214,9 @@ class _Driver(Regions):
             if made is None or made.name != "relax.scatter_nd" or self.reads[source] > 1:
                 return []
             data, indices, rows = made.operands
-            one_row = (indices.shape, rows.shape) == ((1, 1), (1, *data.shape[1:]))
-            if not one_row or made.call.attrs.reduction != "update" or not {indices, rows} <= makers.keys():
+            count = indices.shape[0]
+            are_rows = count <= _MOST_ROWS and (indices.shape, rows.shape) == ((count, 1), (count, *data.shape[1:]))
+            if not are_rows or made.call.attrs.reduction != "update" or not {indices, rows} <= makers.keys():
                 return []
             found.append(made)
             source = data
@@ -206,11 +230,11 @@ class _Driver(Regions):
     def _is_in_workspace(self, value: Value) -> bool:
         return self.operand(value)[0] is Area.WORKSPACE
 
-    def _row_copied(self, number: tirx.Expr, row: Value, whole: Value) -> tirx.Stmt:
-        """Return the code that copies a row into a tensor, if the tensor has a row of that number."""
+    def _row_copied(self, number: tirx.Expr, given: Value, place: int, whole: Value) -> tirx.Stmt:
+        """Return the code that copies a row of those given into a tensor, if the tensor has a row of that number."""
         size_bytes, rows = whole.size_bytes // max(whole.shape[0], 1), whole.shape[0]
         offset = tirx.Cast("int64", number) * size_bytes + self.place(whole)
-        copy = copied_bytes(self.address(offset), self.address(self.place(row)), size_bytes)
+        copy = copied_bytes(self.address(offset), self.address(self.place(given) + place * size_bytes), size_bytes)
         return tirx.IfThenElse(tirx.all(number >= 0, number < rows), copy, None)
 
     def control(self, statement: Statement) -> tirx.Stmt:
@@ -284,6 +308,8 @@ def too_many_steps(loop: Loop) -> str:
     )
 
 
+_MOST_ROWS = 16
+"""Rows of an update that are copied one by one; a kernel writes more."""
 _SAME_NUMBERS = {"relax.reshape", "relax.expand_dims"}
 """Operators whose result has the numbers of their operand, in order."""
 

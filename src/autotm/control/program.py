@@ -6,7 +6,7 @@ result, state or parameter. Every operator is pure, so statements may be moved w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -183,6 +183,44 @@ class Program:
     is_tuple: bool = True
 
 
+# Operators made.
+
+
+def operator(function: Callable[..., relax.Expr], *operands: Value, name: str = "value") -> Operator:
+    """Return `result = function(operands)`, where the function takes variables; the result is a new value."""
+    holes = tuple(relax.Var(value.name, relax.TensorType(value.shape, value.dtype)) for value in operands)
+    call = relax.BlockBuilder().normalize(function(*holes))
+    dtype = call.ty.dtype
+    result = Value(name, tuple(map(int, call.ty.shape)), str(getattr(dtype, "dtype", dtype)))
+    return Operator(call, holes, operands, (result,))
+
+
+def filled(expression: relax.Expr, variables: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
+    """Return a call of an operator with other variables."""
+    match expression:
+        case relax.Call():
+            arguments = [filled(item, variables) for item in expression.args]
+            return relax.Call(expression.op, arguments, expression.attrs, expression.ty_args)
+        case relax.Tuple():
+            return relax.Tuple([filled(item, variables) for item in expression.fields])
+        case relax.Var():
+            return variables[expression]
+    return expression
+
+
+_UNSET = "relax.builtin.alloc_tensor"
+
+
+def unset(shape: Sequence[int], dtype: str) -> Operator:
+    """Return what makes a tensor of any contents, which is written before it is read."""
+    return operator(lambda: relax.op.builtin.alloc_tensor(relax.ShapeExpr(shape), dtype, 0))
+
+
+def is_unset(statement: Statement) -> bool:
+    """Whether a statement makes a tensor of any contents."""
+    return isinstance(statement, Operator) and statement.name == _UNSET
+
+
 # What statements define and read.
 
 
@@ -194,18 +232,6 @@ def defined(statement: Statement) -> tuple[Value, ...]:
         case Check():
             return ()
     return statement.results
-
-
-def all_defined(block: Block) -> list[Value]:
-    """Return the values that a block defines, with all that is nested in it."""
-    found: list[Value] = []
-    for statement in block.statements:
-        found += defined(statement)
-        if isinstance(statement, Recursion):
-            found += statement.parameters
-        for inner in inner_blocks(statement):
-            found += all_defined(inner)
-    return found
 
 
 def read(statement: Statement) -> set[Value]:
@@ -252,7 +278,8 @@ def inner_blocks(statement: Statement) -> tuple[Block, ...]:
 def all_reads(block: Block) -> list[Value]:
     """Return every value that a block reads, as often as it does so, with all that is nested in it."""
     found = [*block.results]
-    for statement in block.statements:
+    for statement in statements_of(block):
+        found += [value for inner in inner_blocks(statement) for value in inner.results]
         match statement:
             case Operator():
                 found += statement.operands
@@ -264,17 +291,28 @@ def all_reads(block: Block) -> list[Value]:
                 found += statement.arguments
             case Check():
                 found.append(statement.flag)
+    return found
+
+
+def statements_of(block: Block) -> Iterator[Statement]:
+    """Yield the statements of a block, with all that is nested in it."""
+    for statement in block.statements:
+        yield statement
         for inner in inner_blocks(statement):
-            found += all_reads(inner)
+            yield from statements_of(inner)
+
+
+def all_defined(block: Block) -> list[Value]:
+    """Return the values that a block defines, with all that is nested in it."""
+    found: list[Value] = []
+    for statement in statements_of(block):
+        found += [*defined(statement), *(statement.parameters if isinstance(statement, Recursion) else ())]
     return found
 
 
 def any_statement(statements: Iterable[Statement], holds: Callable[[Statement], bool]) -> bool:
     """Whether something holds for one of the statements, or for one nested in them."""
-    return any(
-        holds(item) or any(any_statement(block.statements, holds) for block in inner_blocks(item))
-        for item in statements
-    )
+    return any(map(holds, statements_of(Block(tuple(statements), ()))))
 
 
 # Copies of statements.

@@ -21,6 +21,9 @@ from autotm.control.program import (
     Program,
     Value,
     all_reads,
+    filled,
+    is_unset,
+    statements_of,
 )
 from autotm.kernels import tir
 from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
@@ -118,6 +121,8 @@ class Regions:
     def __post_init__(self) -> None:
         self.arguments = {value: index for index, value in enumerate(self.program.parameters)}
         self.reads = Counter(all_reads(self.program.body))
+        made = (item.results for item in statements_of(self.program.body) if is_unset(item))
+        self.unset = {value for results in made for value in results}
         self.around = self.parts[:1]
         self.descriptors = tirx.Var("descriptors", "handle")
         self.slots[Area.WORKSPACE, 0] = 0  # The driver itself finds the workspace by the first descriptor.
@@ -146,6 +151,8 @@ class Regions:
 
         They write the targets, and of what the operators compute all that is read elsewhere.
         """
+        operators = [item for item in operators if not is_unset(item)]
+        targets = [(source, target) for source, target in targets if source not in self.unset]
         inner = Counter([value for item in operators for value in item.operands] + [source for source, _ in targets])
         made = [value for item in operators for value in item.results]
         kept = [(value, value) for value in made if self.reads[value] > inner[value]]
@@ -234,7 +241,7 @@ def _as_module(
         with builder.dataflow():
             for item in operators:
                 own = dict(zip(item.holes, item.operands, strict=True))
-                emitted = builder.emit(_filled(item.call, {hole: variables[value] for hole, value in own.items()}))
+                emitted = builder.emit(filled(item.call, {hole: variables[value] for hole, value in own.items()}))
                 if isinstance(emitted.ty, relax.TupleType):
                     fields = [builder.emit(relax.TupleGetItem(emitted, index)) for index in range(len(item.results))]
                     variables.update(zip(item.results, fields, strict=True))
@@ -243,19 +250,6 @@ def _as_module(
             returned = builder.emit_output(relax.Tuple([variables[value] for value in results]))
         builder.emit_func_output(returned)
     return builder.finalize()
-
-
-def _filled(expression: relax.Expr, variables: dict[relax.Var, relax.Var]) -> relax.Expr:
-    """Return a call with other variables."""
-    match expression:
-        case relax.Call():
-            arguments = [_filled(item, variables) for item in expression.args]
-            return relax.Call(expression.op, arguments, expression.attrs, expression.ty_args)
-        case relax.Tuple():
-            return relax.Tuple([_filled(item, variables) for item in expression.fields])
-        case relax.Var():
-            return variables[expression]
-    return expression
 
 
 def _as_plain_loops(function: tirx.PrimFunc, threads: int) -> tirx.PrimFunc:

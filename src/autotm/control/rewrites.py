@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import relax
 
+from autotm.control.levels import by_levels
 from autotm.control.program import (
     Block,
     Branch,
@@ -23,12 +24,15 @@ from autotm.control.program import (
     any_statement,
     copied,
     defined,
+    operator,
     rewritten,
     without_dead,
 )
 
 SMALL_ELEMENTS = 128
 """Tensors up to this size are cheaper to compute than to decide about, as in the original."""
+LARGE_BYTES = 1 << 17
+"""A smaller matrix is read so fast that a tree of calls is computed no faster by levels than with a stack."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Rewrites:
         hoist_from_branches: most elements of a tensor whose operator is computed before a branch; 0 for none.
         predicate: most elements of a tensor of a branch both sides of which are computed; 0 for none.
         hoist_invariants: whether what does not change in a loop or recursion is computed before it.
+        by_levels: least bytes of a matrix by which calls of a recursion are joined, for it to be computed by levels; 0
+            for none.
         pack_weights: whether products in a loop or recursion read what does not change there from panels of columns.
         unroll: steps of a counted loop that are written one after the other.
     """
@@ -46,6 +52,7 @@ class Rewrites:
     hoist_from_branches: int = SMALL_ELEMENTS
     predicate: int = SMALL_ELEMENTS
     hoist_invariants: bool = True
+    by_levels: int = LARGE_BYTES
     pack_weights: bool = True
     unroll: int = 2
 
@@ -57,6 +64,8 @@ class Rewrites:
             program = predicate(program, self.predicate)
         if self.hoist_invariants:
             program = hoist_invariants(program)
+        if self.by_levels:
+            program = by_levels(program, self.by_levels)
         if self.pack_weights:
             program = pack_weights(program)
         if self.unroll > 1:
@@ -64,7 +73,7 @@ class Rewrites:
         return program
 
 
-NO_REWRITES = Rewrites(0, 0, hoist_invariants=False, pack_weights=False, unroll=1)
+NO_REWRITES = Rewrites(0, 0, hoist_invariants=False, by_levels=0, pack_weights=False, unroll=1)
 
 
 def _everywhere(program: Program, rewrite: Callable[[Statement], Iterable[Statement]]) -> Program:
@@ -96,14 +105,14 @@ _PACKING = {
 _DIVIDING = {"relax.divide", "relax.floor_divide", "relax.mod", "relax.floor_mod"}
 
 
-def may_fault(operator: Operator) -> bool:
+def may_fault(item: Operator) -> bool:
     """Whether an operator may read or write outside of its operands, or divide whole numbers by 0.
 
     Such an operator stays behind the condition that guards it.
     """
-    if operator.name in _DIVIDING:
-        return any(np.dtype(value.dtype).kind in "iu" for value in operator.operands)
-    return operator.name in _INDEXING
+    if item.name in _DIVIDING:
+        return any(np.dtype(value.dtype).kind in "iu" for value in item.operands)
+    return item.name in _INDEXING
 
 
 def hoist_invariants(program: Program) -> Program:
@@ -216,19 +225,13 @@ def predicate(program: Program, most_elements: int) -> Program:
     return _everywhere(program, select)
 
 
-def _is_small(operator: Operator, most_elements: int) -> bool:
-    values = (*operator.operands, *operator.results)
-    return not may_fault(operator) and all(value.elements <= most_elements for value in values)
+def _is_small(item: Operator, most_elements: int) -> bool:
+    values = (*item.operands, *item.results)
+    return not may_fault(item) and all(value.elements <= most_elements for value in values)
 
 
 def _where(condition: Value, then: Value, otherwise: Value, result: Value) -> Operator:
-    return _operator(relax.op.where, (condition, then, otherwise), result)
-
-
-def _operator(function: Callable[..., relax.Expr], operands: Sequence[Value], result: Value) -> Operator:
-    """Return `result = function(operands)`."""
-    holes = tuple(relax.Var(value.name, relax.TensorType(value.shape, value.dtype)) for value in operands)
-    return Operator(function(*holes), holes, tuple(operands), (result,))
+    return replace(operator(relax.op.where, condition, then, otherwise), results=(result,))
 
 
 # Weights packed.
@@ -256,28 +259,24 @@ def pack_weights(program: Program) -> Program:
         x, weights = statement.operands
         (rows, steps), columns = x.shape, weights.shape[1]
         count = columns // _PANEL
-        split = Value(weights.name, (steps, count, _PANEL), weights.dtype)
-        packed = Value(f"{weights.name}_panels", (count, steps, _PANEL), weights.dtype)
-        parts = Value(x.name, (rows, count, _PANEL), x.dtype)
-        before = [
-            _operator(lambda w: relax.op.reshape(w, split.shape), (weights,), split),
-            _operator(lambda w: relax.op.permute_dims(w, [1, 0, 2]), (split,), packed),
-        ]
+        before: list[Statement] = []
         if weights in constants:
-            before, packed = [], panels.setdefault(weights, packed)
-            constants[packed] = np.ascontiguousarray(constants[weights].reshape(split.shape).transpose(1, 0, 2))
-        product = _operator(lambda *values: relax.op.einsum(values, "ik,jkn->ijn"), (x, packed), parts)
-        whole = _operator(lambda y: relax.op.reshape(y, (rows, columns)), (parts,), statement.results[0])
-        return [*before, product, whole]
+            packed = panels.setdefault(weights, Value(f"{weights.name}_panels", (count, steps, _PANEL), weights.dtype))
+            array = constants[weights].reshape(steps, count, _PANEL).transpose(1, 0, 2)
+            constants[packed] = np.ascontiguousarray(array)
+        else:
+            split = operator(lambda w: relax.op.reshape(w, (steps, count, _PANEL)), weights)
+            turned = operator(lambda w: relax.op.permute_dims(w, [1, 0, 2]), *split.results)
+            before, (packed,) = [split, turned], turned.results
+        product = operator(lambda *values: relax.op.einsum(values, "ik,jkn->ijn"), x, packed)
+        whole = operator(lambda y: relax.op.reshape(y, (rows, columns)), *product.results)
+        return [*before, product, replace(whole, results=statement.results)]
 
     def pack(statement: Statement) -> list[Statement]:
-        match statement:
-            case Loop() if statement.condition is not None or (statement.steps or 0) >= _LEAST_STEPS:
-                changing = {*statement.states, *all_defined(statement.body)}
-            case Recursion():
-                changing = {*statement.parameters, *all_defined(statement.body)}
-            case _:
-                return [statement]
+        is_counted = isinstance(statement, Loop) and statement.condition is None
+        if not isinstance(statement, Loop | Recursion) or (is_counted and (statement.steps or 0) < _LEAST_STEPS):
+            return [statement]
+        changing = {*all_defined(Block((statement,), ()))}
         return [replace(statement, body=rewritten(statement.body, lambda item: panelled(item, changing)))]
 
     program = hoist_invariants(_everywhere(program, pack))
@@ -285,11 +284,11 @@ def pack_weights(program: Program) -> Program:
     return replace(program, constants={value: array for value, array in constants.items() if value in read})
 
 
-def _reads_panels(operator: Operator, changing: set[Value]) -> bool:
+def _reads_panels(item: Operator, changing: set[Value]) -> bool:
     """Whether an operator is a product of some rows with a matrix that does not change, and panels fit the matrix."""
-    if operator.name != "relax.matmul":
+    if item.name != "relax.matmul":
         return False
-    x, weights = operator.operands
+    x, weights = item.operands
     are_matrices = len(x.shape) == len(weights.shape) == 2  # noqa: PLR2004  (rows and columns)
     if not are_matrices or {x.dtype, weights.dtype} != {"float32"} or weights in changing:
         return False

@@ -33,8 +33,8 @@ from autotm.kernels.library import aligned_empty
 from autotm.model.control_study import ALL_BLOCKS, RESOLVED, WITH_CONTROL_FLOW, SystemTimes
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.systems.resolved import resolved, with_weights
-from autotm.systems.source import Prepared, python_source, without_checks
-from autotm.systems.torch_systems import TORCH, reference
+from autotm.systems.source import EVERY_OPERATOR, Prepared, python_source, without_checks
+from autotm.systems.torch_systems import reference
 from autotm.zoo.control_flow import BRANCHING, control_model
 
 SAMPLE_S = 0.005
@@ -247,9 +247,10 @@ def different_rewrites(task: Task) -> list[Rewrites]:
     program, _, _ = _read(task, dict(task.sizes))
     by_source: dict[str, Rewrites] = {}
     for small, unroll in product((0, SMALL_ELEMENTS), (1, 2, 4, 8)):
-        for rewrites in (Rewrites(small, small, unroll=unroll), Rewrites(small, 0, unroll=unroll)):
-            source, _ = python_source(without_checks(rewrites.apply(program)), TORCH)
-            by_source.setdefault(source, rewrites)
+        rewrites = Rewrites(small, small, unroll=unroll)
+        for each in (rewrites, replace(rewrites, predicate=0), replace(rewrites, by_levels=0)):
+            source, _ = python_source(each.apply(program), EVERY_OPERATOR)
+            by_source.setdefault(source, each)
     return [NO_REWRITES, *by_source.values()]
 
 

@@ -216,6 +216,8 @@ class _PythonSource:
                 self.loop(statement)
             case Recursion():
                 self.recursion(statement)
+            case Check():
+                self.line(f"check({self.name(statement.flag)}, {statement.message!r})")
             case SelfCall():
                 self.line(
                     f"{self.listed(statement.results)} = {self.functions[-1]}({self.listed(statement.arguments)})"
@@ -308,6 +310,17 @@ def _sliced(x: str, *_: str, operator: Operator, **__: Any) -> str:
     return f"{x}[{', '.join(parts)}]"
 
 
+class _EveryOperator(dict[str, Expression]):
+    """Every operator by its name and attributes, so that programs can be compared."""
+
+    def __contains__(self, _name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> Expression:
+        return lambda *arguments, attrs, **_: f"{name}({', '.join(arguments)}, {attrs})"
+
+
+EVERY_OPERATOR = _EveryOperator()
 SHARED: Table = {
     "relax.add": _infix("+"),
     "relax.multiply": _infix("*"),
