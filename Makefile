@@ -167,7 +167,7 @@ test-slurm: setup-test setup-slurm
 # is taken.
 test-cuda: setup-test setup-cuda
 	@$(BIN)/pytest -q -rs $(QUICK) tests/kernels/cuda/test_nvcc.py \
-		tests/memory/gpu/test_{cuda,opening}.py tests/runtime/streams/test_{launching,real_gpu}.py
+		tests/control/test_cuda.py tests/memory/gpu/test_{cuda,opening}.py tests/runtime/streams/test_{launching,real_gpu}.py
 
 # The guest that it boots sees this environment, read-only.
 test-vm: setup-test

@@ -5,15 +5,18 @@
 #pragma once
 #include <math.h>
 #include <setjmp.h>
+#include <stdlib.h>
 #include <stdint.h>
 #include <string.h>
 #include <ucontext.h>
 
+#include <functional>
 #include <vector>
 
 #define CUDART_INF_F INFINITY
 #define __global__
 #define __device__
+#define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static __attribute__((section("cuda_shared")))
@@ -37,7 +40,7 @@ static inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4);
 VECTOR(long long, longlong)
 #define alignas(bytes) __attribute__((aligned(bytes)))
 
-static uint3 threadIdx, blockIdx;
+static uint3 threadIdx, blockIdx, blockDim, gridDim;
 // So that the section is there.
 __shared__ __attribute__((used)) char first_of_shared_memory[64] = {1};
 extern "C" char __start_cuda_shared[] __attribute__((visibility("hidden")));
@@ -45,13 +48,14 @@ extern "C" char __stop_cuda_shared[] __attribute__((visibility("hidden")));
 
 namespace emulation {
 constexpr size_t STACK = 128 << 10;
-enum State { READY, WAITING, IN_WARP, DONE };
+enum State { READY, WAITING, IN_WARP, AMONG_SOME, DONE };
 struct Words { unsigned left[4], right[2]; };
 // `operands`: of the last two warp instructions that the thread came to; `meetings` is the number of all of them.
 struct Fiber {
   ucontext_t start; jmp_buf place; std::vector<char> stack; State state; bool entered; uint3 index;
   unsigned number, meetings; int packed; Words operands[2];
 };
+static unsigned expected_among_some;  // Threads that a barrier for a part of a block waits for.
 static std::vector<Fiber> fibers;
 static ucontext_t unused;
 static jmp_buf scheduler;
@@ -112,15 +116,21 @@ static int run_block(unsigned count, const unsigned* block, int order) {
     fiber.meetings = 0;
   }
   for (;;) {
-    unsigned waiting = 0, done = 0;
+    unsigned waiting = 0, among_some = 0, done = 0;
     for (unsigned i = 0; i < count; i++) {
       Fiber* fiber = &fibers[place_of(i, count, order)];
       if (fiber->state == READY) resume(fiber);
       waiting += fiber->state == WAITING;
+      among_some += fiber->state == AMONG_SOME;
       done += fiber->state == DONE;
     }
     if (done == count) return 0;
     if (warps_go_on(count)) continue;
+    if (among_some && among_some == expected_among_some) {
+      for (unsigned i = 0; i < count; i++)
+        if (fibers[i].state == AMONG_SOME) fibers[i].state = READY;
+      continue;
+    }
     if (waiting != count) return 1;
     for (unsigned i = 0; i < count; i++) fibers[i].state = READY;
   }
@@ -132,6 +142,8 @@ static int run(bool meets, void (*function)(void**), void** args, const unsigned
   arguments = args;
   unsigned threads = block[0] * block[1] * block[2];
   unsigned blocks = grid[0] * grid[1] * grid[2];
+  blockDim = {block[0], block[1], block[2]};
+  gridDim = {grid[0], grid[1], grid[2]};
   for (unsigned i = 0; i < blocks; i++) {
     unsigned at = order == 1 ? blocks - 1 - i : i;
     blockIdx = unraveled(at, grid);
@@ -184,6 +196,24 @@ static void multiply(float** sums, Words words, int packed) {
 }  // namespace emulation
 
 static inline void __syncthreads() { emulation::stop(emulation::WAITING); }
+
+// `bar.sync` with a number of threads.
+static inline void barrier(int threads) {
+  emulation::expected_among_some = threads;
+  emulation::stop(emulation::AMONG_SOME);
+}
+
+namespace emulation {
+static std::function<void()> launched;
+static void call_launched(void**) { launched(); }
+
+// A launch of the host: a function of no arguments, its blocks and its threads.
+static void launch(std::function<void()> function, unsigned x, unsigned y, unsigned z, unsigned threads) {
+  unsigned grid[3] = {x, y, z}, block[3] = {threads, 1, 1};
+  launched = function;
+  if (run(true, call_launched, nullptr, grid, block, 0)) abort();
+}
+}  // namespace emulation
 
 // Instructions of PTX under their names, operands in the order of their texts.
 static inline void ptx_cvt_rna_tf32_f32(unsigned& word, float value) {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from autotm.control.cuda import CudaProgram
 from autotm.kernels.cuda.source import CudaKernel, translation_unit
 
 _HEADER = Path(__file__).with_name("emulated_cuda.h")
@@ -48,15 +49,7 @@ class EmulatedDevice:
                 f'extern "C" int run_{name}(void** a, const unsigned* g, const unsigned* b, int order) '
                 f"{{ return emulation::run({meets}, call_{name}, a, g, b, order); }}"
             )
-        source, library = folder / "kernels.cpp", folder / "kernels.so"
-        text = "\n".join(line for line in text.splitlines() if not line.startswith("#include"))
-        text = _ASSEMBLY.sub(_called, text)
-        source.write_text(f'#include "{_HEADER}"\n{text}\n' + "\n".join(calls))
-        done = subprocess.run(
-            ["g++", *_OPTIONS, "-o", str(library), str(source)], capture_output=True, text=True, check=False
-        )
-        assert not done.returncode, done.stderr[-3000:]
-        self._library = ctypes.CDLL(str(library))
+        self._library = _compiled(text, "\n".join(calls), folder)
 
     def run(
         self, kernel: CudaKernel, operands: Sequence[np.ndarray], shared: dict[int, int] | None = None, order: int = 0
@@ -104,6 +97,54 @@ def emulated_functions(kernels: Iterable[CudaKernel], folder: Path) -> dict[str,
 
     names = [launch.function for kernel in kernels for launch in kernel.launches]
     return {name: functools.partial(call, name) for name in names}
+
+
+def emulated_driver(program: CudaProgram, folder: Path, order: int = 0) -> Callable[..., int]:
+    """A program with control flow, which takes the addresses that it is bound to and returns what its driver does.
+
+    Within one kernel, a single block runs it: that threads part at a barrier is an error, that blocks do is not seen.
+    """
+    if (bounds := re.search(r"__launch_bounds__\((\d+)\) autotm_driver", program.source)) is None:
+        library = _compiled(program.source, 'extern "C" int run(void** p) { return driver(p); }', folder, _OF_HOST)
+        return library.run
+    library = _compiled(program.source, _RUN.format(threads=bounds[1], order=order), folder, _OF_GRID)
+
+    def run(addresses: ctypes.Array) -> int:
+        result = ctypes.c_int(-1)
+        assert not library.run(addresses, ctypes.byref(result)), "threads of a block parted at a barrier"
+        return result.value
+
+    return run
+
+
+_OF_HOST = """
+template <class T> static T on_host(const char* at) { return *(const T*)at; }
+#define LAUNCH(function, gx, gy, gz, threads, ...) \\
+  emulation::launch([=] { function(__VA_ARGS__); }, gx, gy, gz, threads)
+#define COPY(to, from, bytes) memcpy(w + (to), w + (from), bytes)
+#define PUT(word, value) (*(int*)(w + 4 * (word)) = int(value))
+"""
+_OF_GRID = "static void meet() { __syncthreads(); }  // The grid has one block."
+_RUN = """
+static void call_driver(void** a) {{ autotm_driver((void* const*)a[0], (int*)a[1]); }}
+extern "C" int run(void** p, int* result) {{
+  void* arguments[] = {{p, result}};
+  unsigned grid[] = {{1, 1, 1}}, block[] = {{{threads}, 1, 1}};
+  return emulation::run(true, call_driver, arguments, grid, block, {order});
+}}
+"""
+
+
+def _compiled(text: str, behind: str, folder: Path, before: str = "") -> ctypes.CDLL:
+    source, library = folder / "kernels.cpp", folder / "kernels.so"
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("#include"))
+    text = _ASSEMBLY.sub(_called, text)
+    source.write_text(f'#include "{_HEADER}"\n{before}\n{text}\n{behind}')
+    done = subprocess.run(
+        ["g++", *_OPTIONS, "-o", str(library), str(source)], capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr[-3000:]
+    return ctypes.CDLL(str(library))
 
 
 def _called(assembly: re.Match[str]) -> str:

@@ -15,7 +15,7 @@ import tvm_ffi
 from autotm.control.driver import lower
 from autotm.control.function import ControlFunction, compile_function
 from autotm.control.reader import read_program
-from autotm.control.regions import Part
+from autotm.control.regions import KernelSet, Part
 from autotm.control.rewrites import Rewrites
 from autotm.kernels.library import LOOP_CALL
 from autotm.kernels.target import host_target
@@ -33,7 +33,7 @@ def costs(text: str) -> tuple[int, int]:
         AutotmError: the module is none that can be compiled.
     """
     program = Rewrites().apply(read_program(tvm.ir.load_json(text)))
-    lowered = lower(program, host_target(1), 1)
+    lowered = lower(program, KernelSet(host_target(1), 1))
     return _flops(lowered.parts), lowered.workspace_bytes + lowered.scratch_bytes
 
 

@@ -32,7 +32,7 @@ from autotm.control.program import (
     inner_blocks,
     read,
 )
-from autotm.control.regions import Area, KernelSet, Part, Regions, Targets, aligned
+from autotm.control.regions import Area, Kernels, Part, Regions, Targets, aligned
 from autotm.kernels import tir
 from autotm.kernels.passes import GENERATED
 from autotm.model.graph import ALIGNMENT_BYTES
@@ -48,7 +48,7 @@ class Lowered:
     """A program as functions that are ready to be compiled.
 
     Attributes:
-        kernels: scheduled.
+        kernels: that the driver calls.
         driver: calls them. Its code must not be optimised together with theirs: LLVM is told of each function that no
             two of its buffers share memory, and would move their reads and writes across one another.
         slots: what each descriptor points to.
@@ -60,7 +60,7 @@ class Lowered:
         parts: in the order of the program, the whole first.
     """
 
-    kernels: KernelSet
+    kernels: Kernels
     driver: tirx.PrimFunc
     slots: list[tuple[Area, int]]
     workspace_bytes: int
@@ -71,13 +71,13 @@ class Lowered:
     parts: list[Part]
 
 
-def lower(program: Program, target: tvm.target.Target, threads: int) -> Lowered:
-    """Lower a program; kernels are scheduled for so many threads.
+def lower(program: Program, kernels: Kernels) -> Lowered:
+    """Lower a program to calls of kernels of a processor.
 
     Raises:
         AutotmError: an operator has no kernel.
     """
-    return _Driver(program, target, threads).lowered()
+    return _Driver(program, kernels).lowered()
 
 
 class _Driver(Regions):

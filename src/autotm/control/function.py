@@ -14,7 +14,7 @@ import tvm
 from autotm.control.driver import DRIVER, Lowered, lower
 from autotm.control.program import Array, Program
 from autotm.control.reader import Limits, read_program
-from autotm.control.regions import Area, Part, is_copied
+from autotm.control.regions import Area, KernelSet, Part, is_copied
 from autotm.control.rewrites import Rewrites
 from autotm.kernels.library import aligned_empty
 from autotm.kernels.passes import machine_code
@@ -164,11 +164,11 @@ def compile_program(program: Program, target: tvm.target.Target | None = None, t
     Raises:
         AutotmError: an operator has no kernel.
     """
-    target = target or host_target(threads)
-    return _loaded(program, lower(program, target, threads), target)
+    kernels = KernelSet(target or host_target(threads), threads)
+    return _loaded(program, lower(program, kernels), kernels)
 
 
-def _loaded(program: Program, lowered: Lowered, target: tvm.target.Target) -> ControlFunction:
+def _loaded(program: Program, lowered: Lowered, kernels: KernelSet) -> ControlFunction:
     """Return compiled code with a workspace, in which constants have their values."""
     size = lowered.workspace_bytes + lowered.scratch_bytes
     # Whole words, which the driver reads.
@@ -185,8 +185,8 @@ def _loaded(program: Program, lowered: Lowered, target: tvm.target.Target) -> Co
     for value, array in program.constants.items():
         start = lowered.places[value]
         workspace[start : start + value.size_bytes] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
-    code = machine_code({DRIVER: lowered.driver}, target)
-    code.import_module(machine_code(lowered.kernels.functions, target))
+    code = machine_code({DRIVER: lowered.driver}, kernels.target)
+    code.import_module(machine_code(kernels.functions, kernels.target))
     pointer = ctypes.c_void_p(descriptors.ctypes.data)
     function = code[DRIVER]
 

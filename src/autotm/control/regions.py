@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, Protocol
 
 import tvm
 import tvm_ffi
@@ -46,6 +47,19 @@ class Area(Enum):
     ARGUMENT = "an argument of the program, by its position"
     WORKSPACE = "the workspace, by bytes from its start"
     SCRATCH = "the part of the workspace for what lives within one run of operators, by bytes from its start"
+
+
+class Kernels(Protocol):
+    """Kernels of some processor.
+
+    Attributes:
+        target: that operators are brought to loops for.
+    """
+
+    target: tvm.target.Target
+
+    def of(self, function: tirx.PrimFunc) -> tuple[str, Any]:
+        """Return the symbol of a function's kernel, and what has its `workspaces` and `flops`."""
 
 
 @dataclass
@@ -110,8 +124,7 @@ class Regions:
     """
 
     program: Program
-    target: tvm.target.Target
-    threads: int
+    kernels: Kernels
     slots: dict[tuple[Area, int], int] = field(default_factory=dict)
     workspace_bytes: int = 0
     scratch_bytes: int = 0
@@ -126,7 +139,6 @@ class Regions:
         self.around = self.parts[:1]
         self.descriptors = tirx.Var("descriptors", "handle")
         self.slots[Area.WORKSPACE, 0] = 0  # The driver itself finds the workspace by the first descriptor.
-        self.kernels = KernelSet(self.target, self.threads)
 
     def place(self, value: Value) -> int:
         """Return the offset of a value in the workspace."""
@@ -163,7 +175,7 @@ class Regions:
         names = {value: f"input{index}" for index, value in enumerate(inputs)}
         sources = [source for source, _ in targets]
         try:
-            module = fused_module(operators, names, sources, self.program.functions, self.target)
+            module = fused_module(operators, names, sources, self.program.functions, self.kernels.target)
             calls, returned = extract_calls(module)
         except NotImplementedError as error:
             raise AutotmError(f"{error}; write it with operators that have a kernel") from None

@@ -16,6 +16,9 @@ whose branches skip some, without control flow."""
 SYSTEMS = ("torch", "torch.compile", "torchscript", "onnxruntime", "jax", "tvm-py", "tvm-vm", "tvm-fused")
 """PyTorch with Python's control flow; its pieces through `torch.compile`; TorchScript; ONNX Runtime with `Loop` and
 `If`; JAX with `lax`; autotm's kernels in pieces that Python calls, in TVM's virtual machine, and in one function."""
+GPU_SYSTEMS = ("cuda-host", "cuda-persistent", "cuda-graph")
+"""One function for a GPU: its loops and branches on the host, within one kernel whose blocks stay until it ends, or
+none left, as its launches are captured in a graph."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class SystemTimes:
     """Times of one system in one variant, measured in turn with those of the others.
 
     Attributes:
-        system: one of `SYSTEMS`.
+        system: one of `SYSTEMS` or `GPU_SYSTEMS`.
         variant: one of `VARIANTS`.
         batch: samples.
         sizes: of the model.

@@ -16,6 +16,7 @@ from typing import Any
 from autotm.model.config import ControlFlowConfig, StyleConfig
 from autotm.model.control_study import (
     ALL_BLOCKS,
+    GPU_SYSTEMS,
     RESOLVED,
     SYSTEMS,
     WITH_CONTROL_FLOW,
@@ -52,7 +53,7 @@ def control_flow_stage(
         context: of the machine.
         model: its name.
         sizes: of the model, at the scale.
-        case: `b1` (a batch), `hidden` or `ratio` (several sizes), or `threads` (two numbers of them).
+        case: `b1` (a batch), `hidden` or `ratio` (several sizes), or `threads` (two numbers of them, and a GPU).
         config: of the study.
         search: file of the model's search; `tvm-fused` gets its best rewrites.
         output: file of the times.
@@ -90,7 +91,7 @@ def control_flow_stage(
             tasks = [task for ratio in config.ratios for task in tasks_of(OF_RATIOS, of_ratio, ratio=ratio)]
             tasks += tasks_of(OF_RATIOS, (ALL_BLOCKS,), ratio=100)
         case "threads":
-            tasks = [*tasks_of(SWEPT), *tasks_of(SWEPT, threads=other)]
+            tasks = [*tasks_of(SWEPT), *tasks_of(SWEPT, threads=other), *tasks_of(GPU_SYSTEMS)]
         case "b1":
             tasks = tasks_of(SYSTEMS, every_variant)
         case _ if re.fullmatch(r"b[1-9]\d*", case):
@@ -148,6 +149,7 @@ def needed_kernels(models: Mapping[str, Mapping[str, int]], seed: int, threads: 
     """
     from autotm.control.driver import lower
     from autotm.control.reader import read_program
+    from autotm.control.regions import KernelSet
     from autotm.control.rewrites import Rewrites
     from autotm.kernels.target import host_target
     from autotm.zoo.control_flow import BRANCHING, control_model
@@ -157,7 +159,7 @@ def needed_kernels(models: Mapping[str, Mapping[str, int]], seed: int, threads: 
         laid = {"channels_last": True} if model in BRANCHING else {}
         program = read_program(control_model(model, {**sizes, **laid}, 1, seed).module)
         try:
-            kernels = lower(Rewrites().apply(program), host_target(threads), threads).kernels
+            lower(Rewrites().apply(program), kernels := KernelSet(host_target(threads), threads))
         except AutotmError as error:
             needed.append(NeededKernel(model, str(error), ""))
             continue

@@ -288,7 +288,7 @@ def _prepared(task: Task) -> tuple[Prepared, dict[str, float]]:
     sizes = dict(task.sizes)
     program, arguments, deciding = _read(task, sizes)
     expected = reference(program, arguments)
-    if task.system.startswith("tvm") and task.model in BRANCHING:
+    if task.system.startswith(("tvm", "cuda")) and task.model in BRANCHING:
         sizes["channels_last"] = True
         program, arguments, deciding = _read(task, sizes)
     if task.variant in (RESOLVED, ALL_BLOCKS):
@@ -311,6 +311,9 @@ _MODULES = {
     "jax": ("jax_system", "compiled"),
     "tvm-py": ("relax_vm", "in_pieces"),
     "tvm-vm": ("relax_vm", "whole"),
+    "cuda-host": ("cuda_system", "on_host"),
+    "cuda-persistent": ("cuda_system", "within_kernel"),
+    "cuda-graph": ("cuda_system", "as_graph"),
 }
 """Where each system is: a process imports its own only."""
 

@@ -45,13 +45,13 @@ def _chain(x: te.Tensor, y: te.Tensor) -> Tensors:
     return [state, te.compute(x.shape, lambda *i: tirx.exp(-state(*i)) + x(*i), name="value")]
 
 
-def _lookups() -> Case:
+def _lookups(count: int) -> Case:
     generator = np.random.default_rng(5)
     tables = [random((rows, width), rows) for rows, width in ((9, 16), (3, 33))]
-    indices = [generator.integers(len(table), size=21, dtype="int32") for table in tables]
+    indices = [generator.integers(len(table), size=count, dtype="int32") for table in tables]
     return case(
         lambda first, at, matrix, second, there: embedding_concat([(first, at), (matrix,), (second, there)]),
-        tables[0], indices[0], random((21, 20)), tables[1], indices[1],
+        tables[0], indices[0], random((count, 20)), tables[1], indices[1],
     )  # fmt: skip
 
 
@@ -110,7 +110,8 @@ CASES: dict[str, Case] = {
         lambda *p: along_axis.concat(list(p), CONCATS[2][1]), *(random(shape) for shape in CONCATS[2][0])
     ),
     "embedding": case(embedding, random((9, 16)), np.array([[3, 8], [0, 3]], "int32")),
-    "lookups": _lookups(),
+    "lookups": _lookups(21),
+    "lookups of a single row": _lookups(1),
     "embedding update": _update(),
     "scatter": _scattered((4, 50, 33), 1, 70),
     "scatter few": _scattered((9, 16), 0, 5),
@@ -188,6 +189,14 @@ def test_what_no_rule_knows_runs_on_one_thread_and_says_so(tmp_path, caplog):
     values = random((5, 7))
     output = EmulatedDevice([kernel], tmp_path).run(kernel, [values])[1]
     np.testing.assert_allclose(output, 2 * (values[:, 0] + values[:, 6]))
+
+
+def test_reductions_of_several_results_run_on_one_thread(tmp_path):
+    x = te.placeholder((3, 50), name="x")
+    kernel = cuda_kernel(te.create_prim_func([x, topi.argmax(x, axis=1)]), SMALL)
+    values = random((3, 50))
+    output = EmulatedDevice([kernel], tmp_path).run(kernel, [values])[1]
+    assert output.tolist() == values.argmax(axis=1).tolist()
 
 
 def test_terms_that_no_rule_combines_are_taken_in_order_a_result_by_each_thread(tmp_path):

@@ -93,7 +93,14 @@ def copies(body: tirx.Stmt) -> list[Stage]:
     Raises:
         ValueError: nothing says which loops are independent.
     """
-    return [_copy(statement) for statement in (body if isinstance(body, tirx.SeqStmt) else [body])]
+    named: dict[tirx.Var, tirx.Expr] = {}
+    stages = []
+    for statement in body if isinstance(body, tirx.SeqStmt) else [body]:
+        if isinstance(statement, tirx.Bind):  # A row of its own: each launch computes it anew.
+            named[statement.var] = substituted(statement.value, named)
+        else:
+            stages.append(_copy(substituted(statement, named)))
+    return stages
 
 
 def single_thread(func: tirx.PrimFunc) -> tuple[list[Stage], list[tirx.Buffer]]:
@@ -240,7 +247,10 @@ def _general(sch: Schedule, device: CudaDevice) -> tuple[list[Stage], list[tirx.
     own = top_blocks(sch) or [sch.get_sblock(sch.mod["main"].body.block.name_hint)]
     blocks = [read_loops(sch, block) for block in own]
     intermediates = list(sch.mod["main"].body.block.alloc_buffers)
-    if None in blocks:  # Some blocks hold written-out loops.
+    unread = [sch.get(block) for block, loops in zip(own, blocks, strict=True) if loops is None]
+    if any(block.iter_vars for block in unread):
+        raise ValueError(f"nothing is known of block '{unread[0].name_hint}'")
+    if unread:  # They hold written-out loops.
         parts = [
             (copies(sch.get(block).body), []) if loops is None else _of_group([loops], device)
             for block, loops in zip(own, blocks, strict=True)

@@ -22,6 +22,7 @@ from matplotlib.patches import Patch
 from autotm.model.config import StyleConfig
 from autotm.model.control_study import (
     ALL_BLOCKS,
+    GPU_SYSTEMS,
     RESOLVED,
     SYSTEMS,
     WITH_CONTROL_FLOW,
@@ -286,10 +287,13 @@ def draw_ratios(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def draw_threads(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Draw figure 19: the systems on another number of threads, over their times on the first."""
+    """Draw figure 19: the systems on another number of threads, over their times on the first; and on a GPU."""
     table = table[(table["variant"] == WITH_CONTROL_FLOW) & (table["batch"] == 1)]
+    is_gpu = table["system"].isin(GPU_SYSTEMS)
+    table, gpu = table[~is_gpu], table[is_gpu]
     counts, models, colors = sorted(set(table["threads"])), list(dict.fromkeys(table["model"])), _colors(style)
-    figure, (axes,) = panels(1, style, widen=2.2)
+    has_gpu = bool(gpu["median_ms"].notna().any())
+    figure, (axes, *others) = panels(1 + has_gpu, style, widen=2.2, columns=1)
     width = 0.8 / len(SYSTEMS)
     for number, system in enumerate(SYSTEMS):
         heights = []
@@ -304,8 +308,33 @@ def draw_threads(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     axes.set_ylabel(f"speed-up by {counts[-1]} threads\nover {counts[0]}")
     axes.grid(visible=False, axis="x")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(SYSTEMS))
-    finish(axes, "", "Threads")
-    return figure, f"{_caption(table)} No bar: no times on one of the two."
+    finish(axes, "a" if has_gpu else "", "Threads")
+    for axes in others:
+        _draw_gpu(axes, table, gpu, models, style)
+    return figure, f"{_caption(table)} No bar: no times on one of the two. {_of_gpu(gpu)}"
+
+
+def _draw_gpu(axes: Axes, table: pd.DataFrame, gpu: pd.DataFrame, models: Sequence[str], style: StyleConfig) -> None:
+    """Draw how much faster one function is on a GPU than on the fewest threads."""
+    fused = table[table["system"] == FUSED].sort_values("threads").drop_duplicates("model").set_index("model")
+    width, colors = 0.8 / len(GPU_SYSTEMS), sns.color_palette(style.palette, len(GPU_SYSTEMS))
+    for number, system in enumerate(GPU_SYSTEMS):
+        rows = [_one(gpu, model=model, system=system) for model in models]
+        pairs = zip(models, rows, strict=True)
+        heights = [math.nan if row is None else fused["median_ms"][model] / row["median_ms"] for model, row in pairs]
+        places = [place - 0.4 + (number + 0.5) * width for place in range(len(models))]
+        axes.bar(places, heights, 0.9 * width, color=colors[number], label=system, linewidth=0)
+    axes.axhline(1.0, color=GRAY, linewidth=0.8)
+    axes.set_xticks(range(len(models)), [_TITLES.get(model, model) for model in models])
+    axes.set_ylabel(f"speed-up over {FUSED}")
+    axes.legend()
+    finish(axes, "b", "GPU")
+
+
+def _of_gpu(gpu: pd.DataFrame) -> str:
+    """Return why there are no times on a GPU, where there are none."""
+    reasons = gpu[gpu["median_ms"].isna()].groupby("failure", sort=False)["system"].unique()
+    return " ".join(f"{', '.join(systems)}: {failure}." for failure, systems in reasons.items())
 
 
 def draw_breakdown(table: pd.DataFrame, style: StyleConfig) -> Drawn:

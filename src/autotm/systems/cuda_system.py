@@ -1,0 +1,61 @@
+"""A program on a GPU, with its control flow on the host, within one kernel, or in a graph of launches."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotm.control.cuda import CudaFunction, compiled_library, lower_for_gpu
+from autotm.control.program import Array, Program
+from autotm.control.rewrites import Rewrites
+from autotm.kernels.cuda.device import DEVICES, device_like
+from autotm.memory.gpu.opening import gpu_facts
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.systems.source import Prepared
+
+if TYPE_CHECKING:
+    from autotm.control.cuda import Form
+
+_REWRITES = Rewrites(pack_weights=False)
+"""A GPU reads weights as they lie."""
+
+
+def _prepared(program: Program, arguments: Sequence[Array], form: Form, *, is_graph: bool = False) -> Prepared:
+    try:
+        gpu = gpu_facts()[0]
+        device, missing = device_like(gpu.name, gpu.capability), ""
+    except BadInputError:
+        raise
+    except AutotmError as error:
+        device, missing = DEVICES["h100"], str(error)
+    program = _REWRITES.apply(program)
+    made = lower_for_gpu(program, device, form)
+    with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+        library = compiled_library(made, device.arch, Path(folder))
+        if missing:
+            raise BadInputError(f"compiled by nvcc for {device.arch}, not run: {missing}")
+        function = CudaFunction(program, made, library, is_graph=is_graph)
+    function.bind(*arguments)
+
+    def call() -> tuple[Array, ...]:
+        function.run()
+        return function.results()
+
+    return Prepared(call)
+
+
+def on_host(program: Program, arguments: Sequence[Array], _threads: int) -> Prepared:
+    """Compile a program whose driver runs on the host and launches kernels."""
+    return _prepared(program, arguments, "host")
+
+
+def within_kernel(program: Program, arguments: Sequence[Array], _threads: int) -> Prepared:
+    """Compile a program that is one kernel, all of whose blocks stay until it ends."""
+    return _prepared(program, arguments, "persistent")
+
+
+def as_graph(program: Program, arguments: Sequence[Array], _threads: int) -> Prepared:
+    """Compile a program whose launches are captured once and launched as one graph."""
+    return _prepared(program, arguments, "host", is_graph=True)
