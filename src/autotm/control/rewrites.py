@@ -45,7 +45,8 @@ class Rewrites:
         hoist_invariants: whether what does not change in a loop or recursion is computed before it.
         by_levels: least bytes of a matrix by which calls of a recursion are joined, for it to be computed by levels; 0
             for none.
-        pack_weights: whether products in a loop or recursion read what does not change there from panels of columns.
+        pack_weights: whether products in a loop or recursion read what does not change there from panels of columns,
+            which are made before it, with all else that does not change.
         unroll: steps of a counted loop that are written one after the other.
     """
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from autotm.control.cuda import CudaFunction, compiled_library, lower_for_gpu
+from autotm.control.cuda import CudaFunction, Form, compiled_library, lower_for_gpu
 from autotm.control.program import Array, Program
 from autotm.control.rewrites import Rewrites
 from autotm.kernels.cuda.device import DEVICES, device_like
 from autotm.memory.gpu.opening import gpu_facts
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.systems.source import Prepared
-
-if TYPE_CHECKING:
-    from autotm.control.cuda import Form
 
 _REWRITES = Rewrites(pack_weights=False)
 """A GPU reads weights as they lie."""
