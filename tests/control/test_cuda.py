@@ -7,14 +7,16 @@ import loops_in_numpy
 import numpy as np
 import pytest
 from emulated_cuda import emulated_driver
+from tvm import relax
 
-from autotm.control import Limits, Rewrites, compile_function
+from autotm.control import NO_REWRITES, Limits, Rewrites, compile_function
 from autotm.control.cuda import CudaFunction, compiled_library, lower_for_gpu
 from autotm.control.reader import read_program
 from autotm.control.regions import Area, is_copied
 from autotm.kernels.cuda.device import DEVICES
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.zoo import loop_models as models
+from autotm.zoo.functions import FunctionWriter, as_module, integer
 
 FORMS = ["host", "persistent"]
 REWRITES = Rewrites(by_levels=1, pack_weights=False)
@@ -74,6 +76,35 @@ def test_a_loop_that_data_end(form, order, tmp_path):
         expected = loops_in_numpy.decoder(*arguments)
         assert (code, int(steps), token.tolist()) == (0, int(expected[0]), expected[1].tolist())
         assert off(h, expected[2]) < 1e-5
+
+
+def counting_rows(steps):
+    """Return a module whose loop puts `x` into the row that its counter says, and counts: no more."""
+    kinds = {"rows": ((steps, 16), "float32"), "x": ((16,), "float32")}
+    loop = FunctionWriter("loop", {"step": ((), "int64"), **kinds}, kinds["rows"])
+    step, rows, x = loop.params.values()
+    emit, op = loop.emit, relax.op
+
+    def again():
+        row = emit(op.reshape(x, (1, 16)))
+        filled = emit(op.scatter_nd(rows, emit(op.reshape(step, (1, 1))), row))
+        return loop.call(loop, emit(op.add(step, integer(2))), filled, x)
+
+    result = loop.branch(emit(op.less(step, integer(steps))), again, lambda: rows)
+    main = FunctionWriter("main", kinds, kinds["rows"])
+    return as_module(
+        {loop: loop.function(result), main: main.function(main.call(loop, integer(0), *main.params.values()))}
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_the_driver_reads_is_read_before_a_kernel_changes_it(form, tmp_path):
+    call = emulated(counting_rows(7), form, tmp_path, NO_REWRITES)
+    rows, x = (np.random.default_rng(0).standard_normal(shape).astype("float32") for shape in ((7, 16), (16,)))
+    expected = rows.copy()
+    expected[::2] = x
+    code, result = call(rows, x)
+    assert (code, result.tolist()) == (0, expected.tolist())
 
 
 @pytest.mark.parametrize("rewrites", [REWRITES, Rewrites(by_levels=0, pack_weights=False)])

@@ -164,6 +164,48 @@ def test_rows_are_written_one_by_one(rewrites, reads_result):
         assert largest_error(function(rows, x), (expected, largest, np.array(begun, "float32"))) < EXACT
 
 
+def caching(steps, slots, reads_old):
+    """Return a module whose loop puts `x` plus the step into a slot, the step's, and adds up what all slots hold.
+
+    There are more steps than slots. The slots as they were before may be read, too.
+    """
+    kinds = {"slots": ((2, slots, WIDTH), "float32"), "sums": ((2, 1, WIDTH), "float32")}
+    loop = FunctionWriter("caching", {"step": ((), "int64"), **kinds, "x": kinds["sums"]}, list(kinds.values()))
+    step, cache, sums, x = loop.params.values()
+    emit, op = loop.emit, relax.op
+
+    def again():
+        new = emit(op.add(x, emit(op.astype(step, "float32"))))
+        is_here = emit(op.equal(relax.const(np.arange(slots).reshape(1, slots, 1), "int64"), step))
+        filled = emit(op.where(is_here, new, cache))
+        total = emit(op.sum(filled, axis=1, keepdims=True))
+        if reads_old:
+            total = emit(op.subtract(total, emit(op.max(cache, axis=1, keepdims=True))))
+        return loop.call(loop, emit(op.add(step, integer(1))), filled, emit(op.add(sums, total)), x)
+
+    result = loop.branch(emit(op.less(step, integer(steps))), again, lambda: relax.Tuple([cache, sums]))
+    main = FunctionWriter("main", {"slots": kinds["slots"], "x": kinds["sums"]}, list(kinds.values()))
+    cache, x = main.params.values()
+    zeros = main.emit(relax.op.zeros(kinds["sums"][0], "float32"))
+    return as_module({loop: loop.function(result), main: main.function(main.call(loop, integer(0), cache, zeros, x))})
+
+
+@pytest.mark.parametrize("reads_old", [False, True])
+@pytest.mark.parametrize("rewrites", REWRITES)
+def test_slots_are_written_one_by_one(rewrites, reads_old):
+    random, steps, slots = np.random.default_rng(0), 7, 5
+    cache, x = (random.standard_normal((2, each, WIDTH)).astype("float32") for each in (slots, 1))
+    function = compile_function(caching(steps, slots, reads_old), rewrites=rewrites)
+    expected, sums = cache.copy(), np.zeros_like(x)
+    for step in range(steps):
+        before = expected.max(axis=1, keepdims=True) if reads_old else 0
+        if step < slots:
+            expected[:, step] = x[:, 0] + step
+        sums += expected.sum(axis=1, keepdims=True) - before
+    for _ in range(2):
+        assert largest_error(function(cache, x), (expected, sums)) < 1e-4
+
+
 # Bounds that are passed when it runs.
 
 

@@ -45,6 +45,7 @@ class CudaKernels:
 
     device: CudaDevice
     by_symbol: dict[str, CudaKernel] = field(default_factory=dict)
+    may_copy_pieces: bool = False
     target: tvm.target.Target = field(default_factory=lambda: tvm.target.Target("llvm"))
     _scheduled: dict[int, CudaKernel] = field(default_factory=dict)
 

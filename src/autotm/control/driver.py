@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
 import tvm
 from tvm import tirx
 
@@ -80,6 +81,20 @@ def lower(program: Program, kernels: Kernels) -> Lowered:
     return _Driver(program, kernels).lowered()
 
 
+@dataclass(frozen=True)
+class _Slice:
+    """`made.results = where(places == number, part, made.operands[2])`, whose places count along an axis."""
+
+    made: Operator
+    part: Value
+    number: Value
+    axis: int
+
+
+def _with_one(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return *shape[:axis], 1, *shape[axis + 1 :]
+
+
 class _Driver(Regions):
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,9 +156,14 @@ class _Driver(Regions):
         code: list[tirx.Stmt] = []
         operators: list[Operator] = []
         statements, targets, before, after = self._rows_in_place(list(statements), list(targets))
+        statements, targets, slices = self._slices_in_place(statements, targets)
         code += before
         made: set[Value] = set()
         for index, statement in enumerate(statements):
+            if id(statement) in slices:
+                code += [self.region(operators, []), slices[id(statement)]]
+                operators = []
+                continue
             if isinstance(statement, Operator):
                 operators.append(statement)
                 continue
@@ -236,6 +256,91 @@ class _Driver(Regions):
         offset = tirx.Cast("int64", number) * size_bytes + self.place(whole)
         copy = copied_bytes(self.address(offset), self.address(self.place(given) + place * size_bytes), size_bytes)
         return tirx.IfThenElse(tirx.all(number >= 0, number < rows), copy, None)
+
+    def _slices_in_place(
+        self, statements: list[Statement], targets: list[tuple[Value, Value]]
+    ) -> tuple[list[Statement], list[tuple[Value, Value]], dict[int, tirx.Stmt]]:
+        """Write a slice of a state where it lies, as soon as nobody needs the old one.
+
+            loop ys: ys = where(places == i, y, ys); f(ys)   -->   loop ys: memcpy(ys + i, y); f(ys)
+
+        Returns the other targets, and what is to be done in place of some of the statements, by their identity; those
+        that only told the places are left out.
+        """
+        makers = {value: item for item in statements if isinstance(item, Operator) for value in item.results}
+        readers: dict[Value, list[int]] = {}
+        for index, item in enumerate(statements):
+            for value in read(item):
+                readers.setdefault(value, []).append(index)
+        sources = Counter(source for source, _ in targets)
+        code: dict[int, tirx.Stmt] = {}
+        for source, target in targets if self.kernels.may_copy_pieces else ():
+            slices = self._slices(source, target, makers)
+            places = [statements.index(one.made) for one in slices]
+            is_last = all(
+                max(readers[one.made.operands[2]]) == place and not sources[one.made.operands[2]]
+                for one, place in zip(slices, places, strict=True)
+            )
+            if not is_last or sources[source] > 1:
+                continue
+            for one in slices:
+                self.places[one.made.results[0]] = self.place(target)
+                code[id(one.made)] = self._slice_copied(one, target)
+        kept = [(source, target) for source, target in targets if id(makers.get(source)) not in code]
+        unread = [
+            item
+            for item in statements
+            if isinstance(item, Operator)
+            and item.name == "relax.equal"
+            and not sources[item.results[0]]
+            and all(id(statements[index]) in code for index in readers.get(item.results[0], ()))
+        ]
+        return [item for item in statements if item not in unread], kept, code
+
+    def _slices(self, source: Value, target: Value, makers: Mapping[Value, Operator]) -> list[_Slice]:
+        """Return the slices that make a state's next value from the state, in order; none if anything else does."""
+        found: list[_Slice] = []
+        while source is not target:
+            made = makers.get(source)
+            if made is None or made.name != "relax.where" or made.operands[2].shape != source.shape:
+                return []
+            mask, part, source = made.operands
+            test = makers.get(mask)
+            if test is None or test.name != "relax.equal":
+                return []
+            for places, number in (test.operands, test.operands[::-1]):
+                axis = self._axis(places, target)
+                if axis is not None and number.elements == 1 and part.shape == _with_one(target.shape, axis):
+                    break
+            else:
+                return []
+            row_bytes = target.size_bytes // int(np.prod(target.shape[: axis + 1]))
+            if row_bytes < ALIGNMENT_BYTES or not self._is_in_workspace(part) or not self._is_in_workspace(number):
+                return []
+            found.append(_Slice(made, part, number, axis))
+        return found[::-1]
+
+    def _axis(self, places: Value, whole: Value) -> int | None:
+        """Return the axis of a tensor along which a constant counts from 0; None if it is no such constant."""
+        array = self.program.constants.get(places)
+        if array is None or array.size < 2 or array.ndim > len(whole.shape):  # noqa: PLR2004 - one place has no axis
+            return None
+        axes = [axis for axis, extent in enumerate(array.shape, len(whole.shape) - array.ndim) if extent > 1]
+        is_count = len(axes) == 1 and np.array_equal(array.ravel(), np.arange(whole.shape[axes[0]]))
+        return axes[0] if is_count else None
+
+    def _slice_copied(self, one: _Slice, whole: Value) -> tirx.Stmt:
+        """Return the code that copies a slice into a tensor, if the tensor has one of that number."""
+        extent, outer = whole.shape[one.axis], int(np.prod(whole.shape[: one.axis]))
+        row_bytes = whole.size_bytes // (outer * extent)
+        number = tirx.BufferLoad(*self.word(one.number))
+        first = tirx.Cast("int64", number) * row_bytes + self.place(whole)
+
+        def row(index: tirx.Expr) -> tirx.Stmt:
+            source = self.address(index * row_bytes + self.place(one.part))
+            return copied_bytes(self.address(index * (extent * row_bytes) + first), source, row_bytes)
+
+        return tirx.IfThenElse(tirx.all(number >= 0, number < extent), tir.loop(outer, row, "row"), None)
 
     def control(self, statement: Statement) -> tirx.Stmt:
         """Return the code of a statement that is no operator; states and parameters in it have their first values."""

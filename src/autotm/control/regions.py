@@ -54,9 +54,11 @@ class Kernels(Protocol):
 
     Attributes:
         target: that operators are brought to loops for.
+        may_copy_pieces: whether many small copies by the driver cost less than a kernel.
     """
 
     target: tvm.target.Target
+    may_copy_pieces: bool
 
     def of(self, function: tirx.PrimFunc) -> tuple[str, Any]:
         """Return the symbol of a function's kernel, and what has its `workspaces` and `flops`."""
@@ -69,12 +71,14 @@ class KernelSet:
     Attributes:
         functions: scheduled, by symbol.
         kinds: where the schedule of each comes from.
+        may_copy_pieces: as in `Kernels`.
     """
 
     target: tvm.target.Target
     threads: int
     functions: dict[str, tirx.PrimFunc] = field(default_factory=dict)
     kinds: dict[str, ScheduleKind] = field(default_factory=dict)
+    may_copy_pieces: bool = True
     _scheduled: dict[int, tuple[str, ScheduledKernel]] = field(default_factory=dict)
 
     def of(self, function: tirx.PrimFunc) -> tuple[str, ScheduledKernel]:
