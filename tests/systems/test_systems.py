@@ -1,5 +1,8 @@
 """The models of control flow in every system: what they compute, and how one that fails is told."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
@@ -121,11 +124,15 @@ def test_a_system_that_takes_too_long_has_no_times_and_ends_no_other_variant(mon
 
 
 def test_a_process_that_ends_is_told():
-    worker = measure._Worker([task("nasrnn", "tvm-vm")])
-    worker.process.kill()
-    worker.prepare(60)
-    worker.end()
-    assert worker.times[task("nasrnn", "tvm-vm")].failure == "its process ended: signal SIGKILL"
+    processes = measure._Processes(2)
+    workers = [measure._Worker([task("nasrnn", "tvm-vm")], processes, each) for each in processes.connections]
+    workers[0].process = workers[0]._received(60)
+    os.kill(workers[0].process, signal.SIGKILL)
+    with pytest.raises(AutotmError, match="its process ended: signal SIGKILL"):
+        workers[0].ask("prepare", task("nasrnn", "tvm-vm"), 60)
+    workers[1].prepare(60)
+    assert workers[1].times[task("nasrnn", "tvm-vm")].build_s > 0
+    processes.end()
 
 
 def test_wrong_results_end_the_job(monkeypatch):

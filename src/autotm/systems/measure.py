@@ -1,7 +1,7 @@
 """Systems measured in turn, each in a process of its own: one that hangs, crashes or is wrong ends no other.
 
-A process prepares its program, is checked, and then calls it whenever it is asked to. `python -m
-autotm.systems.measure` is such a process.
+A process prepares its program, is checked, and then calls it whenever it is asked to. To import PyTorch and TVM takes
+seconds, so one process, `python -m autotm.systems.measure`, does it for all, and forks them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from itertools import product
 from multiprocessing import Pipe
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -71,6 +71,51 @@ class Task:
     rewrites: Rewrites | None = None
 
 
+class _Processes:
+    """Processes that answer questions, and the one that forked them and tells how each ended.
+
+    Attributes:
+        connections: to each of them.
+    """
+
+    def __init__(self, count: int) -> None:
+        pairs = [Pipe() for _ in range(count)]
+        self.connections = [ours for ours, _ in pairs]
+        numbers = [theirs.fileno() for _, theirs in pairs]
+        self._forking = subprocess.Popen(
+            [sys.executable, "-m", "autotm.systems.measure", *map(str, numbers)],
+            pass_fds=numbers,
+            env={**os.environ, **SPIN, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # What compilers print is no result.
+            text=True,
+        )
+        for _, theirs in pairs:
+            theirs.close()
+        self._codes: dict[int, int] = {}
+
+    def exit_code(self, number: int | None) -> int:
+        """Wait for the end of a process, or of the one that should have forked it."""
+        while number is not None and number not in self._codes and (line := self._output.readline()):
+            ended, code = map(int, line.split())
+            self._codes[ended] = code
+        return self._codes[number] if number in self._codes else self._forking.wait()
+
+    @property
+    def _output(self) -> IO[str]:
+        assert self._forking.stdout is not None
+        return self._forking.stdout
+
+    def end(self) -> None:
+        """End them: each ends as soon as nobody can ask it any more."""
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.close()
+        self._forking.kill()
+        self._forking.wait()
+        self._output.close()
+
+
 class _Worker:
     """A process that calls one system, in one or more variants and sizes.
 
@@ -78,9 +123,10 @@ class _Worker:
         tasks: those that have not failed.
         times: what is known of each task; all that there was from the beginning.
         calls: of each, in one sample.
+        process: its number, once it is there.
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[Task], processes: _Processes, connection: mpc.Connection) -> None:
         self.tasks = list(tasks)
         self.times = {
             task: SystemTimes(
@@ -91,25 +137,26 @@ class _Worker:
         }
         self.calls: dict[Task, int] = {}
         self.samples: dict[Task, list[float]] = {task: [] for task in tasks}
-        self.begin()
+        self.processes, self.connection = processes, connection
+        self.process: int | None = None
+        self._own: _Processes | None = None
 
-    def begin(self) -> None:
-        """Start the process."""
-        self.connection, theirs = Pipe()
-        environment = {**os.environ, **SPIN, "OMP_NUM_THREADS": str(self.tasks[0].threads)}
-        command = [sys.executable, "-m", "autotm.systems.measure", str(theirs.fileno())]
-        # What compilers print is no result.
-        self.process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        theirs.close()
+    def begin_again(self) -> None:
+        """Start another process in place of one that has ended."""
+        self._own = self.processes = _Processes(1)
+        (self.connection,) = self.processes.connections
+        self.process = None
 
     def end(self) -> None:
         """End the process."""
         with contextlib.suppress(OSError):
             self.connection.close()
-        self.process.kill()
-        self.process.wait()
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process, signal.SIGKILL)
+        if self._own is not None:
+            self._own.end()
+            self._own = None
 
     def ask(self, question: str, task: Task, limit_s: float, **details: Any) -> dict[str, Any]:
         """Ask the process for something.
@@ -136,7 +183,7 @@ class _Worker:
         try:
             yield
         except (EOFError, OSError):
-            code = self.process.wait()
+            code = self.processes.exit_code(self.process)
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
             raise AutotmError(f"its process ended: {how}") from None
 
@@ -153,7 +200,7 @@ class _Worker:
                 try:
                     if is_new:
                         with self._alive():
-                            self._received(START_S)
+                            self.process = self._received(START_S)
                         is_new = False
                     answer = self.ask("prepare", task, limit_s)
                     self.times[task] = replace(self.times[task], **answer)
@@ -166,7 +213,7 @@ class _Worker:
                     self.end()
                     self.calls.clear()
                     if self.tasks:
-                        self.begin()
+                        self.begin_again()
                     break
 
     def has_enough(self, task: Task) -> bool:
@@ -212,9 +259,11 @@ def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: i
     for task in tasks:
         systems.setdefault((task.system, task.threads), []).append(task)
     with contextlib.ExitStack() as stack:
+        processes = _Processes(len(systems))
+        stack.callback(processes.end)
         workers = {}
-        for own in systems.values():
-            worker = _Worker(own)
+        for own, connection in zip(systems.values(), processes.connections, strict=True):
+            worker = _Worker(own, processes, connection)
             stack.callback(worker.end)
             workers.update(dict.fromkeys(own, worker))
         with ThreadPoolExecutor(at_once) as pool:
@@ -254,15 +303,31 @@ def different_rewrites(task: Task) -> list[Rewrites]:
     return [NO_REWRITES, *by_source.values()]
 
 
-# In the process.
+# In the processes.
 
 
 def main() -> None:
-    """Answer questions until the one who asks is gone."""
-    connection = mpc.Connection(int(sys.argv[1]))
+    """Fork a process for each connection whose number is given; write the number and exit code of each that ends."""
     torch.set_grad_enabled(False)
+    numbers = list(map(int, sys.argv[1:]))
+    for index, number in enumerate(numbers):
+        if not os.fork():
+            for other in numbers[index + 1 :]:
+                os.close(other)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _answer(mpc.Connection(number))
+            os._exit(0)
+        os.close(number)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            ended, status = os.wait()
+            os.write(sys.stdout.fileno(), f"{ended} {os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def _answer(connection: mpc.Connection) -> None:
+    """Answer questions until the one who asks is gone."""
     prepared: dict[Task, Prepared] = {}
-    connection.send("ready")
+    connection.send(os.getpid())
     while True:
         try:
             question, pickled, details = connection.recv()
@@ -285,6 +350,7 @@ def main() -> None:
 
 def _prepared(task: Task) -> tuple[Prepared, dict[str, float]]:
     """Return the system, and how long that took and how wrong it is."""
+    os.environ["OMP_NUM_THREADS"] = str(task.threads)  # What TVM reads at its first kernel.
     sizes = dict(task.sizes)
     program, arguments, deciding = _read(task, sizes)
     expected = reference(program, arguments)
