@@ -14,7 +14,7 @@ from autotm.control.cuda import CudaFunction, compiled_library, lower_for_gpu
 from autotm.control.reader import read_program
 from autotm.control.regions import Area, is_copied
 from autotm.kernels.cuda.device import DEVICES
-from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.errors import AutotmError
 from autotm.zoo import loop_models as models
 from autotm.zoo.functions import FunctionWriter, as_module, integer
 
@@ -142,8 +142,7 @@ def test_compiled_by_nvcc_and_run_where_there_is_a_gpu(form, module, arguments, 
         assert off(result, right) < 1e-5
 
 
-def test_launches_that_data_decide_are_no_graph():
-    program = REWRITES.apply(read_program(models.decoder(12, 2, 16, 40)))
-    made = lower_for_gpu(program, DEVICES["h100"], "host")
-    with pytest.raises(BadInputError, match="data decide the control flow"):
-        CudaFunction(program, made, None, is_graph=True)
+@pytest.mark.parametrize(("module", "reads"), [(models.decoder(12, 2, 16, 40), True), (models.nasrnn(5, 2, 16), False)])
+def test_whether_launches_can_be_a_graph(module, reads):
+    """Not those that data decide."""
+    assert lower_for_gpu(REWRITES.apply(read_program(module)), DEVICES["h100"], "host").reads_on_host == reads

@@ -29,7 +29,7 @@ from autotm.control.regions import DESCRIPTOR_BYTES, Area, is_copied
 from autotm.kernels.cuda.device import CudaDevice
 from autotm.kernels.cuda.dispatch import cuda_kernel
 from autotm.kernels.cuda.source import CudaKernel, find_nvcc, translation_unit
-from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.errors import AutotmError
 
 Form = Literal["host", "persistent"]
 """Where the driver runs: on the host, or within one kernel, whose blocks all stay until it ends."""
@@ -121,16 +121,13 @@ class CudaFunction:
         program: what it computes.
         made: its source.
         library: that `compiled_library` made of the source.
-        is_graph: whether all launches are captured as a graph, which a call launches as one.
+        is_graph: whether all launches are captured as a graph, which a call launches as one; none that data decide.
 
     Raises:
         AutotmError: there is no GPU, or too little memory.
-        BadInputError: the launches cannot be captured.
     """
 
     def __init__(self, program: Program, made: CudaProgram, library: Path, *, is_graph: bool = False) -> None:
-        if is_graph and made.reads_on_host:
-            raise BadInputError("data decide the control flow, so that its launches are no fixed graph")
         self.program, self._lowered = program, made.lowered
         self._library = ctypes.CDLL(str(library))
         self._library.autotm_memory.restype = ctypes.c_void_p

@@ -119,11 +119,9 @@ def _tree(recursion: Recursion, least_bytes: int) -> _Tree | None:
     base, inner = (branch.then, branch.otherwise) if ends_if else (branch.otherwise, branch.then)
     calls = tuple(item for item in inner.statements if isinstance(item, SelfCall))
     operators = tuple(item for item in inner.statements if isinstance(item, Operator))
-    before = [item for item in before if isinstance(item, Operator)]
-    is_whole = len(before) + 1 == len(recursion.body.statements) and len(calls) + len(operators) == len(
-        inner.statements
-    )
-    if not is_whole or len(calls) < 2 or not all(isinstance(item, Operator) for item in base.statements):  # noqa: PLR2004
+    simple = [*before, *base.statements]
+    has_others = len(calls) + len(operators) < len(inner.statements)
+    if has_others or len(calls) < 2 or not all(isinstance(item, Operator) for item in simple):  # noqa: PLR2004
         return None
     late = _depending(operators, [value for call in calls for value in call.results])
     if any(argument in late for call in calls for argument in call.arguments):

@@ -34,7 +34,7 @@ KIND = "control_study"
 _PACKAGES = ("torch", "onnxruntime", "jax", "apache-tvm")
 SWEPT = ("torch", "onnxruntime", "jax", "tvm-py", "tvm-vm", "tvm-fused")
 """Systems that are shown against the hidden size, and on several threads."""
-OF_RATIOS = ("jax", "tvm-vm", "tvm-fused")
+OF_RATIOS = ("jax", "tvm-fused")
 """Systems that are shown against the ratio of blocks that are computed."""
 
 

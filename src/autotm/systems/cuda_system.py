@@ -28,6 +28,10 @@ def _prepared(program: Program, arguments: Sequence[Array], form: Form, *, is_gr
         device, missing = DEVICES["h100"], str(error)
     program = _REWRITES.apply(program)
     made = lower_for_gpu(program, device, form)
+    if is_graph and made.reads_on_host:
+        raise BadInputError("data decide the control flow, so that its launches are no fixed graph")
+    if is_graph and missing:
+        raise BadInputError(f"the code of cuda-host, not run: {missing}")
     with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
         library = compiled_library(made, device.arch, Path(folder))
         if missing:
