@@ -316,7 +316,7 @@ _SIGNS = {
 
 _SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((\d+)\) )?(\w+)\(([^)]*)\)( \{|;)\n')
 _SHARED = re.compile(r"__shared__ alignas\((\d+)\) ([\w ]+) (\w+)\[(\d+)\];")
-_BYTES = {"float": 4, "int": 4, "double": 8, "long long": 8, "uint": 4, "half": 2, "signed char": 1, "uchar": 1}
+_BYTES = {"float": 4, "int": 4, "uint": 4, "double": 8, "int64_t": 8, "half": 2, "signed char": 1, "uchar": 1}
 
 
 def _as_parts(text: str) -> str:
@@ -348,7 +348,9 @@ def _with_common_memory(body: str) -> tuple[str, int]:
     def placed(declared: re.Match[str]) -> str:
         nonlocal used
         _, kind, name, count = declared.groups()
-        start, used = used, used + -(-int(count) * _BYTES[kind] // 128) * 128
+        scalar = kind.rstrip("24")  # `float4` is a vector of four.
+        size_bytes = int(count) * _BYTES[scalar] * int(kind.removeprefix(scalar) or 1)
+        start, used = used, used + -(-size_bytes // 128) * 128
         return f"{kind}* {name} = ({kind}*)(shared_memory + {start});"
 
     return _SHARED.sub(placed, body), used
