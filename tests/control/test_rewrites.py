@@ -44,9 +44,9 @@ def counted(steps, rows=1, width=8):
     return as_module({loop: loop.function(result), main: main.function(last)})
 
 
-def multiplied():
+def multiplied(rows):
     """x = x w some times."""
-    kinds = {"x": ((4, 32), "float32"), "w": ((32, 32), "float32")}
+    kinds = {"x": ((rows, 32), "float32"), "w": ((32, 32), "float32")}
     loop = FunctionWriter("loop", {"step": ((), "int64"), **kinds}, kinds["x"])
     step, x, w = loop.params.values()
     emit, op = loop.emit, relax.op
@@ -115,7 +115,7 @@ def with_known_weights(program):
 
 
 def packed(program):
-    return pack_weights(hoist_invariants(program))
+    return pack_weights(hoist_invariants(program), lanes=8)
 
 
 CASES = {
@@ -136,7 +136,11 @@ CASES = {
     ),
     "pack_weights": (counted(6, rows=4, width=32), packed),
     "pack_weights_of_a_single_row": (counted(6, width=32), packed),
-    "pack_weights_that_are_known": (multiplied(), lambda program: packed(with_known_weights(program))),
+    "pack_weights_that_are_known": (multiplied(4), lambda program: packed(with_known_weights(program))),
+    "pack_weights_that_are_known_for_a_single_row": (
+        multiplied(1),
+        lambda program: packed(with_known_weights(program)),
+    ),
 }
 
 
