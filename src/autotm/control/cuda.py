@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from autotm.control.program import Array, Program
 from autotm.control.regions import DESCRIPTOR_BYTES, Area, is_copied
 from autotm.kernels.cuda.device import CudaDevice
 from autotm.kernels.cuda.dispatch import cuda_kernel
-from autotm.kernels.cuda.source import CudaKernel, find_nvcc, translation_unit
+from autotm.kernels.cuda.source import CudaKernel, find_nvcc, run_nvcc, translation_unit
 from autotm.model.errors import AutotmError
 
 Form = Literal["host", "persistent"]
@@ -65,7 +64,7 @@ class CudaProgram:
 
     Attributes:
         lowered: its places in the workspace, and what each address that `source` takes is.
-        source: with `autotm_run(addresses)` on the host, and functions for memory.
+        source: with functions of the host: `autotm_bind(addresses, count)`, `autotm_run()`, and others for memory.
         reads_on_host: whether the driver reads memory of the device, so that its launches cannot be captured.
     """
 
@@ -104,13 +103,8 @@ def compiled_library(program: CudaProgram, architecture: str, folder: Path) -> P
     with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
         source = Path(temporary) / "program.cu"
         source.write_text(program.source)
-        command = [compiler, "--std=c++17", "-O3", f"-arch={architecture}", "-Xcompiler", "-fPIC", "-shared"]
-        done = subprocess.run(
-            [*command, "-o", str(library), str(source)], capture_output=True, text=True, check=False, cwd=temporary
-        )
-    if done.returncode:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if "error" in line.lower()]
-        raise AutotmError(f"nvcc failed ({' '.join(command)}): {(lines or ['no message'])[0]}")
+        options = ["--std=c++17", "-O3", f"-arch={architecture}", "-Xcompiler", "-fPIC", "-shared"]
+        run_nvcc([compiler, *options, "-o", str(library), str(source)], temporary)
     return library
 
 

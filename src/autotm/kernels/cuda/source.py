@@ -255,13 +255,22 @@ def _compiled(compiler: str, source: str, architectures: Sequence[str]) -> Fatbi
     with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
         text, image = Path(temporary) / "kernels.cu", Path(temporary) / "kernels.fatbin"
         text.write_text(source)
-        command = [compiler, *_OPTIONS, *codes, "-fatbin", "-o", str(image), str(text)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=temporary)
-        if done.returncode:
-            lines = [line for line in (done.stdout + done.stderr).splitlines() if "error" in line.lower()]
-            first = lines[0] if lines else (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise AutotmError(f"nvcc failed ({' '.join(command)}): {first}")
-        return Fatbin(image.read_bytes(), tuple(usage_in(done.stdout + done.stderr)))
+        output = run_nvcc([compiler, *_OPTIONS, *codes, "-fatbin", "-o", str(image), str(text)], temporary)
+        return Fatbin(image.read_bytes(), tuple(usage_in(output)))
+
+
+def run_nvcc(command: Sequence[str], folder: str) -> str:
+    """Run nvcc in a folder, and return what it says.
+
+    Raises:
+        AutotmError: it failed.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    if done.returncode:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if "error" in line.lower()]
+        first = lines[0] if lines else (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise AutotmError(f"nvcc failed ({' '.join(command)}): {first}")
+    return done.stdout + done.stderr
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
