@@ -83,6 +83,14 @@ def scaled_sum(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
     return [loss_of(b, x, w), b.emit(op.divide(s, total)), b.emit(op.nn.softmax(t))]
 
 
+def repeated(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
+    """Each value is read twice by the next: as one expression it would be read a billion times."""
+    doubled = t
+    for _ in range(30):
+        doubled = b.emit(op.multiply(b.emit(op.add(doubled, doubled)), const(0.5)))
+    return [loss_of(b, x, w), s, doubled]
+
+
 def mean(old: np.ndarray, value: np.ndarray) -> np.ndarray:
     return 0.75 * old + 0.25 * value
 
@@ -101,6 +109,7 @@ NEW: dict[str, tuple[Callable[..., Values], Next]] = {
     "shifted": (shifted, lambda x, _w, s, t: (np.concatenate([x[:1], s[:-1]]), t[::-1])),
     "read_after": (read_after, lambda x, _w, s, t: (mean(s, x), mean(t, mean(s, x)))),
     "in_gradient": (in_gradient, lambda _x, w, s, t: (mean(s, w), mean(t, w * s))),
+    "repeated": (repeated, lambda _x, _w, s, t: (s, t)),
     "scaled_sum": (scaled_sum, lambda _x, _w, s, t: (s / s.sum(), softmax(t))),
 }
 

@@ -20,7 +20,7 @@ def test_random_programs(prepare, block, rewrites, seed):
     values = [random.standard_normal((ROWS, WIDTH)).astype("float32") for _ in range(2)]
     weights = (random.standard_normal((WIDTH, WIDTH)) / 3).astype("float32")
     program = without_checks(rewrites.apply(read_program(Module(block, 2).module)))
-    prepared = prepare(program, [*values, weights], threads=1)
+    prepared = prepare(program, threads=1)([*values, weights])
     expected = interpreted(block, [each.astype("float64") for each in values], weights.astype("float64"))
     for _ in range(2):
         (result,) = prepared.results()
@@ -30,6 +30,6 @@ def test_random_programs(prepare, block, rewrites, seed):
 @pytest.mark.parametrize("prepare", [relax_vm.whole, relax_vm.in_pieces])
 def test_an_instrument_sees_the_kernels(prepare):
     arguments = loop_models.nasrnn_arguments(20, 1, 64)
-    prepared = prepare(read_program(loop_models.nasrnn(20, 1, 64)), arguments, threads=1)
+    prepared = prepare(read_program(loop_models.nasrnn(20, 1, 64)), threads=1)(arguments)
     prepared.call()
     assert prepared.kernel_ms() > 0

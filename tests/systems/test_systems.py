@@ -39,25 +39,27 @@ def task(model, system, variant=WITH_CONTROL_FLOW, batch=1, **more):
     return Task(model, tuple({**SIZES[model], **more}.items()), batch, 20, 1, system, variant)
 
 
+def prepared(one):
+    return measure._prepared(one, {})[1]
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("system", [system for system in SYSTEMS if system != "torch.compile"])  # Minutes.
 def test_results_are_those_of_the_model(system, model):
     if (system, model) in NONE:
         with pytest.raises(Exception, match=NONE[system, model]):
-            measure._prepared(task(model, system))
+            prepared(task(model, system))
     else:
-        measured = [
-            measure._prepared(task(model, system, batch=batch))[1] for batch in ((1,) if model == "rae" else (1, 3))
-        ]
+        measured = [prepared(task(model, system, batch=batch)) for batch in ((1,) if model == "rae" else (1, 3))]
         assert all(each["error"] < measure.TOLERANCE for each in measured)
     for variant in VARIANTS[1:]:
         if variant != ALL_BLOCKS or model in BRANCHING:
-            assert measure._prepared(task(model, system, variant))[1]["error"] < measure.TOLERANCE
+            assert prepared(task(model, system, variant))["error"] < measure.TOLERANCE
 
 
 @pytest.mark.parametrize("model", ["nasrnn", "seq2seq"])
 def test_pieces_through_torch_compile(model):
-    assert measure._prepared(task(model, "torch.compile"))[1]["error"] < measure.TOLERANCE
+    assert prepared(task(model, "torch.compile"))["error"] < measure.TOLERANCE
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -93,8 +95,8 @@ def test_what_is_resolved_has_no_control_flow_and_no_decisions():
 
 
 def test_ratios_are_rounded_as_in_the_original():
-    kept = [control_model("blockdrop", {**SIZES["blockdrop"], "blocks": 5, "ratio": ratio}, 1, 0).arguments[1].sum()
-            for ratio in (0, 25, 50, 75, 100)]  # fmt: skip
+    made = control_model("blockdrop", {**SIZES["blockdrop"], "blocks": 5}, 1, 0)
+    kept = [made.at_ratio(ratio)[1].sum() for ratio in (0, 25, 50, 75, 100)]
     assert kept == [0, 4, 7, 11, 15]
 
 
@@ -124,8 +126,9 @@ def test_a_system_that_takes_too_long_has_no_times_and_ends_no_other_variant(mon
 
 
 def test_a_process_that_ends_is_told():
-    processes = measure._Processes(2)
-    workers = [measure._Worker([task("nasrnn", "tvm-vm")], processes, each) for each in processes.connections]
+    tasks = [task("nasrnn", "tvm-vm")]
+    processes = measure._Processes([tasks, tasks])
+    workers = [measure._Worker(tasks, processes, index) for index in range(2)]
     workers[0].process = workers[0]._received(60)
     os.kill(workers[0].process, signal.SIGKILL)
     with pytest.raises(AutotmError, match="its process ended: signal SIGKILL"):

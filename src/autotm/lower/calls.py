@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import tvm
 from tvm import relax, te, tirx
 
+from autotm.kernels.tir import loads_of
 from autotm.lower import operators  # noqa: F401 - registers the rules
 from autotm.lower.rules import LEGALIZE, is_call
 from autotm.model.graph import Operand
@@ -31,6 +33,7 @@ def fused_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
         relax.transform.CanonicalizeBindings(),
         _numbers_filled,
         relax.transform.AnnotateTIROpPattern(),
+        _chains_cut,
         relax.transform.DeadCodeElimination(["main"]),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
@@ -78,6 +81,70 @@ def _numbers_filled(module: tvm.IRModule, _context: tvm.ir.transform.PassContext
     functions = {var: item for var, item in builder.get().functions.items() if var.name_hint != "main"}
     whole = relax.Function(main.params, body, main.ret_ty, attrs=main.attrs)
     return relax.transform.Normalize()(tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): whole}))
+
+
+MOST_REPEATED = 4
+"""Loads of a kernel's expression over those of its operators: `relu` reads its operand twice, so 24 calls one after the
+other, with 48 loads, would be an expression of 16 million."""
+_PATTERN = "op_pattern"
+_INJECTIVE, _REDUCING, _OPAQUE = 2, 3, 8
+"""Values of TVM's `OpPatternKind`. What is at most injective is put into its readers, if they are at most reducing."""
+
+
+@tvm.ir.transform.module_pass(opt_level=0)
+def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) -> tvm.IRModule:
+    """Let an operator be a kernel of its own that, with all that could be put in place of its operands, is too long."""
+    main, builder = module["main"], relax.BlockBuilder(module)
+    has_memory = _read_by_others(module)
+    loads: dict[relax.Var, int] = {}
+    within: dict[relax.Var, dict[relax.Var, int]] = {}  # The loads of each operator that is put into its readers.
+    alone: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
+
+    def cut(value: relax.Expr, var: relax.Var) -> relax.Expr:
+        if not is_call(value, "relax.call_tir"):
+            return value
+        name, operands = value.args[:2]
+        func = module[name]
+        if (pattern := int(func.attrs[_PATTERN])) == _OPAQUE:
+            return value
+        read = Counter(load.source for load in loads_of(func.body))
+        own = {var: read.total()}
+        whole = read.total()
+        for parameter, operand in zip(func.params, operands.fields, strict=False):  # Results come after operands.
+            whole += read[parameter] * (loads.get(operand, 1) - 1)
+            own.update(within.get(operand, {}))
+        if whole <= MOST_REPEATED * sum(own.values()):
+            if pattern <= _INJECTIVE and var not in has_memory:
+                loads[var], within[var] = whole, own
+            return value
+        if name not in alone:
+            alone[name] = builder.add_func(func.with_attr(_PATTERN, _OPAQUE), f"{name.name_hint}_alone")
+        return relax.Call(value.op, [alone[name], *value.args[1:]], value.attrs, value.ty_args)
+
+    blocks = [
+        relax.DataflowBlock([relax.VarBinding(item.var, cut(item.value, item.var)) for item in block.bindings])
+        for block in main.body.blocks
+    ]
+    if not alone:
+        return module
+    functions = {var: item for var, item in builder.get().functions.items() if var.name_hint != "main"}
+    function = relax.Function(main.params, relax.SeqExpr(blocks, main.body.body), main.ret_ty, attrs=main.attrs)
+    return relax.transform.Normalize()(tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): function}))
+
+
+def _read_by_others(module: tvm.IRModule) -> set[relax.Var]:
+    """Return what is read by something that nothing is put into: a product, a tuple or a reshape, say."""
+    read: set[relax.Var] = set()
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if not is_call(value, "relax.call_tir"):
+                relax.analysis.post_order_visit(
+                    value, lambda item: read.add(item) if isinstance(item, relax.Var) else None
+                )
+            elif int(module[value.args[0]].attrs[_PATTERN]) > _REDUCING:
+                read.update(value.args[1].fields)
+    return read
 
 
 def extract_calls(module: tvm.IRModule) -> tuple[list[Call], list[Operand]]:

@@ -12,13 +12,13 @@ from autotm.control.rewrites import Rewrites
 from autotm.kernels.cuda.device import DEVICES, device_like
 from autotm.memory.gpu.opening import gpu_facts
 from autotm.model.errors import AutotmError, BadInputError
-from autotm.systems.source import Prepared
+from autotm.systems.source import Prepared, Ready
 
 _REWRITES = Rewrites(pack_weights=False)
 """A GPU reads weights as they lie."""
 
 
-def _prepared(program: Program, arguments: Sequence[Array], form: Form, *, is_graph: bool = False) -> Prepared:
+def _ready(program: Program, form: Form, *, is_graph: bool = False) -> Ready:
     try:
         gpu = gpu_facts()[0]
         device, missing = device_like(gpu.name, gpu.capability), ""
@@ -37,25 +37,28 @@ def _prepared(program: Program, arguments: Sequence[Array], form: Form, *, is_gr
         if missing:
             raise BadInputError(f"compiled by nvcc for {device.arch}, not run: {missing}")
         function = CudaFunction(program, made, library, is_graph=is_graph)
-    function.bind(*arguments)
+
+    def on(arguments: Sequence[Array]) -> Prepared:
+        function.bind(*arguments)
+        return Prepared(call)
 
     def call() -> tuple[Array, ...]:
         function.run()
         return function.results()
 
-    return Prepared(call)
+    return on
 
 
-def on_host(program: Program, arguments: Sequence[Array], _threads: int) -> Prepared:
+def on_host(program: Program, _threads: int) -> Ready:
     """Compile a program whose driver runs on the host and launches kernels."""
-    return _prepared(program, arguments, "host")
+    return _ready(program, "host")
 
 
-def within_kernel(program: Program, arguments: Sequence[Array], _threads: int) -> Prepared:
+def within_kernel(program: Program, _threads: int) -> Ready:
     """Compile a program that is one kernel, all of whose blocks stay until it ends."""
-    return _prepared(program, arguments, "persistent")
+    return _ready(program, "persistent")
 
 
-def as_graph(program: Program, arguments: Sequence[Array], _threads: int) -> Prepared:
+def as_graph(program: Program, _threads: int) -> Ready:
     """Compile a program whose launches are captured once and launched as one graph."""
-    return _prepared(program, arguments, "host", is_graph=True)
+    return _ready(program, "host", is_graph=True)

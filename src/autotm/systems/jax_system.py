@@ -15,6 +15,7 @@ from autotm.systems.source import (
     SHARED,
     Expression,
     Prepared,
+    Ready,
     Table,
     called,
     numbers,
@@ -173,7 +174,7 @@ JAX: Table = {
 """Operators of Relax as expressions of JAX."""
 
 
-def compiled(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+def compiled(program: Program, threads: int) -> Ready:
     """Compile a program as one function, or in pieces if it recurses.
 
     Raises:
@@ -183,19 +184,24 @@ def compiled(program: Program, arguments: Sequence[Array], threads: int) -> Prep
     os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
     jax.config.update("jax_enable_x64", True)  # Counters are int64; numbers stay float32.
     scope = {"jax": jax, "jnp": jnp, "lax": jax.lax}
-    values = [jnp.asarray(each) for each in arguments]
     constants = [jnp.asarray(each) for each in program.constants.values()]
     try:
-        source = jax_source(program)
+        source, pieces = jax_source(program), []
     except BadInputError:  # A recursion: Python's, of pieces.
         source, pieces = python_source(program, None)
-        for piece in pieces:
-            exec(piece_source(piece, JAX), scope)  # noqa: S102 - The source is ours.
-            scope[piece.name] = jax.jit(scope[piece.name])
-        scope["holds"] = bool
-        exec(source, scope)  # noqa: S102
-        main = scope["main"]
-        return Prepared(lambda: jax.block_until_ready(main(*values, *constants)))
+    for piece in pieces:
+        exec(piece_source(piece, JAX), scope)  # noqa: S102 - The source is ours.
+        scope[piece.name] = jax.jit(scope[piece.name])
+    scope["holds"] = bool
     exec(source, scope)  # noqa: S102
-    main = jax.jit(lambda *arguments: scope["main"](*arguments, *constants))
-    return Prepared(lambda: jax.block_until_ready(main(*values)))
+
+    def whole(*values: Any) -> Any:  # Of one function, the compiler knows the constants.
+        return scope["main"](*values, *constants)
+
+    main = whole if pieces else jax.jit(whole)
+
+    def on(arguments: Sequence[Array]) -> Prepared:
+        values = [jnp.asarray(each) for each in arguments]
+        return Prepared(lambda: jax.block_until_ready(main(*values)))
+
+    return on

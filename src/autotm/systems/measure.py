@@ -1,18 +1,21 @@
 """Systems measured in turn, each in a process of its own: one that hangs, crashes or is wrong ends no other.
 
-A process prepares its program, is checked, and then calls it whenever it is asked to. To import PyTorch and TVM takes
-seconds, so one process, `python -m autotm.systems.measure`, does it for all, and forks them.
+A process prepares its program, is checked, and then calls it whenever it is asked to. To import PyTorch and TVM, to
+read a model and to compute its results in float64 takes seconds, so one process, `python -m autotm.systems.measure`,
+does it for all, and forks them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing.connection as mpc
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,12 +33,12 @@ from autotm.control.program import Array, Program
 from autotm.control.reader import read_program
 from autotm.control.rewrites import NO_REWRITES, SMALL_ELEMENTS, Rewrites
 from autotm.kernels.library import aligned_empty
-from autotm.model.control_study import ALL_BLOCKS, RESOLVED, WITH_CONTROL_FLOW, SystemTimes
+from autotm.model.control_study import ALL_BLOCKS, WITH_CONTROL_FLOW, SystemTimes
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.systems.resolved import resolved, with_weights
-from autotm.systems.source import EVERY_OPERATOR, Prepared, python_source, without_checks
+from autotm.systems.source import EVERY_OPERATOR, Prepared, Ready, Results, python_source, without_checks
 from autotm.systems.torch_systems import reference
-from autotm.zoo.control_flow import BRANCHING, control_model
+from autotm.zoo.control_flow import BRANCHING, ControlModel, control_model
 
 SAMPLE_S = 0.005
 """Calls that are shorter are repeated until they take so long together, which a clock can tell."""
@@ -44,8 +47,12 @@ MOST_CALLS = 200
 ENOUGH_S = 6.0
 """A system that has been called for so long, and in `FEWEST_ROUNDS`, is not called in further rounds."""
 FEWEST_ROUNDS = 3
-START_S = 120.0
-"""A process imports PyTorch and TVM until then at the latest, whatever else the computer does."""
+START_S = 300.0
+"""A process is there until then at the latest, whatever else the computer does."""
+SLOW_TO_BUILD = ("torch.compile", "jax", "tvm-fused")
+"""Systems that are prepared first, so that no core waits for them at the end."""
+RATIO = "ratio"
+"""Among the sizes of a task: the percentage of blocks that are computed, of a model whose branches skip some."""
 TOLERANCE = 1e-5
 """Most that float32 may be off float64, over the largest result."""
 SPIN = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
@@ -57,7 +64,7 @@ class Task:
     """One system with one variant of a model.
 
     Attributes:
-        sizes: of the model.
+        sizes: of the model, and perhaps `RATIO`.
         rewrites: of `tvm-fused`; those of `Rewrites` if None.
     """
 
@@ -78,31 +85,37 @@ class _Processes:
         connections: to each of them.
     """
 
-    def __init__(self, count: int) -> None:
-        pairs = [Pipe() for _ in range(count)]
+    def __init__(self, tasks: Sequence[Sequence[Task]]) -> None:
+        """Start a process for each of several lists of tasks, which it is going to be asked about."""
+        pairs = [Pipe() for _ in tasks]
         self.connections = [ours for ours, _ in pairs]
         numbers = [theirs.fileno() for _, theirs in pairs]
         self._forking = subprocess.Popen(
             [sys.executable, "-m", "autotm.systems.measure", *map(str, numbers)],
             pass_fds=numbers,
             env={**os.environ, **SPIN, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # What compilers print is no result.
-            text=True,
         )
         for _, theirs in pairs:
             theirs.close()
+        assert self._forking.stdin is not None
+        with self._forking.stdin as pipe:
+            pickle.dump([task for own in tasks for task in own], pipe)
         self._codes: dict[int, int] = {}
+        self._lock = threading.Lock()
 
-    def exit_code(self, number: int | None) -> int:
+    def exit_code(self, index: int) -> int:
         """Wait for the end of a process, or of the one that should have forked it."""
-        while number is not None and number not in self._codes and (line := self._output.readline()):
-            ended, code = map(int, line.split())
-            self._codes[ended] = code
-        return self._codes[number] if number in self._codes else self._forking.wait()
+        with self._lock:
+            while index not in self._codes and (line := self._output.readline()):
+                ended, code = map(int, line.split())
+                self._codes[ended] = code
+        return self._codes[index] if index in self._codes else self._forking.wait()
 
     @property
-    def _output(self) -> IO[str]:
+    def _output(self) -> IO[bytes]:
         assert self._forking.stdout is not None
         return self._forking.stdout
 
@@ -126,7 +139,7 @@ class _Worker:
         process: its number, once it is there.
     """
 
-    def __init__(self, tasks: Sequence[Task], processes: _Processes, connection: mpc.Connection) -> None:
+    def __init__(self, tasks: Sequence[Task], processes: _Processes, index: int) -> None:
         self.tasks = list(tasks)
         self.times = {
             task: SystemTimes(
@@ -137,14 +150,14 @@ class _Worker:
         }
         self.calls: dict[Task, int] = {}
         self.samples: dict[Task, list[float]] = {task: [] for task in tasks}
-        self.processes, self.connection = processes, connection
+        self.processes, self.index, self.connection = processes, index, processes.connections[index]
         self.process: int | None = None
         self._own: _Processes | None = None
 
     def begin_again(self) -> None:
         """Start another process in place of one that has ended."""
-        self._own = self.processes = _Processes(1)
-        (self.connection,) = self.processes.connections
+        self._own = self.processes = _Processes([self.tasks])
+        self.index, self.connection = 0, self.processes.connections[0]
         self.process = None
 
     def end(self) -> None:
@@ -183,7 +196,7 @@ class _Worker:
         try:
             yield
         except (EOFError, OSError):
-            code = self.processes.exit_code(self.process)
+            code = self.processes.exit_code(self.index)
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
             raise AutotmError(f"its process ended: {how}") from None
 
@@ -259,15 +272,16 @@ def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: i
     for task in tasks:
         systems.setdefault((task.system, task.threads), []).append(task)
     with contextlib.ExitStack() as stack:
-        processes = _Processes(len(systems))
+        processes = _Processes([*systems.values()])
         stack.callback(processes.end)
         workers = {}
-        for own, connection in zip(systems.values(), processes.connections, strict=True):
-            worker = _Worker(own, processes, connection)
+        for index, own in enumerate(systems.values()):
+            worker = _Worker(own, processes, index)
             stack.callback(worker.end)
             workers.update(dict.fromkeys(own, worker))
         with ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(lambda worker: worker.prepare(build_s), {*workers.values()}))
+            slow_first = sorted({*workers.values()}, key=lambda worker: worker.tasks[0].system not in SLOW_TO_BUILD)
+            list(pool.map(lambda worker: worker.prepare(build_s), slow_first))
         for task in tasks:
             _require_right(task, workers[task].times[task].error)
         for turn in range(rounds):
@@ -293,7 +307,7 @@ def _is_fused(task: Task) -> bool:
 
 def different_rewrites(task: Task) -> list[Rewrites]:
     """Return the sets of rewrites that make different programs of a task: none first."""
-    program, _, _ = _read(task, dict(task.sizes))
+    program, _, _ = _read(task)
     by_source: dict[str, Rewrites] = {}
     for small, unroll in product((0, SMALL_ELEMENTS), (1, 2, 4, 8)):
         rewrites = Rewrites(small, small, unroll=unroll)
@@ -307,25 +321,35 @@ def different_rewrites(task: Task) -> list[Rewrites]:
 
 
 def main() -> None:
-    """Fork a process for each connection whose number is given; write the number and exit code of each that ends."""
+    """Fork a process for each connection whose number is given; write which of them ended, and how.
+
+    The tasks come from standard input.
+    """
     torch.set_grad_enabled(False)
+    for task in pickle.load(sys.stdin.buffer):  # noqa: S301 - Our own parent wrote it.
+        with contextlib.suppress(Exception):  # The process that is asked meets the error again, and tells it.
+            _expected(task)
+            _given(task)
     numbers = list(map(int, sys.argv[1:]))
+    forked: dict[int, int] = {}
     for index, number in enumerate(numbers):
-        if not os.fork():
+        if not (process := os.fork()):
             for other in numbers[index + 1 :]:
                 os.close(other)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _answer(mpc.Connection(number))
             os._exit(0)
+        forked[process] = index
         os.close(number)
     with contextlib.suppress(ChildProcessError):
         while True:
             ended, status = os.wait()
-            os.write(sys.stdout.fileno(), f"{ended} {os.waitstatus_to_exitcode(status)}\n".encode())
+            os.write(sys.stdout.fileno(), f"{forked[ended]} {os.waitstatus_to_exitcode(status)}\n".encode())
 
 
 def _answer(connection: mpc.Connection) -> None:
     """Answer questions until the one who asks is gone."""
+    compiled: dict[Task, tuple[Ready, float]] = {}
     prepared: dict[Task, Prepared] = {}
     connection.send(os.getpid())
     while True:
@@ -337,7 +361,7 @@ def _answer(connection: mpc.Connection) -> None:
         try:
             match question:
                 case "prepare":
-                    prepared[task], answer = _prepared(task)
+                    prepared[task], answer = _prepared(task, compiled)
                 case "call":
                     answer = {"ms": _timed(prepared[task].call, details["calls"])}
                 case _:
@@ -348,25 +372,43 @@ def _answer(connection: mpc.Connection) -> None:
         connection.send(answer)
 
 
-def _prepared(task: Task) -> tuple[Prepared, dict[str, float]]:
-    """Return the system, and how long that took and how wrong it is."""
+def _prepared(task: Task, compiled: dict[Task, tuple[Ready, float]]) -> tuple[Prepared, dict[str, float]]:
+    """Return the system, and how long that took and how wrong it is.
+
+    Args:
+        task: of the system.
+        compiled: programs that do not depend on the ratio of blocks, and the seconds that they took; it is added to.
+    """
     os.environ["OMP_NUM_THREADS"] = str(task.threads)  # What TVM reads at its first kernel.
-    sizes = dict(task.sizes)
-    program, arguments, deciding = _read(task, sizes)
-    expected = reference(program, arguments)
-    if task.system.startswith(("tvm", "cuda")) and task.model in BRANCHING:
-        sizes["channels_last"] = True
-        program, arguments, deciding = _read(task, sizes)
-    if task.variant in (RESOLVED, ALL_BLOCKS):
-        program = resolved(without_checks(program), arguments, deciding)
-        arguments = [array for position, array in enumerate(arguments) if position not in deciding]
-    elif _is_fused(task):
-        program = (task.rewrites or Rewrites()).apply(program)
+    program, arguments = _given(task)
+    key = replace(task, sizes=_without_ratio(task)) if task.variant == WITH_CONTROL_FLOW else task
+    if key not in compiled:
+        start = time.perf_counter()
+        if _is_fused(task):
+            program = (task.rewrites or Rewrites()).apply(program)
+        compiled[key] = prepare(task.system, program, task.threads), time.perf_counter() - start
+    ready, build_s = compiled[key]
     start = time.perf_counter()
-    prepared = prepare(task.system, program, arguments, task.threads)
+    prepared = ready(arguments)
     results = prepared.results()
-    build_s = time.perf_counter() - start
-    return prepared, {"build_s": build_s, "error": _error(results, expected)}
+    build_s += time.perf_counter() - start
+    return prepared, {"build_s": build_s, "error": _error(results, _expected(task))}
+
+
+def _given(task: Task) -> tuple[Program, list[Array]]:
+    """Return what a system gets of a task: a program and its arguments."""
+    channels_last = task.model in BRANCHING and task.system.startswith(("tvm", "cuda"))
+    if task.variant == WITH_CONTROL_FLOW:
+        program, arguments, _ = _read(task, channels_last)
+        return program, arguments
+    return _resolved(replace(task, system="", threads=1, rewrites=None), channels_last)
+
+
+@functools.cache
+def _resolved(task: Task, channels_last: bool) -> tuple[Program, list[Array]]:
+    program, arguments, deciding = _read(task, channels_last)
+    program = resolved(without_checks(program), arguments, deciding)
+    return program, [array for position, array in enumerate(arguments) if position not in deciding]
 
 
 _MODULES = {
@@ -384,7 +426,7 @@ _MODULES = {
 """Where each system is: a process imports its own only."""
 
 
-def prepare(system: str, program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+def prepare(system: str, program: Program, threads: int) -> Ready:
     """Prepare a program in a system, on so many threads.
 
     Raises:
@@ -392,17 +434,21 @@ def prepare(system: str, program: Program, arguments: Sequence[Array], threads: 
         ImportError: its package is not installed.
     """
     if system == "tvm-fused":
-        return _fused(program, arguments, threads)
+        return _fused(program, threads)
     module, function = _MODULES[system]
     prepare_program = getattr(import_module(f"autotm.systems.{module}"), function)
-    prepared: Prepared = prepare_program(without_checks(program), arguments, threads)
-    return prepared
+    ready: Ready = prepare_program(without_checks(program), threads)
+    return ready
 
 
-def _fused(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+def _fused(program: Program, threads: int) -> Ready:
     function = compile_program(program, threads=threads)
-    placed = [_aligned(each) for each in arguments]
-    return Prepared(lambda: function(*placed))
+
+    def on(arguments: Sequence[Array]) -> Prepared:
+        placed = [_aligned(each) for each in arguments]
+        return Prepared(lambda: function(*placed))
+
+    return on
 
 
 def _aligned(array: Array) -> Array:
@@ -411,16 +457,37 @@ def _aligned(array: Array) -> Array:
     return own
 
 
-def _read(task: Task, sizes: dict[str, Any]) -> tuple[Program, list[Array], list[int]]:
+def _without_ratio(task: Task) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, size) for name, size in task.sizes if name != RATIO)
+
+
+def _read(task: Task, channels_last: bool = False) -> tuple[Program, list[Array], list[int]]:
     """Return a program, the arguments that are not weights, and which of them decide."""
-    model = control_model(task.model, sizes, task.batch, task.seed)
-    arguments = model.all_blocks if task.variant == ALL_BLOCKS else model.arguments
-    if arguments is None:
-        raise BadInputError(f"{task.model} has no branches: all its blocks are computed")
-    program = with_weights(read_program(model.module), {index: arguments[index] for index in model.weights})
+    sizes = (*_without_ratio(task), *((("channels_last", True),) if channels_last else ()))
+    model, program = _model(task.model, sizes, task.batch, task.seed)
+    ratio = 100 if task.variant == ALL_BLOCKS else dict(task.sizes).get(RATIO)
+    arguments = model.arguments if ratio is None else model.at_ratio(ratio)
     kept = [index for index in range(len(arguments)) if index not in model.weights]
     deciding = [kept.index(position) for position in model.deciding]
     return program, [arguments[index] for index in kept], deciding
+
+
+@functools.cache
+def _model(name: str, sizes: tuple[tuple[str, Any], ...], batch: int, seed: int) -> tuple[ControlModel, Program]:
+    model = control_model(name, dict(sizes), batch, seed)
+    return model, with_weights(read_program(model.module), {index: model.arguments[index] for index in model.weights})
+
+
+def _expected(task: Task) -> Results:
+    """Return the results in float64."""
+    variant = ALL_BLOCKS if task.variant == ALL_BLOCKS else WITH_CONTROL_FLOW
+    return _reference(replace(task, system="", threads=1, rewrites=None, variant=variant))
+
+
+@functools.cache
+def _reference(task: Task) -> Results:
+    program, arguments, _ = _read(task)
+    return reference(program, arguments)
 
 
 def _error(results: Sequence[Array], expected: Sequence[Array]) -> float:

@@ -13,7 +13,7 @@ from tvm import ir, relax, runtime
 
 from autotm.control.program import Array, Block, Branch, Loop, Operator, Program, Statement, Value
 from autotm.model.errors import BadInputError
-from autotm.systems.source import Prepared, numbers, slice_bounds
+from autotm.systems.source import Prepared, Ready, numbers, slice_bounds
 
 _OPSET = 21
 _IR_VERSION = 10
@@ -39,7 +39,7 @@ def onnx_model(program: Program) -> onnx.ModelProto:
     return model
 
 
-def interpreted(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+def interpreted(program: Program, threads: int) -> Ready:
     """Load a program as a model of ONNX.
 
     Raises:
@@ -49,8 +49,13 @@ def interpreted(program: Program, arguments: Sequence[Array], threads: int) -> P
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    fed = {item.name: array for item, array in zip(session.get_inputs(), arguments, strict=True)}
-    return Prepared(lambda: session.run(None, fed))
+    names = [item.name for item in session.get_inputs()]
+
+    def on(arguments: Sequence[Array]) -> Prepared:
+        fed = dict(zip(names, arguments, strict=True))
+        return Prepared(lambda: session.run(None, fed))
+
+    return on
 
 
 class _Writer:

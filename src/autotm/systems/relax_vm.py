@@ -31,7 +31,7 @@ from autotm.control.regions import KernelSet, fused_module
 from autotm.kernels.passes import machine_code
 from autotm.kernels.target import host_target
 from autotm.lower.rules import is_call
-from autotm.systems.source import Piece, Prepared, piece_of, python_source
+from autotm.systems.source import Piece, Prepared, Ready, piece_of, python_source
 from autotm.zoo.functions import FunctionWriter, integer
 
 _PASSES = [
@@ -271,26 +271,28 @@ def _together(scope: Scope, values: Sequence[Value]) -> relax.Expr:
     return scope[values[0]] if len(values) == 1 else relax.Tuple([scope[value] for value in values])
 
 
-def _tensors(program: Program, arguments: Sequence[Array]) -> list[Any]:
-    return [tvm.runtime.tensor(np.array(each, order="C")) for each in (*arguments, *program.constants.values())]
+def _ready(program: Program, main: Any, machine: Any, kernels: Any) -> Ready:
+    def on(arguments: Sequence[Array]) -> Prepared:
+        values = [tvm.runtime.tensor(np.array(each, order="C")) for each in (*arguments, *program.constants.values())]
+        return Prepared(lambda: main(*values), lambda: _vm_kernel_ms(machine, kernels, lambda: main(*values)))
+
+    return on
 
 
-def whole(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+def whole(program: Program, threads: int) -> Ready:
     """Compile a program for the machine, with its control flow."""
     program = with_conditions(program)
     machine, kernels = machine_of(program, host_target(threads), threads)
-    values, main = _tensors(program, arguments), machine["main"]
-    return Prepared(lambda: main(*values), lambda: _vm_kernel_ms(machine, kernels, lambda: main(*values)))
+    return _ready(program, machine["main"], machine, kernels)
 
 
-def in_pieces(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+def in_pieces(program: Program, threads: int) -> Ready:
     """Compile the pieces of a program for the machine; Python calls them."""
     source, pieces = python_source(program, None)
     machine, kernels = machine_of_pieces(pieces, host_target(threads), threads)
     scope = {piece.name: machine[piece.name] for piece in pieces}
     exec(source, {"holds": lambda flag: bool(flag.numpy()), **scope}, scope)  # noqa: S102 - The source is ours.
-    values, main = _tensors(program, arguments), scope["main"]
-    return Prepared(lambda: main(*values), lambda: _vm_kernel_ms(machine, kernels, lambda: main(*values)))
+    return _ready(program, scope["main"], machine, kernels)
 
 
 def _vm_kernel_ms(machine: Any, kernels: Collection[str], call: Callable[[], object]) -> float:

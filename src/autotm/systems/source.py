@@ -70,6 +70,10 @@ class Prepared:
         return tuple(as_array(each) for each in (results if several else (results,)))
 
 
+Ready = Callable[[Sequence[Array]], Prepared]
+"""A program that one system has compiled, or what it does instead: takes the arguments."""
+
+
 def as_array(value: Any) -> Array:
     """Return a tensor of some system, or a number, as an array."""
     return np.asarray(value.numpy() if hasattr(value, "numpy") else value)

@@ -16,6 +16,7 @@ from autotm.systems.source import (
     Expression,
     Piece,
     Prepared,
+    Ready,
     Results,
     Table,
     as_array,
@@ -117,27 +118,27 @@ def _defined(source: str, name: str, **scope: object) -> Callable[..., Any]:
     return scope[name]  # type: ignore[return-value]
 
 
-def _torch_values(program: Program, arguments: Sequence[Array], threads: int) -> list[Any]:
-    torch.set_num_threads(threads)
-    return [torch.from_numpy(_writable(each)) for each in (*arguments, *program.constants.values())]
+def _ready(program: Program, main: Callable[..., Any], threads: int) -> Ready:
+    def on(arguments: Sequence[Array]) -> Prepared:
+        torch.set_num_threads(threads)
+        values = [torch.from_numpy(_writable(each)) for each in (*arguments, *program.constants.values())]
+        return Prepared(lambda: main(*values))
+
+    return on
 
 
-def eager(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+def eager(program: Program, threads: int) -> Ready:
     """Write a program in Python."""
-    values = _torch_values(program, arguments, threads)
-    main = _python_main(program)
-    return Prepared(lambda: main(*values))
+    return _ready(program, _python_main(program), threads)
 
 
-def compiled_pieces(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+def compiled_pieces(program: Program, threads: int) -> Ready:
     """Compile the pieces of a program with `torch.compile`; Python calls them. A loop as a whole would be unrolled."""
-    values = _torch_values(program, arguments, threads)
     source, pieces = python_source(program, None)
     # Each piece has one shape: what was seen before must not make another compile for any.
     compiled = {piece.name: torch.compile(_piece_of_torch(piece), dynamic=False, fullgraph=True) for piece in pieces}
     torch._dynamo.config.recompile_limit = max(8, 2 * len(pieces))  # noqa: SLF001 - It has no public name.
-    main = _defined(source, "main", holds=bool, **compiled)
-    return Prepared(lambda: main(*values))
+    return _ready(program, _defined(source, "main", holds=bool, **compiled), threads)
 
 
 def _piece_of_torch(piece: Piece) -> Callable[..., Any]:
@@ -148,8 +149,6 @@ def _piece_of_torch(piece: Piece) -> Callable[..., Any]:
     return _defined(piece_source(piece, {**TORCH, "relax.take": taken}), piece.name)
 
 
-def scripted(program: Program, arguments: Sequence[Array], threads: int) -> Prepared:
+def scripted(program: Program, threads: int) -> Ready:
     """Compile a program as TorchScript."""
-    values = _torch_values(program, arguments, threads)
-    main = torch.jit.script(_python_main(program))
-    return Prepared(lambda: main(*values))
+    return _ready(program, torch.jit.script(_python_main(program)), threads)

@@ -24,14 +24,26 @@ class ControlModel:
         weights: positions of arguments that are the same in every call.
         deciding: positions of arguments that alone decide the control flow, and are known beforehand where it is
             resolved.
-        all_blocks: the same arguments, but all branches compute their block; None for models without branches.
+        decisions: returns the argument at the only position of `deciding` with which a percentage of the blocks is
+            computed; None for models without branches.
     """
 
     module: tvm.IRModule
     arguments: list[Array]
     weights: tuple[int, ...]
     deciding: tuple[int, ...] = ()
-    all_blocks: list[Array] | None = None
+    decisions: Callable[[int], Array] | None = None
+
+    def at_ratio(self, ratio: int) -> list[Array]:
+        """Return the arguments with which `ratio` percent of the blocks are computed.
+
+        Raises:
+            BadInputError: the model has no branches, or there is no such percentage.
+        """
+        if self.decisions is None:
+            raise BadInputError("the model has no branches: all its blocks are computed")
+        (position,) = self.deciding
+        return [*self.arguments[:position], self.decisions(ratio), *self.arguments[position + 1 :]]
 
 
 def _lstm(batch: int, seed: int, steps: int, cells: int, hidden: int) -> ControlModel:
@@ -58,32 +70,23 @@ def _seq2seq(batch: int, seed: int, words: int, hidden: int, most_steps: int) ->
 
 
 def _blockdrop(
-    batch: int,
-    seed: int,
-    image: int,
-    blocks: int,
-    channels: int,
-    ratio: int | None = None,
-    channels_last: bool = False,
+    batch: int, seed: int, image: int, blocks: int, channels: int, channels_last: bool = False
 ) -> ControlModel:
     """As in the original, 7 of 15 blocks are kept, every other one, if nothing else is said."""
     net = branch_models.BlockDrop(image, (blocks,) * 3, channels, channels_last=channels_last)
     count = 3 * blocks
-    row = _spread(count, count * 7 // 15 if ratio is None else _part(count, ratio))
-    arguments = net.arguments(np.tile(row, (batch, 1)), seed)
-    all_blocks = net.arguments(np.ones((batch, count)), seed)
-    return ControlModel(net.module(batch), arguments, _from(2, arguments), (1,), all_blocks)
+
+    def kept(number: int) -> Array:
+        return np.tile(_spread(count, number), (batch, 1)).astype("float32")
+
+    arguments = net.arguments(kept(count * 7 // 15), seed)
+    return ControlModel(
+        net.module(batch), arguments, _from(2, arguments), (1,), lambda ratio: kept(_part(count, ratio))
+    )
 
 
 def _skipnet(
-    batch: int,
-    seed: int,
-    image: int,
-    blocks: int,
-    channels: int,
-    classes: int,
-    ratio: int | None = None,
-    channels_last: bool = False,
+    batch: int, seed: int, image: int, blocks: int, channels: int, classes: int, channels_last: bool = False
 ) -> ControlModel:
     """As in the original, 23 of 32 gated blocks are kept if nothing else is said.
 
@@ -92,12 +95,15 @@ def _skipnet(
     stages = (blocks, (4 * blocks) // 3, (23 * blocks) // 3, blocks)
     net = branch_models.SkipNet(image, stages, channels, classes, channels_last)
     count = sum(net.blocks) - 1
-    row = _spread(count, count * 23 // 32 if ratio is None else _part(count, ratio))
-    # Added before a sigmoid, so it decides; the gate of the first block is never read.
-    forced = np.concatenate([[0.0], np.where(row, 5e5, -5e5)])
-    arguments = net.arguments(batch, forced, seed)
-    all_blocks = net.arguments(batch, np.full(count + 1, 5e5), seed)
-    return ControlModel(net.module(batch), arguments, _from(2, arguments), (1,), all_blocks)
+
+    def forced(number: int) -> Array:
+        # Added before a sigmoid, so it decides; the gate of the first block is never read.
+        return np.concatenate([[0.0], np.where(_spread(count, number), 5e5, -5e5)]).astype("float32")
+
+    arguments = net.arguments(batch, forced(count * 23 // 32), seed)
+    return ControlModel(
+        net.module(batch), arguments, _from(2, arguments), (1,), lambda ratio: forced(_part(count, ratio))
+    )
 
 
 def _rae(batch: int, seed: int, width: int, leaves: int) -> ControlModel:
@@ -109,7 +115,7 @@ def _rae(batch: int, seed: int, width: int, leaves: int) -> ControlModel:
 
 
 BRANCHING = ("blockdrop", "skipnet")
-"""Models whose branches skip blocks; they take `channels_last`, and `ratio`, the percentage of blocks that is kept."""
+"""Models whose branches skip blocks; they take `channels_last`."""
 MODELS: Mapping[str, Callable[..., ControlModel]] = {
     "lstm": _lstm,
     "nasrnn": _nasrnn,
