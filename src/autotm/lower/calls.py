@@ -86,6 +86,8 @@ def _numbers_filled(module: tvm.IRModule, _context: tvm.ir.transform.PassContext
 MOST_REPEATED = 4
 """Loads of a kernel's expression over those of its operators: `relu` reads its operand twice, so 24 calls one after the
 other, with 48 loads, would be an expression of 16 million."""
+_MOST_FUSED = 256
+"""Operators that TVM fuses at most."""
 _PATTERN = "op_pattern"
 _INJECTIVE, _REDUCING, _OPAQUE = 2, 3, 8
 """Values of TVM's `OpPatternKind`. What is at most injective is put into its readers, if they are at most reducing."""
@@ -98,6 +100,7 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
     has_memory = _read_by_others(module)
     loads: dict[relax.Var, int] = {}
     within: dict[relax.Var, dict[relax.Var, int]] = {}  # The loads of each operator that is put into its readers.
+    reads: dict[tvm.ir.GlobalVar, Counter[tirx.Var]] = {}
     alone: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
 
     def cut(value: relax.Expr, var: relax.Var) -> relax.Expr:
@@ -107,14 +110,16 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
         func = module[name]
         if (pattern := int(func.attrs[_PATTERN])) == _OPAQUE:
             return value
-        read = Counter(load.source for load in loads_of(func.body))
+        if name not in reads:
+            reads[name] = Counter(load.source for load in loads_of(func.body))
+        read = reads[name]
         own = {var: read.total()}
         whole = read.total()
         for parameter, operand in zip(func.params, operands.fields, strict=False):  # Results come after operands.
             whole += read[parameter] * (loads.get(operand, 1) - 1)
             own.update(within.get(operand, {}))
         if whole <= MOST_REPEATED * sum(own.values()):
-            if pattern <= _INJECTIVE and var not in has_memory:
+            if pattern <= _INJECTIVE and var not in has_memory and len(own) < _MOST_FUSED:
                 loads[var], within[var] = whole, own
             return value
         if name not in alone:
