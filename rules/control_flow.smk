@@ -41,7 +41,7 @@ rule control_flow:
         "logs/{machine}/{scale}/control_flow/{model}/{case}.benchmark.tsv"
     wildcard_constraints:
         model=r"[a-z0-9]+",
-        case=r"b\d+|hidden|ratio|threads",
+        case=r"b\d+|hidden|ratio",
     conda:
         "../envs/measure.yaml"
     threads: timing_threads

@@ -22,6 +22,7 @@ from autotm.control.program import (
     Statement,
     Value,
     copied,
+    operator,
     without_dead,
 )
 from autotm.lower.step import with_gradients
@@ -239,13 +240,10 @@ class _Reader:
                     waiting.append(operand)
         return list(found)
 
-    def _emit(self, operator: Callable[..., relax.Expr], *operands: Value) -> Value:
+    def _emit(self, function: Callable[..., relax.Expr], *operands: Value) -> Value:
         """Append a call of an operator on values."""
-        holes: dict[Value, relax.Var] = {}
-        call = operator(*(_as_expression(value, holes) for value in operands))
-        ty = relax.BlockBuilder().normalize(call).ty
-        result = self._typed("check", ty, "a check")
-        made = Operator(call, tuple(holes.values()), tuple(holes), (result,))
+        made = operator(function, *operands, name="check")
+        (result,) = made.results
         self.statements.append(made)
         self.makers[result] = made
         return result

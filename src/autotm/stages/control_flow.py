@@ -53,7 +53,8 @@ def control_flow_stage(
         context: of the machine.
         model: its name.
         sizes: of the model, at the scale.
-        case: `b1` (a batch), `hidden` or `ratio` (several sizes), or `threads` (two numbers of them, and a GPU).
+        case: `b64`, say (a batch; of one sample also resolved, on another number of threads, and on a GPU), `hidden` or
+            `ratio` (several sizes).
         config: of the study.
         search: file of the model's search; `tvm-fused` gets its best rewrites.
         output: file of the times.
@@ -90,14 +91,13 @@ def control_flow_stage(
             of_ratio = (WITH_CONTROL_FLOW, RESOLVED)
             tasks = [task for ratio in config.ratios for task in tasks_of(OF_RATIOS, of_ratio, ratio=ratio)]
             tasks += tasks_of(OF_RATIOS, (ALL_BLOCKS,), ratio=100)
-        case "threads":
-            tasks = [*tasks_of(SWEPT), *tasks_of(SWEPT, threads=other), *tasks_of(GPU_SYSTEMS)]
         case "b1":
-            tasks = tasks_of(SYSTEMS, every_variant)
+            elsewhere = tasks_of(SWEPT, threads=other) if other != here else []
+            tasks = [*tasks_of(SYSTEMS, every_variant), *elsewhere, *tasks_of(GPU_SYSTEMS)]
         case _ if re.fullmatch(r"b[1-9]\d*", case):
             tasks = tasks_of(SYSTEMS, batch=int(case[1:]))
         case _:
-            raise BadInputError(f"no case {case}: there are hidden, ratio, threads, and b with a batch, such as b64")
+            raise BadInputError(f"no case {case}: there are hidden, ratio, and b with a batch, such as b64")
     _measure(context, tasks, config, output)
 
 
@@ -219,7 +219,7 @@ def control_figure_stage(style: StyleConfig, studies: Sequence[Path], csv: Path)
     from autotm.study.figures.control_flow import CONTROL_FIGURES, summary, table_of_studies
     from autotm.study.tables import read_table, write_table
 
-    write_table(table_of_studies(studies), csv)
+    write_table(table_of_studies(studies, csv.stem), csv)
     table = read_table(csv)
     draw_to_files(CONTROL_FIGURES[csv.stem], table, csv, style)
     for line in summary(table):

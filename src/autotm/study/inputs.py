@@ -203,7 +203,7 @@ def control_studies(study: Study, figure: str) -> list[Path]:
         "fig16": product(_BRANCHES, ["b1"]),
         "fig17": product(_BRANCHES, ["ratio"]),
         "fig18": product(["rae"], ["b1"]),
-        "fig19": product(models, ["threads"]),
+        "fig19": product(models, ["b1"]),
         "fig20": product(models, ["search"]),
         "hidden_size": product(_LOOPS, ["hidden"]),
     }

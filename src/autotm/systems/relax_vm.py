@@ -25,6 +25,7 @@ from autotm.control.program import (
     Value,
     all_reads,
     free,
+    operator,
     rewritten,
 )
 from autotm.control.regions import KernelSet, fused_module
@@ -76,15 +77,13 @@ def with_conditions(program: Program) -> Program:
     def counting(statement: Statement) -> list[Statement]:
         if not isinstance(statement, Loop) or statement.condition is not None:
             return [statement]
-        counter, start, after = (Value("counter", (), "int64") for _ in range(3))
-        goes_on = Value("goes_on", (), "bool")
-        hole = relax.Var("counter", relax.TensorType((), "int64"))
+        counter, start = (Value("counter", (), "int64") for _ in range(2))
         constants[start] = integer(0).value.numpy()
-        test = Operator(relax.op.less(hole, integer(statement.steps or 0)), (hole,), (counter,), (goes_on,))
-        count = Operator(relax.op.add(hole, integer(1)), (hole,), (counter,), (after,))
-        body = Block((*statement.body.statements, count), (*statement.body.results, after))
+        test = operator(lambda value: relax.op.less(value, integer(statement.steps or 0)), counter, name="goes_on")
+        count = operator(lambda value: relax.op.add(value, integer(1)), counter, name="counter")
+        body = Block((*statement.body.statements, count), (*statement.body.results, *count.results))
         states, initial = (*statement.states, counter), (*statement.initial, start)
-        return [Loop(statement.name, states, initial, (test,), goes_on, body, None)]
+        return [Loop(statement.name, states, initial, (test,), test.results[0], body, None)]
 
     constants = dict(program.constants)
     body = rewritten(program.body, counting)

@@ -45,8 +45,10 @@ _SHARE_PAIR = ("tvm-vm", FUSED)
 """The same kernels with control flow on the host and in the function."""
 
 
-def table_of_studies(studies: Sequence[Path]) -> pd.DataFrame:
+def table_of_studies(studies: Sequence[Path], figure: str) -> pd.DataFrame:
     """Return a row for each system and variant of each study; columns are described in `study/columns.py`.
+
+    Figure 19 alone shows other numbers of threads than that of the study, and GPUs; no other variant.
 
     Raises:
         DamagedFileError: a file cannot be read.
@@ -54,7 +56,14 @@ def table_of_studies(studies: Sequence[Path]) -> pd.DataFrame:
     rows = []
     for path in studies:
         study, source = load_with_provenance(path, "control_study", ControlStudy)
-        rows += [_row(study, times, source) for times in study.times]
+        threads = study.times[0].threads
+        for times in study.times:
+            if figure == "fig19":
+                is_shown = times.variant == WITH_CONTROL_FLOW
+            else:
+                is_shown = times.threads == threads and times.system not in GPU_SYSTEMS
+            if is_shown:
+                rows.append(_row(study, times, source))
     return pd.DataFrame(rows)
 
 
@@ -289,7 +298,6 @@ def draw_ratios(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 def draw_threads(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """Draw figure 19: the systems on another number of threads, over their times on the first; and on a GPU."""
-    table = table[(table["variant"] == WITH_CONTROL_FLOW) & (table["batch"] == 1)]
     is_gpu = table["system"].isin(GPU_SYSTEMS)
     table, gpu = table[~is_gpu], table[is_gpu]
     counts, models, colors = sorted(set(table["threads"])), list(dict.fromkeys(table["model"])), _colors(style)
