@@ -58,5 +58,5 @@ def test_without_pytorch_nothing_is_measured(context, tmp_path):
 def test_an_unknown_case_is_named(context, tmp_path):
     timed = SystemTimes("tvm-fused", WITH_CONTROL_FLOW, 1, RAE, 1, {"unroll": 1}, times_ms=(1.0,))
     save(tmp_path / "search.json", "control_study", ControlStudy("rae", {}, (timed,)), {})
-    with pytest.raises(BadInputError, match="no case b0: there are hidden, ratio, threads, and b with a batch"):
+    with pytest.raises(BadInputError, match="no case b0: there are hidden, ratio, and b with a batch"):
         control_flow_stage(context, "rae", RAE, "b0", ControlFlowConfig(), tmp_path / "search.json", Path("b0.json"))
