@@ -1,5 +1,7 @@
 """The models of control flow in every system: what they compute, and how one that fails is told."""
 
+import contextlib
+import dataclasses
 import os
 import signal
 
@@ -125,17 +127,32 @@ def test_a_system_that_takes_too_long_has_no_times_and_ends_no_other_variant(mon
     assert (slow.failure, slow.times_ms, len(flat.times_ms)) == ("no result within 0 s", (), 3)
 
 
-def test_a_process_that_ends_is_told():
-    tasks = [task("nasrnn", "tvm-vm")]
-    processes = measure._Processes([tasks, tasks])
-    workers = [measure._Worker(tasks, processes, index) for index in range(2)]
-    workers[0].process = workers[0]._received(60)
-    os.kill(workers[0].process, signal.SIGKILL)
-    with pytest.raises(AutotmError, match="its process ended: signal SIGKILL"):
-        workers[0].ask("prepare", task("nasrnn", "tvm-vm"), 60)
-    workers[1].prepare(60)
-    assert workers[1].times[task("nasrnn", "tvm-vm")].build_s > 0
-    processes.end()
+def test_a_process_that_ends_is_told_and_another_takes_its_place():
+    one = task("nasrnn", "tvm-vm")
+    with contextlib.closing(measure.Forks([one])) as forks:
+        worker = measure._Worker([one], forks)
+        worker.ask("prepare", one, 60)
+        os.kill(worker.fork[0], signal.SIGKILL)
+        with pytest.raises(AutotmError, match="its process ended: signal SIGKILL"):
+            worker.ask("call", one, 60, calls=1)
+        worker.end()
+        worker.prepare(60)
+        assert worker.times[one].build_s > 0
+        worker.end()
+
+
+def test_the_process_that_forks_is_missed():
+    with contextlib.closing(measure.Forks([])) as forks:
+        forks.process.kill()
+        with pytest.raises(AutotmError, match="the process that forks others ended: signal SIGKILL"):
+            forks.fork()
+
+
+def test_a_fork_has_threads_whatever_the_environment_asks_of_the_first_process(monkeypatch):
+    monkeypatch.setenv("MKL_NUM_THREADS", "2")  # As Snakemake sets it.
+    one = task("rae", "torch", width=512, leaves=8)  # Large enough for MKL to share its `tanh`.
+    (times,) = times_in_turn([dataclasses.replace(one, threads=2)], rounds=1, build_s=20, at_once=1)
+    assert not times.failure
 
 
 def test_wrong_results_end_the_job(monkeypatch):

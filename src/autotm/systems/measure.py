@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from itertools import product
 from multiprocessing import Pipe
-from typing import IO, Any
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,55 +79,74 @@ class Task:
     rewrites: Rewrites | None = None
 
 
-class _Processes:
-    """Processes that answer questions, and the one that forked them and tells how each ended.
+class Forks:
+    """The process that has imported, read and computed everything once, and forks the others.
 
     Attributes:
-        connections: to each of them.
+        process: that one.
     """
 
-    def __init__(self, tasks: Sequence[Sequence[Task]]) -> None:
-        """Start a process for each of several lists of tasks, which it is going to be asked about."""
-        pairs = [Pipe() for _ in tasks]
-        self.connections = [ours for ours, _ in pairs]
-        numbers = [theirs.fileno() for _, theirs in pairs]
-        self._forking = subprocess.Popen(
-            [sys.executable, "-m", "autotm.systems.measure", *map(str, numbers)],
-            pass_fds=numbers,
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        """Start it, for tasks that its forks are going to be asked about."""
+        self._control, theirs = Pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "autotm.systems.measure", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
             env={**os.environ, **SPIN, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,  # What compilers print is no result.
         )
-        for _, theirs in pairs:
-            theirs.close()
-        assert self._forking.stdin is not None
-        with self._forking.stdin as pipe:
-            pickle.dump([task for own in tasks for task in own], pipe)
-        self._codes: dict[int, int] = {}
+        theirs.close()
         self._lock = threading.Lock()
+        with self._alive():
+            self._control.send_bytes(pickle.dumps(tasks))
 
-    def exit_code(self, index: int) -> int:
-        """Wait for the end of a process, or of the one that should have forked it."""
-        with self._lock:
-            while index not in self._codes and (line := self._output.readline()):
-                ended, code = map(int, line.split())
-                self._codes[ended] = code
-        return self._codes[index] if index in self._codes else self._forking.wait()
+    def fork(self) -> tuple[int, mpc.Connection]:
+        """Return the number of a new process, and the connection by which it is asked.
 
-    @property
-    def _output(self) -> IO[bytes]:
-        assert self._forking.stdout is not None
-        return self._forking.stdout
+        Raises:
+            AutotmError: it is not there in time, or the process that forks has ended.
+        """
+        ours, theirs = Pipe()
+        with theirs, self._lock, self._alive():
+            self._control.send(None)
+            send_handle(self._control, theirs.fileno(), self.process.pid)
+            return _received(self._control, START_S), ours
 
-    def end(self) -> None:
-        """End them: each ends as soon as nobody can ask it any more."""
-        for connection in self.connections:
-            with contextlib.suppress(OSError):
-                connection.close()
-        self._forking.kill()
-        self._forking.wait()
-        self._output.close()
+    def exit_code(self, process: int) -> int:
+        """Wait for the end of a forked process.
+
+        Raises:
+            AutotmError: as `fork`.
+        """
+        with self._lock, self._alive():
+            self._control.send(process)
+            return int(_received(self._control, START_S))
+
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError):
+            raise AutotmError(f"the process that forks others ended: {_ended(self.process.wait())}") from None
+
+    def close(self) -> None:
+        """End it; each of its forks ends as soon as nobody can ask it any more."""
+        self._control.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def _received(connection: mpc.Connection, limit_s: float) -> Any:
+    if not connection.poll(limit_s):
+        raise AutotmError(f"no result within {limit_s:.0f} s")
+    return connection.recv()
+
+
+def _ended(code: int) -> str:
+    """Say how a process ended."""
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 
 class _Worker:
@@ -136,10 +156,10 @@ class _Worker:
         tasks: those that have not failed.
         times: what is known of each task; all that there was from the beginning.
         calls: of each, in one sample.
-        process: its number, once it is there.
+        fork: number of the process and the connection to it, if there is one.
     """
 
-    def __init__(self, tasks: Sequence[Task], processes: _Processes, index: int) -> None:
+    def __init__(self, tasks: Sequence[Task], forks: Forks) -> None:
         self.tasks = list(tasks)
         self.times = {
             task: SystemTimes(
@@ -150,55 +170,37 @@ class _Worker:
         }
         self.calls: dict[Task, int] = {}
         self.samples: dict[Task, list[float]] = {task: [] for task in tasks}
-        self.processes, self.index, self.connection = processes, index, processes.connections[index]
-        self.process: int | None = None
-        self._own: _Processes | None = None
-
-    def begin_again(self) -> None:
-        """Start another process in place of one that has ended."""
-        self._own = self.processes = _Processes([self.tasks])
-        self.index, self.connection = 0, self.processes.connections[0]
-        self.process = None
+        self._forks = forks
+        self.fork: tuple[int, mpc.Connection] | None = None
 
     def end(self) -> None:
-        """End the process."""
-        with contextlib.suppress(OSError):
-            self.connection.close()
-        if self.process is not None:
+        """End the process, if there is one."""
+        if self.fork is not None:
+            process, connection = self.fork
+            self.fork = None
+            with contextlib.suppress(OSError):
+                connection.close()
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process, signal.SIGKILL)
-        if self._own is not None:
-            self._own.end()
-            self._own = None
+                os.kill(process, signal.SIGKILL)
 
     def ask(self, question: str, task: Task, limit_s: float, **details: Any) -> dict[str, Any]:
-        """Ask the process for something.
+        """Ask the process for something; start one if there is none.
 
         Raises:
             BadInputError: what it asked the system for failed.
             AutotmError: it has no answer in time, or has ended; it can be asked nothing any more.
         """
-        with self._alive():
-            self.connection.send((question, pickle.dumps(task), details))
-            answer: dict[str, Any] = self._received(limit_s)
+        if self.fork is None:
+            self.fork = self._forks.fork()
+        process, connection = self.fork
+        try:
+            connection.send((question, pickle.dumps(task), details))
+            answer: dict[str, Any] = _received(connection, limit_s)
+        except (EOFError, OSError):
+            raise AutotmError(f"its process ended: {_ended(self._forks.exit_code(process))}") from None
         if "failure" in answer:
             raise BadInputError(answer["failure"])
         return answer
-
-    def _received(self, limit_s: float) -> Any:
-        if not self.connection.poll(limit_s):
-            raise AutotmError(f"no result within {limit_s:.0f} s")
-        return self.connection.recv()
-
-    @contextlib.contextmanager
-    def _alive(self) -> Iterator[None]:
-        """Say how the process ended, if it did."""
-        try:
-            yield
-        except (EOFError, OSError):
-            code = self.processes.exit_code(self.index)
-            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-            raise AutotmError(f"its process ended: {how}") from None
 
     def fail(self, task: Task, why: str) -> None:
         """Note why a task has no times."""
@@ -208,13 +210,8 @@ class _Worker:
     def prepare(self, limit_s: float) -> None:
         """Prepare all tasks; after one that the process does not survive, the others again."""
         while not all(task in self.calls for task in self.tasks):
-            is_new = True
             for task in tuple(self.tasks):
                 try:
-                    if is_new:
-                        with self._alive():
-                            self.process = self._received(START_S)
-                        is_new = False
                     answer = self.ask("prepare", task, limit_s)
                     self.times[task] = replace(self.times[task], **answer)
                     first = self.ask("call", task, limit_s, calls=2)["ms"]  # The first call is not like the others.
@@ -225,8 +222,6 @@ class _Worker:
                     self.fail(task, str(error))
                     self.end()
                     self.calls.clear()
-                    if self.tasks:
-                        self.begin_again()
                     break
 
     def has_enough(self, task: Task) -> bool:
@@ -272,11 +267,11 @@ def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: i
     for task in tasks:
         systems.setdefault((task.system, task.threads), []).append(task)
     with contextlib.ExitStack() as stack:
-        processes = _Processes([*systems.values()])
-        stack.callback(processes.end)
+        forks = Forks(tasks)
+        stack.callback(forks.close)
         workers = {}
-        for index, own in enumerate(systems.values()):
-            worker = _Worker(own, processes, index)
+        for own in systems.values():
+            worker = _Worker(own, forks)
             stack.callback(worker.end)
             workers.update(dict.fromkeys(own, worker))
         with ThreadPoolExecutor(at_once) as pool:
@@ -322,37 +317,38 @@ def different_rewrites(task: Task) -> list[Rewrites]:
 
 
 def main() -> None:
-    """Fork a process for each connection whose number is given; write which of them ended, and how.
+    """Fork a process whenever one is asked for, and tell how one ended.
 
-    The tasks come from standard input.
+    Everything comes by the connection whose number is given, the tasks first.
     """
     torch.set_grad_enabled(False)
-    for task in pickle.load(sys.stdin.buffer):  # noqa: S301 - Our own parent wrote it.
+    # A second thread of OpenMP would be waited for in every fork, which has none. The environment may ask for it by
+    # other names than `OMP_NUM_THREADS`, as Snakemake's does.
+    torch.set_num_threads(1)
+    control = mpc.Connection(int(sys.argv[1]))
+    for task in pickle.loads(control.recv_bytes()):  # noqa: S301 - Our own parent wrote it.
         with contextlib.suppress(Exception):  # The process that is asked meets the error again, and tells it.
             _expected(task)
             _given(task)
-    numbers = list(map(int, sys.argv[1:]))
-    forked: dict[int, int] = {}
-    for index, number in enumerate(numbers):
-        if not (process := os.fork()):
-            for other in numbers[index + 1 :]:
-                os.close(other)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            _answer(mpc.Connection(number))
-            os._exit(0)
-        forked[process] = index
-        os.close(number)
-    with contextlib.suppress(ChildProcessError):
+    with contextlib.suppress(EOFError):
         while True:
-            ended, status = os.wait()
-            os.write(sys.stdout.fileno(), f"{forked[ended]} {os.waitstatus_to_exitcode(status)}\n".encode())
+            if (process := control.recv()) is not None:
+                _, status = os.waitpid(process, 0)
+                control.send(os.waitstatus_to_exitcode(status))
+                continue
+            number = recv_handle(control)
+            if not (process := os.fork()):
+                control.close()
+                _answer(mpc.Connection(number))
+                os._exit(0)
+            os.close(number)
+            control.send(process)
 
 
 def _answer(connection: mpc.Connection) -> None:
     """Answer questions until the one who asks is gone."""
     compiled: dict[Task, tuple[Ready, float]] = {}
     prepared: dict[Task, Prepared] = {}
-    connection.send(os.getpid())
     while True:
         try:
             question, pickled, details = connection.recv()
