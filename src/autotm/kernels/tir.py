@@ -538,15 +538,43 @@ OPAQUE = {"op_pattern": 8}
 """Attributes of a function that must not be fused: its whole body is replaced by generated code."""
 
 
+class _Buffers:
+    """The buffers that code loads from, stores to, and allocates."""
+
+    def __init__(self, code: tirx.Stmt) -> None:
+        self.loaded: set[tirx.Buffer] = set()
+        self.stored: set[tirx.Buffer] = set()
+        self.allocated: set[tirx.Buffer] = set()
+        tvm_ffi.structural_walk(
+            code,
+            [
+                (TensorLoad, lambda load: self.loaded.add(load.source)),
+                (tirx.BufferStore, lambda store: self.stored.add(store.buffer)),
+                (SBlock, lambda block: self.allocated.update(block.alloc_buffers)),
+                (tirx.AllocBuffer, lambda statement: self.allocated.add(statement.buffer)),
+                (tirx.DeclBuffer, lambda statement: self.allocated.add(statement.buffer)),
+            ],
+        )
+
+
 def parameters(sch: s_tir.Schedule) -> list[tirx.Buffer]:
     """Return inputs, then outputs, of the function in `sch`."""
     return list(sch.mod["main"].params)
 
 
 def replace_body(sch: s_tir.Schedule, code: Code) -> None:
-    """Let the function in `sch` run `code` in place of its blocks."""
+    """Let the function in `sch` run `code` in place of its blocks.
+
+    Raises:
+        ValueError: the code leaves a result out, or reads what a block computes that is replaced: the function has more
+            blocks than who wrote the code knows.
+    """
     root = sch.get_sref(sch.get_sblock(sch.mod["main"].body.block.name_hint))
     block = root.stmt
+    operands, before, after = set(parameters(sch)), _Buffers(block.body), _Buffers(code.body)
+    known = {*operands, *code.workspaces, *after.allocated}
+    if lost := [*(before.stored & operands) - after.stored, *(after.stored | after.loaded) - known]:
+        raise ValueError(f"'{lost[0].name}' is computed by a block that the schedule does not know")
     body = s_tir.SBlock(
         iter_vars=[],
         reads=block.reads,

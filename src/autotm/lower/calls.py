@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -25,7 +26,18 @@ class Call:
 
 
 def fused_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """Return the step as a flat list of calls to unscheduled, fused TIR functions (and reshapes)."""
+    """Return the step as a flat list of calls to unscheduled TIR functions (and reshapes), fused as TVM does."""
+    with target:
+        return fused_as_marked(relax.transform.FuseOps()(operator_kernels(step, target)))
+
+
+def fused_as_marked(step: tvm.IRModule) -> tvm.IRModule:
+    """Return a step whose functions that are marked `Primitive` have become one TIR function each."""
+    return relax.transform.DeadCodeElimination(["main"])(relax.transform.FuseTIR()(step))
+
+
+def operator_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Return the step as a flat list of calls to TIR functions (and reshapes), one for each operator."""
     passes = [
         relax.transform.CanonicalizeBindings(),
         relax.transform.LegalizeOps(LEGALIZE),
@@ -34,9 +46,6 @@ def fused_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
         _numbers_filled,
         relax.transform.AnnotateTIROpPattern(),
         _chains_cut,
-        relax.transform.DeadCodeElimination(["main"]),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(["main"]),
     ]
     with target:
@@ -77,10 +86,20 @@ def _numbers_filled(module: tvm.IRModule, _context: tvm.ir.transform.PassContext
     result = main.body.body
     if isinstance(result, relax.Tuple):
         result = relax.Tuple([filled(field) for field in result.fields])
-    body = relax.SeqExpr([relax.DataflowBlock(bindings)], filled(result))
-    functions = {var: item for var, item in builder.get().functions.items() if var.name_hint != "main"}
+    return with_bindings(main, bindings, filled(result), builder.get().functions)
+
+
+def with_bindings(
+    main: relax.Function,
+    bindings: Sequence[relax.Binding],
+    result: relax.Expr,
+    functions: Mapping[tvm.ir.GlobalVar, tvm.ir.BaseFunc],
+) -> tvm.IRModule:
+    """Return a module whose `main` has the parameters of another and these bindings, beside functions that it calls."""
+    body = relax.SeqExpr([relax.DataflowBlock(bindings)], result)
     whole = relax.Function(main.params, body, main.ret_ty, attrs=main.attrs)
-    return relax.transform.Normalize()(tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): whole}))
+    called = {var: item for var, item in functions.items() if var.name_hint != "main"}
+    return relax.transform.Normalize()(tvm.IRModule({**called, tvm.ir.GlobalVar("main"): whole}))
 
 
 MOST_REPEATED = 4
@@ -126,15 +145,10 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
             alone[name] = builder.add_func(func.with_attr(_PATTERN, _OPAQUE), f"{name.name_hint}_alone")
         return relax.Call(value.op, [alone[name], *value.args[1:]], value.attrs, value.ty_args)
 
-    blocks = [
-        relax.DataflowBlock([relax.VarBinding(item.var, cut(item.value, item.var)) for item in block.bindings])
-        for block in main.body.blocks
+    bindings = [
+        relax.VarBinding(item.var, cut(item.value, item.var)) for block in main.body.blocks for item in block.bindings
     ]
-    if not alone:
-        return module
-    functions = {var: item for var, item in builder.get().functions.items() if var.name_hint != "main"}
-    function = relax.Function(main.params, relax.SeqExpr(blocks, main.body.body), main.ret_ty, attrs=main.attrs)
-    return relax.transform.Normalize()(tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): function}))
+    return with_bindings(main, bindings, main.body.body, builder.get().functions) if alone else module
 
 
 def _read_by_others(module: tvm.IRModule) -> set[relax.Var]:

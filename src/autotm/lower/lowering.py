@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from autotm.kernels.schedules.dispatch import outline
 from autotm.lower.calls import extract_calls, fused_kernels
 from autotm.lower.graph import build_graph, workspaces
 from autotm.lower.results import place_results
-from autotm.lower.step import first_use, whole_step
+from autotm.lower.step import Step, first_use, whole_step
 from autotm.model.errors import AutotmError
 from autotm.model.files import save
 from autotm.model.graph import SCHEDULES_KEY, Graph, Implementation, Initial, Kernel
@@ -146,10 +146,22 @@ class MadeStep:
 def make_step(
     network: Network, scale: str, target: tvm.target.Target, make: Make, implementations: Implementations
 ) -> MadeStep:
-    """Return the step of a network, with kernels that `make` makes."""
+    """Return the step of a network, fused as TVM does, with kernels that `make` makes."""
     step = whole_step(network)
+    return made_of(network, scale, step, lambda: fused_kernels(step.module, target), make, implementations)
+
+
+def made_of(
+    network: Network,
+    scale: str,
+    step: Step,
+    fuse: Callable[[], tvm.IRModule],
+    make: Make,
+    implementations: Implementations,
+) -> MadeStep:
+    """Return the step of a network as `fuse` returns it, with kernels that `make` makes."""
     try:
-        module = fused_kernels(step.module, target)
+        module = fuse()
         calls, returned = extract_calls(module)
     except NotImplementedError as error:
         raise AutotmError(f"network {network.name}: {error}{first_use(network, str(error))}") from None

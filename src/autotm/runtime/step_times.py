@@ -221,19 +221,23 @@ class _Series:
 
 
 def _standard_error(rounds: Rounds) -> float:
+    return standard_error([[step.wall_ns for step in steps] for steps in rounds])
+
+
+def standard_error(rounds: Sequence[Sequence[float]]) -> float:
     """Estimate the standard error of what records report, as a share of that number.
 
-    Records report the ratio of the medians of both steps, or the median of the only one. The error is found by drawing
-    as many rounds as there are from them, again and again. The two steps of a round stay together, since
+    Records report the ratio of the medians of both steps of a round, or the median of the only one. The error is found
+    by drawing as many rounds as there are from them, again and again. The two steps of a round stay together, since
     they share the machine's speed. Rounds that something made long hardly move a median; a mean would wait for more.
     """
     count = len(rounds)
     if count < 2:  # noqa: PLR2004 - one has no spread
         return math.inf
-    walls_ns = np.array([[step.wall_ns for step in steps] for steps in rounds], float)
+    walls = np.asarray(rounds, float)
     drawn = np.random.default_rng(0).integers(count, size=(_DRAWS, count))
-    medians_ns = np.median(walls_ns[drawn], axis=1)
-    ratios = medians_ns[:, 0] / medians_ns[:, 1:].prod(axis=1)
+    medians = np.median(walls[drawn], axis=1)
+    ratios = medians[:, 0] / medians[:, 1:].prod(axis=1)
     return float(np.std(ratios) / np.mean(ratios)) * math.sqrt(count / (count - 1))
 
 

@@ -228,13 +228,30 @@ def _schedule(
         schedule_contraction(sch, sch.get_sblock(op), info, threads, implementation)
         return sch.mod["main"].with_attr(GENERATED, True), (), ScheduleKind.GENERATED
     try:
-        if op in _GENERATED:
-            others = _GENERATED[op](sch, sch.get_sblock(op), info, threads)
-            return sch.mod["main"].with_attr(GENERATED, True), others or (), ScheduleKind.GENERATED
-        schedule_blocks(sch, Parallelism(threads, info.lanes))
+        return _by_rule(sch, op, info, threads)
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
         _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
         plain = Schedule(tvm.IRModule({"main": func}))
         inline_intermediates(plain)  # TVM cannot compile some functions without.
         return write_out(plain.mod["main"]), (), ScheduleKind.AS_WRITTEN
+
+
+def _by_rule(
+    sch: Schedule, op: str, info: TargetInfo, threads: int
+) -> tuple[tirx.PrimFunc, tuple[str, ...], ScheduleKind]:
+    """Return as `_schedule`, or raise whatever a rule or TVM raises that cannot schedule the function."""
+    if op in _GENERATED:
+        others = _GENERATED[op](sch, sch.get_sblock(op), info, threads)
+        return sch.mod["main"].with_attr(GENERATED, True), others or (), ScheduleKind.GENERATED
+    schedule_blocks(sch, Parallelism(threads, info.lanes))
     return write_out(sch.mod["main"]), (), ScheduleKind.GENERAL
+
+
+def has_schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> bool:
+    """Return whether a rule knows how to schedule a function that `schedule` would otherwise compile as written."""
+    sch = Schedule(tvm.IRModule({"main": func}))
+    try:
+        _by_rule(sch, described(sch)[0], target_info(target), threads)
+    except Exception:  # noqa: BLE001  (as above)
+        return False
+    return True

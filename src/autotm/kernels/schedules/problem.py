@@ -139,8 +139,9 @@ def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
     prologues = [sch.get(rv) for rv in top_blocks(sch) if sch.get(rv).name_hint.startswith(_PROLOGUES)]
     sources = {prologue.writes[0].source: prologue.reads[0].source for prologue in prologues}
     left, right = (sources.get(load.source, load.source) for load in _factors(block))
+    computed = {sch.get(rv).writes[0].source for rv in top_blocks(sch)}
     for operand in (left, right):
-        if operand not in operands:
+        if operand not in operands or operand in computed:
             raise ValueError(
                 f"operand '{operand.name}' of '{name}' is computed inside the fused function by an unknown block"
             )
@@ -184,18 +185,19 @@ def _epilogue(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, operands: set[
     for rv in after():
         if sch.get(rv).writes[0].source not in operands:
             sch.compute_inline(rv)
-    product = sch.get(main).writes[0].source
-    return [_output(sch.get(rv), product) for rv in after()]
+    blocks = [sch.get(rv) for rv in after()]
+    computed = {sch.get(main).writes[0].source, *(block.writes[0].source for block in blocks)}
+    return [_output(block, extents(sch.get(main).writes[0].source), computed) for block in blocks]
 
 
-def _output(block: s_tir.SBlock, product: tirx.Buffer) -> Output:
+def _output(block: s_tir.SBlock, shape: tuple[int, ...], computed: set[tirx.Buffer]) -> Output:
     statement = block.body
     axes = tuple(axis.var for axis in block.iter_vars)
     elementwise = (
-        tuple(int(axis.dom.extent) for axis in block.iter_vars) == extents(product)
+        tuple(int(axis.dom.extent) for axis in block.iter_vars) == shape
         and isinstance(statement, tirx.BufferStore)
         and is_own(statement.indices, axes)
-        and all(is_own(load.indices, axes) for load in loads_of(statement.value) if load.source.same_as(product))
+        and all(is_own(load.indices, axes) for load in loads_of(statement.value) if load.source in computed)
     )
     if not elementwise:
         raise ValueError(f"block '{block.name_hint}' is no elementwise epilogue of the contraction before it")

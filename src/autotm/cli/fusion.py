@@ -1,0 +1,40 @@
+"""The command `fusion`: which operators of a step share a kernel."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+from autotm.cli.command import Answer, answering
+from autotm.cli.options import FILE, context_of, of_network, paths_of
+from autotm.stages.fusion import fusion_run_stage
+from autotm.study.setup import Study
+
+log = logging.getLogger("autotm")
+
+
+@click.group()
+def fusion() -> None:
+    """A decision says of an operator at a place where its value is read: computed in the same kernel, or not."""
+
+
+@fusion.command()
+@of_network
+@click.option("--decisions", type=FILE, metavar="FILE", help="Decisions to follow, instead of those of TVM's fusion.")
+@click.option("--write", "written", type=FILE, metavar="FILE", help="Write the decisions there, as they are executed.")
+@click.option("--inference", is_flag=True, help="The step of inference, of a network of the zoo that is trained.")
+@answering
+def run(study: Study, network: str, decisions: Path | None, written: Path | None, *, inference: bool) -> Answer:
+    """Compile a step as decisions fuse it, compare its results with those of TVM's fusion, and time both in turn.
+
+    Each decision that cannot be executed as requested is named, with the reason.
+    """
+    paths, config = paths_of(study, network), study.config.run
+    result = fusion_run_stage(
+        context_of(study), study.network(network), config, paths, decisions, written, is_inference=inference
+    )
+    if written is not None:
+        log.info("%s: change its requests, then give it with --decisions", written)
+    return Answer(result, str(result))

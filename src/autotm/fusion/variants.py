@@ -1,0 +1,213 @@
+"""A step with its operators in any groups: compiled, and compared with the step as TVM fuses it."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.fusion.dataflow import Dataflow, Grouping, Live
+from autotm.fusion.decisions import Requested, Resolved, resolve
+from autotm.kernels.compiler import KernelCompiler, function_hash
+from autotm.kernels.library import KernelLibrary, pinned
+from autotm.kernels.schedules.dispatch import has_schedule
+from autotm.kernels.target import machine_target
+from autotm.lower.lowering import made_of
+from autotm.lower.step import first_use, whole_step
+from autotm.memory.opening import open_tiers
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Graph
+from autotm.model.machine import Machine
+from autotm.runtime.arguments import Arguments
+from autotm.runtime.executor import Executor, prepare
+from autotm.runtime.step_times import Contender, RunOptions, StepTimes, standard_error, time_in_turn
+from autotm.runtime.verify import all_fast_program, results
+from autotm.zoo import Network
+
+TOLERANCE = 1e-5
+"""Largest error of what a step computes, or changes, as a share of the largest number there."""
+_ROUNDING = 2.0**-23
+"""Of what a step adds to a value, the value itself keeps only this share of its own size."""
+
+
+class WrongResultError(AutotmError):
+    """A variant computes something else than the default."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A step with its operators in certain groups, compiled.
+
+    Attributes:
+        grouping: of its operators.
+        graph: its kernels and tensors.
+        library: machine code of its kernels.
+    """
+
+    grouping: Grouping
+    graph: Graph
+    library: KernelLibrary
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A variant beside the default, measured in turn.
+
+    Attributes:
+        step_s, default_s: medians.
+        ratio, error: of the two medians, and its standard error as a share of it.
+        noise, noise_error: the same of the default beside itself.
+        difference: largest error of a result, as a share of what is allowed.
+    """
+
+    step_s: float
+    default_s: float
+    ratio: float
+    error: float
+    noise: float
+    noise_error: float
+    difference: float
+
+
+class Workbench:
+    """What makes variants of a step.
+
+    Attributes:
+        dataflow: the operators of the step.
+    """
+
+    def __init__(self, network: Network, scale: str, machine: Machine, devices_dir: Path, objects: Path) -> None:
+        """Lower a step.
+
+        Args:
+            network: trained or not.
+            scale: of its sizes, for records.
+            machine: runs it.
+            devices_dir: folder of the device files.
+            objects: folder that keeps machine code.
+
+        Raises:
+            AutotmError: an operator has no gradient or no kernel, or there is no C compiler.
+        """
+        self._network, self._scale, self._machine, self._devices_dir = network, scale, machine, devices_dir
+        self._target = machine_target(machine)
+        objects.mkdir(parents=True, exist_ok=True)
+        self._compiler = KernelCompiler(objects, self._target, machine.threads)
+        self._step = whole_step(network)
+        try:
+            self.dataflow = Dataflow(self._step.module, self._target)
+        except NotImplementedError as error:
+            raise AutotmError(f"network {network.name}: {error}{first_use(network, str(error))}") from None
+        self._schedules: dict[str, bool] = {}
+
+    def resolved(self, requested: Requested) -> Resolved:
+        """Return the groups that decisions ask for, as far as autotm's schedules compute each in one kernel."""
+        return resolve(self.dataflow, requested, self._has_schedule)
+
+    def compiled(self, grouping: Grouping) -> Variant:
+        """Compile a variant."""
+        make, fuse = self._compiler.make, lambda: self.dataflow.fused(grouping)
+        made = made_of(self._network, self._scale, self._step, fuse, make, "default")
+        with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+            library = Path(folder) / "kernels.so"
+            self._compiler.link(made.kernels, library)
+            return Variant(grouping, made.graph, KernelLibrary.load(library))
+
+    @cached_property
+    def default(self) -> Variant:
+        """The step as TVM fuses it."""
+        return self.compiled(self.dataflow.default)
+
+    @cached_property
+    def _default_again(self) -> Variant:
+        return self.compiled(self.dataflow.default)
+
+    def compared(self, variant: Variant, options: RunOptions) -> Comparison:
+        """Compare what a variant computes with the default's results, then time both in turn.
+
+        Raises:
+            WrongResultError: a result is another.
+            AutotmError: kernels run on fewer threads than the machine asks for.
+        """
+        machine = self._machine
+        # The default beside itself is another copy of its code: the same would find itself in the caches.
+        steps = variant, self.default, self._default_again
+        programs = [all_fast_program(one.graph) for one in steps]
+        pool_bytes = max(program.fast_bytes for program in programs)
+        with pinned(machine), open_tiers(machine, None, pool_bytes, 0, self._devices_dir, stretch=1.0) as tiers:
+            # Steps run one after the other, and leave nothing in the pool that another reads.
+            arguments = Arguments.allocate(self.default.graph, tiers=tiers)
+            own, default, again = (
+                prepare(one.graph, one.library, program, arguments, tiers)
+                for one, program in zip(steps, programs, strict=True)
+            )
+            difference = self._difference(own, default, arguments, options.seed)
+            contenders = [Contender(own.step), Contender(again.step)]
+            times, noise = time_in_turn(contenders, default.step, machine.cpus, options, is_warm=True)
+            tiers.check()
+        for one in (times, noise):
+            if isinstance(one, AutotmError):
+                raise one
+        step_s, default_s = (float(np.median(samples)) for samples in (times.samples_s, times.all_fast_s))
+        return Comparison(step_s, default_s, *_ratio(times), *_ratio(noise), difference)
+
+    def _difference(self, own: Executor, default: Executor, arguments: Arguments, seed: int) -> float:
+        """Return the largest error of a result as a share of what is allowed.
+
+        Of a parameter what the step changes counts, beside what the parameter's own size rounds away. A change that is
+        nothing but roundings, such as that of a bias before a normalization, is held against the others' size.
+        """
+        arguments.fill(seed)
+        replaced = {name: tensor.alias_of for name, tensor in self.default.graph.by_name.items() if tensor.alias_of}
+        before = {name: arguments.value(old).astype(np.float64) for name, old in replaced.items()}
+        default.step()
+        names = results(self.default.graph)
+        wanted = {name: arguments.value(name).astype(np.float64) for name in names}
+        arguments.fill(seed)
+        own.step()
+        changes = {name: value - before[name] if name in before else value for name, value in wanted.items()}
+        sizes = [np.square(changes[name]) for name in before]
+        typical = math.sqrt(sum(map(np.sum, sizes)) / max(sum(size.size for size in sizes), 1))
+        shares = {}
+        for name in names:
+            largest = max(_peak(changes[name]), typical if name in before else 0.0)
+            allowed = TOLERANCE * largest + _ROUNDING * _peak(wanted[name])
+            distance = _peak(arguments.value(name).astype(np.float64) - wanted[name])
+            shares[name] = distance / allowed if distance else 0.0
+        worst = max(shares, key=shares.__getitem__)
+        if not shares[worst] <= 1:
+            raise WrongResultError(
+                f"network {self._network.name}: '{worst}' differs from that of the default's by {shares[worst]:.3g} "
+                "times what is allowed; please report the decisions"
+            )
+        return shares[worst]
+
+    def _has_schedule(self, group: Live) -> bool:
+        """Return whether one kernel can compute a group; the groups of TVM's fusion are one, whatever it is."""
+        if group.nodes in self._default:
+            return True
+        if self.dataflow.is_opaque(group.nodes) or self.dataflow.expands(group.nodes):
+            return False
+        function = self.dataflow.primitive(group)
+        key = function_hash(function)
+        if key not in self._schedules:
+            self._schedules[key] = has_schedule(function, self._target, self._machine.threads)
+        return self._schedules[key]
+
+    @cached_property
+    def _default(self) -> set[tuple[int, ...]]:
+        return {*self.dataflow.default.groups}
+
+
+def _peak(values: npt.NDArray[np.float64]) -> float:
+    return float(np.max(np.abs(values), initial=0.0))
+
+
+def _ratio(times: StepTimes) -> tuple[float, float]:
+    ratio = float(np.median(times.samples_s) / np.median(times.all_fast_s))
+    return ratio, standard_error([*zip(times.samples_s, times.all_fast_s, strict=True)])

@@ -1,0 +1,147 @@
+"""Which operators share a kernel: a step whose fusion is decided by a file, beside the step as TVM fuses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotm.model.config import RunConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, require_writable, save
+from autotm.model.fusion import FusionDecisions
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import Paths
+from autotm.model.provenance import provenance
+from autotm.stages.context import Context
+
+if TYPE_CHECKING:
+    from autotm.fusion.dataflow import Dataflow
+    from autotm.fusion.decisions import Requested
+    from autotm.fusion.variants import Comparison
+
+KIND = "decisions"
+
+
+@dataclass(frozen=True)
+class FusionRun:
+    """A step as decisions fuse it, measured beside the step as TVM fuses it.
+
+    Attributes:
+        decisions: requested, and what became of them.
+        operators: of the step.
+        kernels, default_kernels: that compute it.
+        peak_bytes, default_peak_bytes: of its tensors and workspaces, when nothing is slow.
+        times: of both.
+    """
+
+    decisions: FusionDecisions
+    operators: int
+    kernels: int
+    default_kernels: int
+    peak_bytes: int
+    default_peak_bytes: int
+    times: Comparison
+
+    def __str__(self) -> str:
+        own, times = self.decisions, self.times
+        kind = "training" if own.is_training else "inference"
+        kept = len(own.requested) - sum(path in own.requested for path in own.changed)
+        kernels = f"{self.kernels} kernels, by TVM's fusion {self.default_kernels}"
+        beside = f"{times.default_s * 1e3:.4g} ms by TVM's fusion, measured in turn"
+        lines = [
+            f"{own.network} at {own.scale}, {kind}: {self.operators} operators in {kernels}",
+            f"{kept} of {len(own.requested)} decisions executed as requested",
+            *(
+                f"  {path}: {own.requested.get(path, 'apply')} -> {changed.executed or 'nothing'}: {changed.reason}"
+                for path, changed in own.changed.items()
+            ),
+            f"results equal those by TVM's fusion: largest difference {times.difference:.2g} of what is allowed",
+            f"step {times.step_s * 1e3:.4g} ms, {beside}: ratio {times.ratio:.3f} +- {times.ratio * times.error:.3f}",
+            f"TVM's fusion beside itself: ratio {times.noise:.3f} +- {times.noise * times.noise_error:.3f}",
+            f"peak {self.peak_bytes / 1e6:.4g} MB, {self.default_peak_bytes / 1e6:.4g} MB by TVM's fusion",
+        ]
+        return "\n".join(lines)
+
+
+def fusion_run_stage(
+    context: Context,
+    source: NetworkSource,
+    config: RunConfig,
+    paths: Paths,
+    given: Path | None,
+    written: Path | None,
+    *,
+    is_inference: bool,
+) -> FusionRun:
+    """Compile a step as decisions fuse it, compare its results with the default's, and time both in turn.
+
+    Args:
+        context: of the machine.
+        source: of the network.
+        config: how steps are timed.
+        paths: of the network.
+        given: file of decisions; without one those of TVM's fusion.
+        written: where the decisions go, with what became of them.
+        is_inference: whether the step is inference, of a network that is trained otherwise.
+
+    Raises:
+        BadInputError: the file's decisions are for another step, or name an operator or edge that is not there.
+        WrongResultError: a result differs from the default's.
+    """
+    from autotm import zoo
+    from autotm.fusion.decisions import executed, path_text
+    from autotm.fusion.variants import Workbench
+    from autotm.runtime.step_times import RunOptions
+
+    context = context.to_measure()
+    if written is not None:
+        require_writable(written)
+    network = zoo.build_from(source, context.seed)
+    if is_inference:
+        if network.gradients is not None:
+            raise BadInputError(f"network {network.name}: it came with its gradients; import it without a loss instead")
+        network = replace(network, training=None)
+    bench = Workbench(network, paths.scale, context.machine, context.devices_dir, paths.objects)
+    flow = bench.dataflow
+    is_training = network.training is not None
+    step = FusionDecisions(network.name, paths.scale, is_training, flow.identity, {})
+    requested = executed(flow, flow.default) if given is None else _read(given, step, flow)
+    resolved = bench.resolved(requested)
+    decisions = replace(
+        step,
+        requested={path_text(flow, path): decision for path, decision in requested.items()},
+        changed={path_text(flow, path): changed for path, changed in resolved.changed.items()},
+        executed={path_text(flow, path): own for path, own in executed(flow, resolved.grouping).items()},
+    )
+    if written is not None:
+        save(written, KIND, decisions, provenance(context.machine, context.seed, **source.provenance))
+    variant = bench.compiled(resolved.grouping)
+    times = bench.compared(variant, RunOptions(**config.model_dump(), seed=context.seed))
+    default = bench.default.graph
+    return FusionRun(
+        decisions,
+        len(flow.operators),
+        len(variant.graph.kernels),
+        len(default.kernels),
+        variant.graph.peak_live_bytes,
+        default.peak_live_bytes,
+        times,
+    )
+
+
+def _read(file: Path, step: FusionDecisions, flow: Dataflow) -> Requested:
+    """Return the decisions that a file requests for a step."""
+    from autotm.fusion.decisions import path_of
+
+    found = load(file, KIND, FusionDecisions)
+    for name in ("network", "scale", "is_training", "identity"):
+        if getattr(found, name) != getattr(step, name):
+            raise BadInputError(
+                f"{file}: decisions for another step: its {name} is {getattr(found, name)}, not {getattr(step, name)}; "
+                f"write new ones with: autotm fusion run {step.network} --write FILE"
+            )
+    try:
+        return {path_of(flow, path): decision for path, decision in found.requested.items()}
+    except BadInputError as error:
+        raise BadInputError(f"{file}: requested: {error}") from None
