@@ -24,7 +24,8 @@ _BY_NAME = {
     r"measuring|.*_tolerance|of_.*": "share",
     r".*fraction|.*_error|.*price|.*price_ratio|.*slowdown|share_of_peak|speedup|load_1min": "ratio",
     r"losses|.*_loss(es)?|loss_margin": "as the loss",
-    r"emulation_stretch|ratio_achieved|Contention\.to_.*": "ratio", r"Initial\.scale": "as the values",
+    r"emulation_stretch|ratio_achieved|Contention\.to_.*|FusionTimes\.(ratio|noise|difference)": "ratio",
+    r"Initial\.scale": "as the values",
 }  # fmt: skip
 """Units by what a name says, or with its class where that says nothing; the first that fits the whole name holds."""
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", type(None): "null", Any: "any"}

@@ -18,6 +18,7 @@ from fields import Field, MeaninglessError, fields_of, in_words, inner_types, pa
 from autotm.memory.emulation import DeviceFile, PublishedDevice
 from autotm.model.config import ScaleFile, StudyConfig
 from autotm.model.files import schema_version
+from autotm.model.fusion import FusionDecisions, FusionRun
 from autotm.model.graph import Graph
 from autotm.model.kernel_studies import Sensitivity, TimingStudy
 from autotm.model.links import Links
@@ -77,6 +78,7 @@ _BY_AUTOTM = (
     Format("graph.json", f"`{_STEP}/graph.json`, by rule `kernel_profile`.", Graph, "graph"),
     Format("plan.json", f"`{_PLACED}/plan.json`, by rule `ilp_solve`.", Plan, "plan"),
     Format("program.json", f"`{_PLACED}/program.json`, by rule `compile`.", Program, "program"),
+    Format("decisions", "What `autotm fusion run --write FILE` writes.", FusionDecisions, "decisions"),
     Format("record.json", f"`{_PLACED}/record.json`, by rule `run`.", Record, "record"),
     Format("timeline.json", f"`{_PLACED}/timeline.json`, by rule `run` on a GPU.", Timeline, "timeline"),
     Format("torch.json", f"`{_PLACED}/torch.json`, by rule `save_on_cpu`.", FrameworkRecord, "framework_record"),
@@ -96,6 +98,7 @@ _ANSWERS = (
     Format("autotm doctor", "A list of these.", Finding),
     Format("autotm explain NETWORK OPTIMIZER LIMIT", "Why a limit costs what it does.", LimitExplanation),
     Format("autotm explain NETWORK OPTIMIZER LIMIT TENSOR", "Why a tensor lives where it does.", TensorExplanation),
+    Format("autotm fusion run NETWORK", "A step as decisions fuse it.", FusionRun),
     Format("autotm compare A B", "How two plans or two records differ.", Comparison),
     Format("autotm potential NETWORK LIMIT", "What lies beyond placement.", Potential),
     Format("autotm profile NETWORK", "Under `kernel_report`, beside `provenance`.", KernelReport),

@@ -198,6 +198,13 @@ COMMANDS: Mapping[str, Command] = {
         writes=["config/machines/here.yaml"],
         is_of_study=False,
     ),
+    "fusion run": of_network(
+        "fusion run mlp --write results/decisions.json",
+        ["results/decisions.json"],
+        missing=[Misuse("fusion run mlp --decisions away.json", "away.json: no such decisions file")],
+        wrong=[Misuse(f"fusion run mlp --decisions {PLAN}", "not a decisions file")],
+        unknown=[Misuse("fusion rnu mlp", "Did you mean 'run'?", MISUSE)],
+    ),
     "kernels export": of_study("kernels export results/kernels.zip", ["results/kernels.zip"]),
     "kernels check": of_study("kernels check --scale tiny"),
     "kernels import": of_study(

@@ -207,7 +207,7 @@ class Dataflow:
         return int(self.nodes[operator].function.attrs[_PATTERN])
 
     def order(self, grouping: Grouping) -> list[int]:
-        """Return the indices of groups, each after those that it reads and as late as its last node.
+        """Return the indices of groups, each after those that it reads, otherwise by their first nodes as TVM's.
 
         Raises:
             CircleError: there is no such order.
@@ -220,7 +220,7 @@ class Dataflow:
             before.append(read)
             for other in read:
                 after[other].append(index)
-        ready = [(max(group), index) for index, group in enumerate(grouping.groups) if not before[index]]
+        ready = [(min(group), index) for index, group in enumerate(grouping.groups) if not before[index]]
         heapq.heapify(ready)
         ordered = []
         while ready:
@@ -229,7 +229,7 @@ class Dataflow:
             for later in after[index]:
                 before[later].remove(index)
                 if not before[later]:
-                    heapq.heappush(ready, (max(grouping.groups[later]), later))
+                    heapq.heappush(ready, (min(grouping.groups[later]), later))
         if len(ordered) < len(before):
             stuck = next(index for index, left in enumerate(before) if left)
             names = ", ".join(self.nodes[place].name for place in grouping.groups[stuck])

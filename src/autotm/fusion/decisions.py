@@ -59,7 +59,7 @@ def resolve(dataflow: Dataflow, requested: Requested, has_schedule: HasSchedule)
         copies = [path for path, decision in trees.decided.items() if decision is Decision.RECOMPUTE]
         if not stuck:
             break
-        refused.update(path for path in copies if joined.home[path[0]] in stuck)
+        refused.update(path for path in copies if path[-1] in stuck)
     changed: dict[TreePath, Changed] = {}
     for path, wanted in {**dict.fromkeys(trees.decided, Decision.APPLY), **requested}.items():
         if path not in trees.decided:
@@ -218,24 +218,33 @@ _MANY = 1 << 30
 def _split(dataflow: Dataflow, grouping: Grouping, has_schedule: HasSchedule) -> tuple[Grouping, set[int]]:
     """Return a grouping in which groups without a schedule have become those that TVM's fusion makes of them.
 
-    Also return the groups of which this would separate a copy from what reads it, so that kernels would read one
-    another's values.
+    Also return the operators of those of which this would separate a copy from what reads it, so that kernels would
+    read one another's values: one of them is such a copy.
     """
-    stuck = set()
-    for index, live in dataflow.live(grouping).items():
-        if len(live.nodes) == 1 or has_schedule(live):
-            continue
-        groups, home = [*grouping.groups], {**grouping.home}
-        unneeded = [(place,) for place in grouping.groups[index] if place not in live.nodes]
-        first, *others = [*dataflow.split(live), *unneeded]
-        for number, part in ((index, first), *enumerate(others, len(groups))):
-            groups[number : number + 1] = [part]
-            home.update({place: number for place in part if grouping.home[place] == index})
-        parts = Grouping(tuple(groups), home)
-        try:
-            dataflow.order(parts)
-        except CircleError:
-            stuck.add(index)
-        else:
-            grouping = parts
-    return grouping, stuck
+    stuck: set[int] = set()
+    copied: set[int] = set()
+    is_changed = True
+    while is_changed:  # What others read of a group changes with them.
+        is_changed = False
+        for index, live in dataflow.live(grouping).items():
+            if len(live.nodes) == 1 or index in stuck or has_schedule(live):
+                continue
+            unneeded = [(place,) for place in grouping.groups[index] if place not in live.nodes]
+            parts = [*dataflow.split(live), *unneeded]
+            if len(parts) == 1:
+                continue  # TVM's fusion would make the same group.
+            # Of copies that were split from what reads them nobody has a use.
+            first, *others = [part for part in parts if any(grouping.home[place] == index for place in part)]
+            groups = [*grouping.groups[:index], first, *grouping.groups[index + 1 :], *others]
+            home = {**grouping.home}
+            for number, part in ((index, first), *enumerate(others, len(grouping.groups))):
+                home.update({place: number for place in part if grouping.home[place] == index})
+            smaller = Grouping(tuple(groups), home)
+            try:
+                dataflow.order(smaller)
+            except CircleError:
+                stuck.add(index)
+                copied.update(live.nodes)
+            else:
+                grouping, is_changed = smaller, True
+    return grouping, copied

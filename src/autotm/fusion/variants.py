@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter_ns
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +23,14 @@ from autotm.kernels.target import machine_target
 from autotm.lower.lowering import made_of
 from autotm.lower.step import first_use, whole_step
 from autotm.memory.opening import open_tiers
+from autotm.model.cores import Watch, quiet_interpreter
 from autotm.model.errors import AutotmError
-from autotm.model.graph import Graph
+from autotm.model.fusion import FusionTimes
+from autotm.model.graph import Graph, Role
 from autotm.model.machine import Machine
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
-from autotm.runtime.step_times import Contender, RunOptions, StepTimes, standard_error, time_in_turn
+from autotm.runtime.step_times import RunOptions, standard_error
 from autotm.runtime.verify import all_fast_program, results
 from autotm.zoo import Network
 
@@ -33,6 +38,10 @@ TOLERANCE = 1e-5
 """Largest error of what a step computes, or changes, as a share of the largest number there."""
 _ROUNDING = 2.0**-23
 """Of what a step adds to a value, the value itself keeps only this share of its own size."""
+
+_SHAKEN = 16.0
+"""Another order of sums rounds some times as much as a change of the parameters' last bits."""
+Values = dict[str, npt.NDArray[np.float64]]
 
 
 class WrongResultError(AutotmError):
@@ -52,26 +61,6 @@ class Variant:
     grouping: Grouping
     graph: Graph
     library: KernelLibrary
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A variant beside the default, measured in turn.
-
-    Attributes:
-        step_s, default_s: medians.
-        ratio, error: of the two medians, and its standard error as a share of it.
-        noise, noise_error: the same of the default beside itself.
-        difference: largest error of a result, as a share of what is allowed.
-    """
-
-    step_s: float
-    default_s: float
-    ratio: float
-    error: float
-    noise: float
-    noise_error: float
-    difference: float
 
 
 class Workbench:
@@ -103,11 +92,12 @@ class Workbench:
             self.dataflow = Dataflow(self._step.module, self._target)
         except NotImplementedError as error:
             raise AutotmError(f"network {network.name}: {error}{first_use(network, str(error))}") from None
-        self._schedules: dict[str, bool] = {}
+        self._schedules: dict[Live, bool] = {}
+        self._functions: dict[str, bool] = {}
 
     def resolved(self, requested: Requested) -> Resolved:
         """Return the groups that decisions ask for, as far as autotm's schedules compute each in one kernel."""
-        return resolve(self.dataflow, requested, self._has_schedule)
+        return resolve(self.dataflow, requested, self.has_schedule)
 
     def compiled(self, grouping: Grouping) -> Variant:
         """Compile a variant."""
@@ -127,7 +117,7 @@ class Workbench:
     def _default_again(self) -> Variant:
         return self.compiled(self.dataflow.default)
 
-    def compared(self, variant: Variant, options: RunOptions) -> Comparison:
+    def compared(self, variant: Variant, options: RunOptions) -> FusionTimes:
         """Compare what a variant computes with the default's results, then time both in turn.
 
         Raises:
@@ -147,37 +137,45 @@ class Workbench:
                 for one, program in zip(steps, programs, strict=True)
             )
             difference = self._difference(own, default, arguments, options.seed)
-            contenders = [Contender(own.step), Contender(again.step)]
-            times, noise = time_in_turn(contenders, default.step, machine.cpus, options, is_warm=True)
+            again.step()
+            with quiet_interpreter():
+                rounds_s = _rounds([own.step, default.step, again.step], machine.cpus, options)
             tiers.check()
-        for one in (times, noise):
-            if isinstance(one, AutotmError):
-                raise one
-        step_s, default_s = (float(np.median(samples)) for samples in (times.samples_s, times.all_fast_s))
-        return Comparison(step_s, default_s, *_ratio(times), *_ratio(noise), difference)
+        step_s, default_s = (float(np.median(rounds_s[:, place])) for place in (0, 1))
+        return FusionTimes(step_s, default_s, *_ratio(rounds_s[:, [0, 1]]), *_ratio(rounds_s[:, [2, 1]]), difference)
 
     def _difference(self, own: Executor, default: Executor, arguments: Arguments, seed: int) -> float:
         """Return the largest error of a result as a share of what is allowed.
 
         Of a parameter what the step changes counts, beside what the parameter's own size rounds away. A change that is
-        nothing but roundings, such as that of a bias before a normalization, is held against the others' size.
+        nothing but roundings, such as that of a bias before a normalization, is held against the others' size. Where
+        the step amplifies roundings, as many normalizations do, as much is allowed as the default itself changes when
+        the last bits of its parameters do.
         """
-        arguments.fill(seed)
-        replaced = {name: tensor.alias_of for name, tensor in self.default.graph.by_name.items() if tensor.alias_of}
-        before = {name: arguments.value(old).astype(np.float64) for name, old in replaced.items()}
-        default.step()
-        names = results(self.default.graph)
-        wanted = {name: arguments.value(name).astype(np.float64) for name in names}
-        arguments.fill(seed)
-        own.step()
+        graph = self.default.graph
+        replaced = {name: tensor.alias_of for name, tensor in graph.by_name.items() if tensor.alias_of}
+        draw = np.random.default_rng(seed)
+
+        def computed(step: Executor, *, is_shaken: bool = False) -> Values:
+            arguments.fill(seed)
+            for tensor in graph.tensors:
+                if is_shaken and tensor.role is Role.PARAMETER and tensor.dtype.startswith("float"):
+                    value = arguments.value(tensor.name)
+                    value[...] = np.nextafter(value, draw.choice([-np.inf, np.inf], value.shape).astype(value.dtype))
+            before.update((name, arguments.value(old).astype(np.float64)) for name, old in replaced.items())
+            step.step()
+            return {name: arguments.value(name).astype(np.float64) for name in results(graph)}
+
+        before: Values = {}
+        shaken, wanted, found = computed(default, is_shaken=True), computed(default), computed(own)
         changes = {name: value - before[name] if name in before else value for name, value in wanted.items()}
         sizes = [np.square(changes[name]) for name in before]
         typical = math.sqrt(sum(map(np.sum, sizes)) / max(sum(size.size for size in sizes), 1))
         shares = {}
-        for name in names:
+        for name, value in wanted.items():
             largest = max(_peak(changes[name]), typical if name in before else 0.0)
-            allowed = TOLERANCE * largest + _ROUNDING * _peak(wanted[name])
-            distance = _peak(arguments.value(name).astype(np.float64) - wanted[name])
+            allowed = TOLERANCE * largest + _ROUNDING * _peak(value) + _SHAKEN * _peak(shaken[name] - value)
+            distance = _peak(found[name] - value)
             shares[name] = distance / allowed if distance else 0.0
         worst = max(shares, key=shares.__getitem__)
         if not shares[worst] <= 1:
@@ -187,17 +185,20 @@ class Workbench:
             )
         return shares[worst]
 
-    def _has_schedule(self, group: Live) -> bool:
+    def has_schedule(self, group: Live) -> bool:
         """Return whether one kernel can compute a group; the groups of TVM's fusion are one, whatever it is."""
-        if group.nodes in self._default:
-            return True
+        if group not in self._schedules:
+            self._schedules[group] = group.nodes in self._default or self._is_scheduled(group)
+        return self._schedules[group]
+
+    def _is_scheduled(self, group: Live) -> bool:
         if self.dataflow.is_opaque(group.nodes) or self.dataflow.expands(group.nodes):
             return False
         function = self.dataflow.primitive(group)
         key = function_hash(function)
-        if key not in self._schedules:
-            self._schedules[key] = has_schedule(function, self._target, self._machine.threads)
-        return self._schedules[key]
+        if key not in self._functions:
+            self._functions[key] = has_schedule(function, self._target, self._machine.threads)
+        return self._functions[key]
 
     @cached_property
     def _default(self) -> set[tuple[int, ...]]:
@@ -208,6 +209,34 @@ def _peak(values: npt.NDArray[np.float64]) -> float:
     return float(np.max(np.abs(values), initial=0.0))
 
 
-def _ratio(times: StepTimes) -> tuple[float, float]:
-    ratio = float(np.median(times.samples_s) / np.median(times.all_fast_s))
-    return ratio, standard_error([*zip(times.samples_s, times.all_fast_s, strict=True)])
+_MANY = 2000
+"""Rounds that need not go on, however short they are."""
+
+
+def _rounds(steps: Sequence[Callable[[], None]], cpus: Sequence[int], options: RunOptions) -> npt.NDArray[np.float64]:
+    """Time steps in turn: a row a round, in seconds.
+
+    Each round begins with another of them: the first comes after what is no step, and takes longer for that.
+    """
+    turn = itertools.count()
+
+    def run() -> list[int]:
+        first, times_ns = next(turn) % len(steps), [0] * len(steps)
+        for place in (*range(first, len(steps)), *range(first)):
+            start_ns = perf_counter_ns()
+            steps[place]()
+            times_ns[place] = perf_counter_ns() - start_ns
+        return times_ns
+
+    def is_enough(rounds: Sequence[list[int]]) -> bool:
+        if len(rounds) % len(steps) or len(rounds) < options.min_steps:
+            return False
+        return len(rounds) >= _MANY or sum(times[1] for times in rounds) >= options.min_seconds * 1e9
+
+    return np.asarray(Watch(cpus, options.patience_s).until(run, is_enough, "steps")) / 1e9
+
+
+def _ratio(rounds_s: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the ratio of the medians of two steps, and its standard error as a share of it."""
+    own_s, default_s = np.median(rounds_s, axis=0)
+    return float(own_s / default_s), standard_error(rounds_s)

@@ -59,3 +59,67 @@ class FusionDecisions:
     requested: Mapping[str, Decision]
     changed: Mapping[str, Changed] = field(default_factory=dict)
     executed: Mapping[str, Decision] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FusionTimes:
+    """A step as decisions fuse it beside the same by TVM's fusion, the default; all measured in turn.
+
+    Attributes:
+        step_s, default_s: medians of both.
+        ratio: of these medians.
+        ratio_error: its standard error, as a share of it.
+        noise: the median of a second copy of the default over the default's.
+        noise_error: its standard error, as a share of it.
+        difference: largest difference of a result, as a share of what is allowed.
+    """
+
+    step_s: float
+    default_s: float
+    ratio: float
+    ratio_error: float
+    noise: float
+    noise_error: float
+    difference: float
+
+
+@dataclass(frozen=True)
+class FusionRun:
+    """A step as decisions fuse it.
+
+    Attributes:
+        decisions: requested, and what became of them.
+        operators: of the step.
+        kernels, default_kernels: that compute it, and that compute it by TVM's fusion.
+        peak_bytes, default_peak_bytes: of tensors and workspaces, when nothing is slow.
+        times: measured.
+    """
+
+    decisions: FusionDecisions
+    operators: int
+    kernels: int
+    default_kernels: int
+    peak_bytes: int
+    default_peak_bytes: int
+    times: FusionTimes
+
+    def __str__(self) -> str:
+        own, times = self.decisions, self.times
+        kind = "training" if own.is_training else "inference"
+        kept = len(own.requested) - sum(path in own.requested for path in own.changed)
+        step_ms, default_ms = times.step_s * 1e3, times.default_s * 1e3
+        error, noise_error = times.ratio * times.ratio_error, times.noise * times.noise_error
+        lines = [
+            f"{own.network} at {own.scale}, {kind}: {self.operators} operators",
+            f"{kept} of {len(own.requested)} decisions executed as requested",
+            *(
+                f"  {path}: {own.requested.get(path, 'apply')} -> {changed.executed or 'nothing'}: {changed.reason}"
+                for path, changed in own.changed.items()
+            ),
+            f"results equal those by TVM's fusion: largest difference {times.difference:.2g} of what is allowed",
+            f"kernels {self.kernels}, by TVM's fusion {self.default_kernels}",
+            f"peak {self.peak_bytes / 1e6:.4g} MB, by TVM's fusion {self.default_peak_bytes / 1e6:.4g} MB",
+            f"step {step_ms:.4g} ms, by TVM's fusion {default_ms:.4g} ms, measured in turn",
+            f"ratio {times.ratio:.3f} +- {error:.3f}, of TVM's fusion to itself {times.noise:.3f} +- {noise_error:.3f}",
+        ]
+        return "\n".join(lines)

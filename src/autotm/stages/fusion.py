@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotm.model.config import RunConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, require_writable, save
-from autotm.model.fusion import FusionDecisions
+from autotm.model.fusion import FusionDecisions, FusionRun
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.model.provenance import provenance
@@ -18,50 +18,8 @@ from autotm.stages.context import Context
 if TYPE_CHECKING:
     from autotm.fusion.dataflow import Dataflow
     from autotm.fusion.decisions import Requested
-    from autotm.fusion.variants import Comparison
 
 KIND = "decisions"
-
-
-@dataclass(frozen=True)
-class FusionRun:
-    """A step as decisions fuse it, measured beside the step as TVM fuses it.
-
-    Attributes:
-        decisions: requested, and what became of them.
-        operators: of the step.
-        kernels, default_kernels: that compute it.
-        peak_bytes, default_peak_bytes: of its tensors and workspaces, when nothing is slow.
-        times: of both.
-    """
-
-    decisions: FusionDecisions
-    operators: int
-    kernels: int
-    default_kernels: int
-    peak_bytes: int
-    default_peak_bytes: int
-    times: Comparison
-
-    def __str__(self) -> str:
-        own, times = self.decisions, self.times
-        kind = "training" if own.is_training else "inference"
-        kept = len(own.requested) - sum(path in own.requested for path in own.changed)
-        kernels = f"{self.kernels} kernels, by TVM's fusion {self.default_kernels}"
-        beside = f"{times.default_s * 1e3:.4g} ms by TVM's fusion, measured in turn"
-        lines = [
-            f"{own.network} at {own.scale}, {kind}: {self.operators} operators in {kernels}",
-            f"{kept} of {len(own.requested)} decisions executed as requested",
-            *(
-                f"  {path}: {own.requested.get(path, 'apply')} -> {changed.executed or 'nothing'}: {changed.reason}"
-                for path, changed in own.changed.items()
-            ),
-            f"results equal those by TVM's fusion: largest difference {times.difference:.2g} of what is allowed",
-            f"step {times.step_s * 1e3:.4g} ms, {beside}: ratio {times.ratio:.3f} +- {times.ratio * times.error:.3f}",
-            f"TVM's fusion beside itself: ratio {times.noise:.3f} +- {times.noise * times.noise_error:.3f}",
-            f"peak {self.peak_bytes / 1e6:.4g} MB, {self.default_peak_bytes / 1e6:.4g} MB by TVM's fusion",
-        ]
-        return "\n".join(lines)
 
 
 def fusion_run_stage(
