@@ -19,7 +19,7 @@ from autotm.kernels.schedules.dispatch import has_schedule
 from autotm.kernels.target import host_target
 from autotm.lower.calls import extract_calls, fused_kernels
 from autotm.lower.step import whole_step
-from autotm.model.errors import BadInputError
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.fusion import Changed, Decision, Reason
 from autotm.model.graph import Initial
 from autotm.runtime.step_times import RunOptions
@@ -267,6 +267,19 @@ def test_what_computes_something_else_is_found(bench):
     variants, other = bench(network(relax.op.tanh)), bench(network(relax.op.sigmoid))
     with pytest.raises(WrongResultError, match="times what is allowed"):
         variants.compared(other.compiled(other.dataflow.default), OPTIONS)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_nan_is_no_result(bench, is_own):
+    def network(activation):
+        net = NetworkBuilder("random", 4, 0.01)
+        x = net.emit(activation(net.dense(net.input("x", (4, 16), Initial("normal")), 16, relu=False)))
+        return net.softmax_cross_entropy(net.dense(x, 4, relu=False))
+
+    right, wrong = bench(network(relax.op.tanh)), bench(network(relax.op.sqrt))
+    own, default = (wrong, right) if is_own else (right, wrong)
+    with pytest.raises(AutotmError, match="by inf times what is allowed" if is_own else "is not finite after a step"):
+        default.compared(own.compiled(own.dataflow.default), OPTIONS)
 
 
 # Files.

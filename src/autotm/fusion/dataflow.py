@@ -133,12 +133,6 @@ class Dataflow:
         return self._read_by(self._module["main"].body.body)
 
     @cached_property
-    def edges(self) -> list[tuple[int, int]]:
-        """Pairs of operators of which the second reads the first's value."""
-        own = {*self.operators}
-        return [(read, place) for place in self.operators for read in self.nodes[place].reads if read in own]
-
-    @cached_property
     def compared(self) -> set[int]:
         """Operators whose values others compare for equality, such as the operand of a maximum in its gradient.
 

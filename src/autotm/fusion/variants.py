@@ -122,7 +122,7 @@ class Workbench:
 
         Raises:
             WrongResultError: a result is another.
-            AutotmError: kernels run on fewer threads than the machine asks for.
+            AutotmError: the default's own are not finite, or kernels run on fewer threads than the machine asks for.
         """
         machine = self._machine
         # The default beside itself is another copy of its code: the same would find itself in the caches.
@@ -138,11 +138,13 @@ class Workbench:
             )
             difference = self._difference(own, default, arguments, options.seed)
             again.step()
+            watch = Watch(machine.cpus, options.patience_s)
             with quiet_interpreter():
-                rounds_s = _rounds([own.step, default.step, again.step], machine.cpus, options)
+                rounds_s = _rounds([own.step, default.step, again.step], watch, options)
             tiers.check()
         step_s, default_s = (float(np.median(rounds_s[:, place])) for place in (0, 1))
-        return FusionTimes(step_s, default_s, *_ratio(rounds_s[:, [0, 1]]), *_ratio(rounds_s[:, [2, 1]]), difference)
+        ratios = (*_ratio(rounds_s[:, [0, 1]]), *_ratio(rounds_s[:, [2, 1]]))
+        return FusionTimes(step_s, default_s, *ratios, difference, bool(watch.disturbed))
 
     def _difference(self, own: Executor, default: Executor, arguments: Arguments, seed: int) -> float:
         """Return the largest error of a result as a share of what is allowed.
@@ -168,6 +170,11 @@ class Workbench:
 
         before: Values = {}
         shaken, wanted, found = computed(default, is_shaken=True), computed(default), computed(own)
+        if unfit := [name for name, value in wanted.items() if not np.isfinite(value + shaken[name]).all()]:
+            raise AutotmError(
+                f"network {self._network.name}: '{unfit[0]}' is not finite after a step, so nothing can be compared; "
+                "lower its learning rate, or the values that it starts from"
+            )
         changes = {name: value - before[name] if name in before else value for name, value in wanted.items()}
         sizes = [np.square(changes[name]) for name in before]
         typical = math.sqrt(sum(map(np.sum, sizes)) / max(sum(size.size for size in sizes), 1))
@@ -176,11 +183,12 @@ class Workbench:
             largest = max(_peak(changes[name]), typical if name in before else 0.0)
             allowed = TOLERANCE * largest + _ROUNDING * _peak(value) + _SHAKEN * _peak(shaken[name] - value)
             distance = _peak(found[name] - value)
-            shares[name] = distance / allowed if distance else 0.0
+            share = distance / allowed if distance else 0.0
+            shares[name] = math.inf if math.isnan(share) else share
         worst = max(shares, key=shares.__getitem__)
-        if not shares[worst] <= 1:
+        if shares[worst] > 1:
             raise WrongResultError(
-                f"network {self._network.name}: '{worst}' differs from that of the default's by {shares[worst]:.3g} "
+                f"network {self._network.name}: '{worst}' differs from that by TVM's fusion by {shares[worst]:.3g} "
                 "times what is allowed; please report the decisions"
             )
         return shares[worst]
@@ -213,7 +221,7 @@ _MANY = 2000
 """Rounds that need not go on, however short they are."""
 
 
-def _rounds(steps: Sequence[Callable[[], None]], cpus: Sequence[int], options: RunOptions) -> npt.NDArray[np.float64]:
+def _rounds(steps: Sequence[Callable[[], None]], watch: Watch, options: RunOptions) -> npt.NDArray[np.float64]:
     """Time steps in turn: a row a round, in seconds.
 
     Each round begins with another of them: the first comes after what is no step, and takes longer for that.
@@ -233,7 +241,7 @@ def _rounds(steps: Sequence[Callable[[], None]], cpus: Sequence[int], options: R
             return False
         return len(rounds) >= _MANY or sum(times[1] for times in rounds) >= options.min_seconds * 1e9
 
-    return np.asarray(Watch(cpus, options.patience_s).until(run, is_enough, "steps")) / 1e9
+    return np.asarray(watch.until(run, is_enough, "steps")) / 1e9
 
 
 def _ratio(rounds_s: npt.NDArray[np.float64]) -> tuple[float, float]:

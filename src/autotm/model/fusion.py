@@ -72,6 +72,7 @@ class FusionTimes:
         noise: the median of a second copy of the default over the default's.
         noise_error: its standard error, as a share of it.
         difference: largest difference of a result, as a share of what is allowed.
+        disturbed: whether others held the cores in so many rounds that all count, and times are too long.
     """
 
     step_s: float
@@ -81,6 +82,7 @@ class FusionTimes:
     noise: float
     noise_error: float
     difference: float
+    disturbed: bool
 
 
 @dataclass(frozen=True)
@@ -122,4 +124,6 @@ class FusionRun:
             f"step {step_ms:.4g} ms, by TVM's fusion {default_ms:.4g} ms, measured in turn",
             f"ratio {times.ratio:.3f} +- {error:.3f}, of TVM's fusion to itself {times.noise:.3f} +- {noise_error:.3f}",
         ]
+        if times.disturbed:
+            lines.append("others held the cores meanwhile: these times are too long")
         return "\n".join(lines)
