@@ -98,7 +98,7 @@ _ANSWERS = (
     Format("autotm doctor", "A list of these.", Finding),
     Format("autotm explain NETWORK OPTIMIZER LIMIT", "Why a limit costs what it does.", LimitExplanation),
     Format("autotm explain NETWORK OPTIMIZER LIMIT TENSOR", "Why a tensor lives where it does.", TensorExplanation),
-    Format("autotm fusion run NETWORK", "A step as decisions fuse it.", FusionRun),
+    Format("autotm fusion run NETWORK", "The step, beside the same by TVM's fusion.", FusionRun),
     Format("autotm compare A B", "How two plans or two records differ.", Comparison),
     Format("autotm potential NETWORK LIMIT", "What lies beyond placement.", Potential),
     Format("autotm profile NETWORK", "Under `kernel_report`, beside `provenance`.", KernelReport),
