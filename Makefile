@@ -5,6 +5,7 @@
 #   make figures/fig10.pdf SCALE=tiny       3 minutes instead of 9 (shapes too small to conclude from)
 #   make figures/fig10.pdf CORES=8          cores that Snakemake may use (default: all)
 #   make figures/control_flow               control flow within compiled functions, against other systems (installs PyTorch)
+#   make figures/fusion                     how far TVM's fusion is from the best grouping of operators (installs PyTorch)
 #   make verify                             every network and optimizer against the plain step (at the tiny scale)
 #   make test                               the tests, in minutes: every package, every promise of README.md
 #   make test-all                           these with 100 random cases for each 10, deep networks, every network and optimizer,
@@ -126,6 +127,13 @@ figures/control_flow/%.pdf: setup-torch FORCE
 
 figures/control_flow: setup-torch FORCE
 	@$(TORCH_SNAKEMAKE) control_flow_figures $(CONFIG)
+
+# Those of fusion look at blocks of networks that PyTorch's libraries define.
+figures/fusion/%.pdf: setup-torch FORCE
+	@$(TORCH_SNAKEMAKE) $@ $(CONFIG)
+
+figures/fusion: setup-torch FORCE
+	@$(TORCH_SNAKEMAKE) fusion_figures $(CONFIG)
 
 # Results do not depend on sizes, so the smallest will do.
 verify: setup

@@ -27,6 +27,7 @@ include: "rules/figures.smk"
 include: "rules/verification.smk"
 include: "rules/timing_study.smk"
 include: "rules/control_flow.smk"
+include: "rules/fusion.smk"
 
 
 onstart:
@@ -41,6 +42,8 @@ localrules:
     figure_timing_study,
     figure_control_flow,
     control_flow_figures,
+    figure_fusion,
+    fusion_figures,
     records_table,
     verification_table,
     verification,

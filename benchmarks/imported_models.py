@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from autotm.zoo.torch.blocks import torchvision_models
+
 CLASSES, WORDS, LENGTH = 10, 96, 32
 BATCH = 4
 Module = torch.nn.Module
@@ -32,18 +34,6 @@ class TrainingCase:
     inputs: tuple[torch.Tensor, ...] | Mapping[str, Any]
     targets: tuple[torch.Tensor, ...]
     loss: Callable[..., torch.Tensor]
-
-
-def torchvision_models() -> Any:
-    """Torchvision's definitions of models; its own operators, which they do not use, may be missing."""
-    for name in ("nms", "qnms"):
-        try:
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        except RuntimeError:  # they are there
-            break
-    from torchvision import models  # noqa: PLC0415
-
-    return models
 
 
 def names() -> list[str]:

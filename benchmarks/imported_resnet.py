@@ -17,7 +17,7 @@ import torch
 
 import autotm
 from autotm import zoo
-from imported_models import torchvision_models
+from autotm.zoo.torch.blocks import torchvision_models
 from torch_steps import QUICK, medians_in_turn
 
 

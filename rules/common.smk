@@ -221,6 +221,17 @@ def control_sizes(wildcards):
     return sizes[wildcards.model]
 
 
+def fusion_files(wildcards):
+    """What was found of the fusion of every step that the study names, on the machine that the figure's folder names."""
+    study = STUDY.on(machine_at(wildcards.on.removeprefix("/"))) if wildcards.on else STUDY
+    return or_stop(inputs.fusion_optima, study)
+
+
+def fusion_search(wildcards):
+    """How much of a step's fusion is searched at a scale; not of which networks."""
+    return scale_of(wildcards).of_fusion(STUDY.config.fusion).search
+
+
 def figure_files(wildcards):
     """The files that a figure is drawn from, by what they are."""
     name = wildcards.figure

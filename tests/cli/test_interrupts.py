@@ -27,6 +27,7 @@ OTHERWISE = {
     "calibrate": Press("subprocess.Popen"),
     "profile": Press("sqlite3.connect"),
     "costs": Press("open", "config/config.yaml"),
+    "fusion list": Press("open", "config/config.yaml"),
     "fusion run": Press("open", "objects/"),
     "kernels check": Press("open", "config/config.yaml"),
     "kernels import": Press("sqlite3.connect", "elsewhere"),

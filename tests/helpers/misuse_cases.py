@@ -205,6 +205,7 @@ COMMANDS: Mapping[str, Command] = {
         wrong=[Misuse(f"fusion run mlp --decisions {PLAN}", "not a decisions file")],
         unknown=[Misuse("fusion rnu mlp", "Did you mean 'run'?", MISUSE)],
     ),
+    "fusion list": of_study("fusion list"),
     "kernels export": of_study("kernels export results/kernels.zip", ["results/kernels.zip"]),
     "kernels check": of_study("kernels check --scale tiny"),
     "kernels import": of_study(

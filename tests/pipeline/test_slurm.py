@@ -18,6 +18,7 @@ MEASURES = {
     "save_on_cpu",
     "control_flow",
     "control_flow_search",
+    "fusion_exhaustive",
 }
 PROFILE = yaml.safe_load((ROOT / "profiles" / "slurm" / "profile.yaml").read_text(encoding="utf-8"))
 

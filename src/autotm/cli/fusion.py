@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 
 from autotm.cli.command import Answer, answering
-from autotm.cli.options import FILE, context_of, of_network, paths_of
+from autotm.cli.options import FILE, context_of, of_network, of_study, paths_of
 from autotm.stages.fusion import fusion_run_stage
+from autotm.study.columns import columns
+from autotm.study.inputs import fusion_networks
 from autotm.study.setup import Study
 
 log = logging.getLogger("autotm")
@@ -18,6 +20,26 @@ log = logging.getLogger("autotm")
 @click.group()
 def fusion() -> None:
     """A decision says of an operator at a place where its value is read: computed in the same kernel, or not."""
+
+
+@fusion.command("list")
+@of_study
+@answering
+def list_networks(study: Study) -> Answer:
+    """List the networks that fusion is studied on: those that a policy learns from, and those that it is judged by."""
+    training = study.config.fusion.training
+    found = []
+    for name in fusion_networks(study):
+        source = study.network(name)
+        found.append(
+            {"network": name, "use": "training" if name in training else "held out", "sizes": dict(source.sizes)}
+        )
+    lines = [("network", "use", "sizes")]
+    lines += [
+        (str(one["network"]), str(one["use"]), ", ".join(f"{key} {value}" for key, value in one["sizes"].items()))
+        for one in found
+    ]
+    return Answer(found, columns(lines, left=3))
 
 
 @fusion.command()

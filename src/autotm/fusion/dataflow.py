@@ -169,6 +169,8 @@ class Dataflow:
 
     def primitive(self, group: Live) -> tirx.PrimFunc:
         """Return the unscheduled TIR function of a group."""
+        if len(group.nodes) == 1:
+            return self.nodes[group.nodes[0]].function
         function, _ = self._function(group)
         builder = relax.BlockBuilder(self._module)
         own = builder.add_func(copy_with_new_vars(function).with_attr("Primitive", 1), "group")

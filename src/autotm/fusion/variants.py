@@ -68,6 +68,9 @@ class Workbench:
 
     Attributes:
         dataflow: the operators of the step.
+        machine: runs it.
+        devices_dir: folder of the device files.
+        compiler: of kernels.
     """
 
     def __init__(self, network: Network, scale: str, machine: Machine, devices_dir: Path, objects: Path) -> None:
@@ -83,10 +86,10 @@ class Workbench:
         Raises:
             AutotmError: an operator has no gradient or no kernel, or there is no C compiler.
         """
-        self._network, self._scale, self._machine, self._devices_dir = network, scale, machine, devices_dir
+        self._network, self._scale, self.machine, self.devices_dir = network, scale, machine, devices_dir
         self._target = machine_target(machine)
         objects.mkdir(parents=True, exist_ok=True)
-        self._compiler = KernelCompiler(objects, self._target, machine.threads)
+        self.compiler = KernelCompiler(objects, self._target, machine.threads)
         self._step = whole_step(network)
         try:
             self.dataflow = Dataflow(self._step.module, self._target)
@@ -101,11 +104,11 @@ class Workbench:
 
     def compiled(self, grouping: Grouping) -> Variant:
         """Compile a variant."""
-        make, fuse = self._compiler.make, lambda: self.dataflow.fused(grouping)
+        make, fuse = self.compiler.make, lambda: self.dataflow.fused(grouping)
         made = made_of(self._network, self._scale, self._step, fuse, make, "default")
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
             library = Path(folder) / "kernels.so"
-            self._compiler.link(made.kernels, library)
+            self.compiler.link(made.kernels, library)
             return Variant(grouping, made.graph, KernelLibrary.load(library))
 
     @cached_property
@@ -117,37 +120,47 @@ class Workbench:
     def _default_again(self) -> Variant:
         return self.compiled(self.dataflow.default)
 
-    def compared(self, variant: Variant, options: RunOptions) -> FusionTimes:
-        """Compare what a variant computes with the default's results, then time both in turn.
+    def compared(self, variants: Sequence[Variant], options: RunOptions) -> list[FusionTimes | WrongResultError]:
+        """Compare what variants compute with the default's results, then time those that are right in turn with it.
 
         Raises:
-            WrongResultError: a result is another.
-            AutotmError: the default's own are not finite, or kernels run on fewer threads than the machine asks for.
+            AutotmError: the default's own results are not finite, or kernels run on fewer threads than the machine asks
+                for.
         """
-        machine = self._machine
+        machine = self.machine
         # The default beside itself is another copy of its code: the same would find itself in the caches.
-        steps = variant, self.default, self._default_again
+        steps = *variants, self.default, self._default_again
         programs = [all_fast_program(one.graph) for one in steps]
         pool_bytes = max(program.fast_bytes for program in programs)
-        with pinned(machine), open_tiers(machine, None, pool_bytes, 0, self._devices_dir, stretch=1.0) as tiers:
+        with pinned(machine), open_tiers(machine, None, pool_bytes, 0, self.devices_dir, stretch=1.0) as tiers:
             # Steps run one after the other, and leave nothing in the pool that another reads.
             arguments = Arguments.allocate(self.default.graph, tiers=tiers)
-            own, default, again = (
+            *owns, default, again = (
                 prepare(one.graph, one.library, program, arguments, tiers)
                 for one, program in zip(steps, programs, strict=True)
             )
-            difference = self._difference(own, default, arguments, options.seed)
+            outcomes = self._differences(owns, default, arguments, options.seed)
             again.step()
+            right = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, float)]
             watch = Watch(machine.cpus, options.patience_s)
             with quiet_interpreter():
-                rounds_s = _rounds([own.step, default.step, again.step], watch, options)
+                rounds_s = _rounds([one.step for one in (default, again, *(owns[at] for at in right))], watch, options)
             tiers.check()
-        step_s, default_s = (float(np.median(rounds_s[:, place])) for place in (0, 1))
-        ratios = (*_ratio(rounds_s[:, [0, 1]]), *_ratio(rounds_s[:, [2, 1]]))
-        return FusionTimes(step_s, default_s, *ratios, difference, bool(watch.disturbed))
+        default_s, noise = float(np.median(rounds_s[:, 0])), _ratio(rounds_s[:, [1, 0]])
+        found: list[FusionTimes | WrongResultError] = []
+        for place, outcome in enumerate(outcomes):
+            if isinstance(outcome, WrongResultError):
+                found.append(outcome)
+                continue
+            own_s = rounds_s[:, [2 + right.index(place), 0]]
+            step_s, ratio = float(np.median(own_s[:, 0])), _ratio(own_s)
+            found.append(FusionTimes(step_s, default_s, *ratio, *noise, outcome, bool(watch.disturbed)))
+        return found
 
-    def _difference(self, own: Executor, default: Executor, arguments: Arguments, seed: int) -> float:
-        """Return the largest error of a result as a share of what is allowed.
+    def _differences(
+        self, owns: Sequence[Executor], default: Executor, arguments: Arguments, seed: int
+    ) -> list[float | WrongResultError]:
+        """Return by step the largest error of a result as a share of what is allowed, or which result is wrong.
 
         Of a parameter what the step changes counts, beside what the parameter's own size rounds away. A change that is
         nothing but roundings, such as that of a bias before a normalization, is held against the others' size. Where
@@ -169,7 +182,7 @@ class Workbench:
             return {name: arguments.value(name).astype(np.float64) for name in results(graph)}
 
         before: Values = {}
-        shaken, wanted, found = computed(default, is_shaken=True), computed(default), computed(own)
+        shaken, wanted = computed(default, is_shaken=True), computed(default)
         if unfit := [name for name, value in wanted.items() if not np.isfinite(value + shaken[name]).all()]:
             raise AutotmError(
                 f"network {self._network.name}: '{unfit[0]}' is not finite after a step, so nothing can be compared; "
@@ -178,20 +191,27 @@ class Workbench:
         changes = {name: value - before[name] if name in before else value for name, value in wanted.items()}
         sizes = [np.square(changes[name]) for name in before]
         typical = math.sqrt(sum(map(np.sum, sizes)) / max(sum(size.size for size in sizes), 1))
-        shares = {}
-        for name, value in wanted.items():
-            largest = max(_peak(changes[name]), typical if name in before else 0.0)
-            allowed = TOLERANCE * largest + _ROUNDING * _peak(value) + _SHAKEN * _peak(shaken[name] - value)
-            distance = _peak(found[name] - value)
-            share = distance / allowed if distance else 0.0
-            shares[name] = math.inf if math.isnan(share) else share
-        worst = max(shares, key=shares.__getitem__)
-        if shares[worst] > 1:
-            raise WrongResultError(
-                f"network {self._network.name}: '{worst}' differs from that by TVM's fusion by {shares[worst]:.3g} "
-                "times what is allowed; please report the decisions"
-            )
-        return shares[worst]
+        allowed = {
+            name: TOLERANCE * max(_peak(changes[name]), typical if name in before else 0.0)
+            + _ROUNDING * _peak(value)
+            + _SHAKEN * _peak(shaken[name] - value)
+            for name, value in wanted.items()
+        }
+        outcomes: list[float | WrongResultError] = []
+        for own in owns:
+            shares = {}
+            for name, value in computed(own).items():
+                distance = _peak(value - wanted[name])
+                share = distance / allowed[name] if distance else 0.0
+                shares[name] = math.inf if math.isnan(share) else share
+            worst = max(shares, key=shares.__getitem__)
+            outcomes.append(shares[worst])
+            if shares[worst] > 1:
+                outcomes[-1] = WrongResultError(
+                    f"network {self._network.name}: '{worst}' differs from that by TVM's fusion by "
+                    f"{shares[worst]:.3g} times what is allowed; please report the decisions"
+                )
+        return outcomes
 
     def has_schedule(self, group: Live) -> bool:
         """Return whether one kernel can compute a group; the groups of TVM's fusion are one, whatever it is."""
@@ -205,7 +225,7 @@ class Workbench:
         function = self.dataflow.primitive(group)
         key = function_hash(function)
         if key not in self._functions:
-            self._functions[key] = has_schedule(function, self._target, self._machine.threads)
+            self._functions[key] = has_schedule(function, self._target, self.machine.threads)
         return self._functions[key]
 
     @cached_property
@@ -239,7 +259,7 @@ def _rounds(steps: Sequence[Callable[[], None]], watch: Watch, options: RunOptio
     def is_enough(rounds: Sequence[list[int]]) -> bool:
         if len(rounds) % len(steps) or len(rounds) < options.min_steps:
             return False
-        return len(rounds) >= _MANY or sum(times[1] for times in rounds) >= options.min_seconds * 1e9
+        return len(rounds) >= _MANY or sum(times[0] for times in rounds) >= options.min_seconds * 1e9
 
     return np.asarray(watch.until(run, is_enough, "steps")) / 1e9
 

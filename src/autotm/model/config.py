@@ -347,6 +347,29 @@ class ControlFlowConfig(Strict):
     build_s: float = Field(45, gt=0, description="seconds that a system may take until the first results are there")
 
 
+class FusionConfig(Strict):
+    """Which operators share a kernel (rule fusion_exhaustive)."""
+
+    training: Names = Field([], description="networks that a policy learns from: of the scale, its blocks, or one's own")
+    held_out: Names = Field([], description="networks that a policy is judged by")
+    max_groups: int = Field(
+        1000, ge=1, description="operators that share kernels in more ways than this keep those of TVM's fusion"
+    )
+    best: int = Field(20, ge=1, description="cheapest groupings, by sums of kernels, that are measured as whole steps")
+    random: int = Field(10, ge=0, description="random groupings that are measured beside them")
+    step_s: float = Field(0.3, ge=0, description="each grouping's steps are timed for so long, s")
+    rotation_bytes: int = Field(
+        1_000_000,
+        gt=0,
+        description="in place of profile.rotation_bytes: about a core's own cache, which the kernels before have filled",
+    )
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """How much is searched, whatever the network."""
+        return self.model_dump(exclude={"training", "held_out"})
+
+
 class VerificationConfig(Strict):
     """Which programs are compared with the plain step (rule verification)."""
 
@@ -382,6 +405,7 @@ class StudyConfig(Strict):
     verification: VerificationConfig = VerificationConfig()
     timing_study: TimingStudyConfig = TimingStudyConfig()
     control_flow: ControlFlowConfig = ControlFlowConfig()
+    fusion: FusionConfig = FusionConfig()
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()
 
@@ -400,13 +424,16 @@ class ScaleFile(Strict):
     control_flow: dict[str, dict[str, int]] = Field(
         {}, description="sizes of the models with control flow, e.g. nasrnn: {steps: 1000, hidden: 256}"
     )
+    blocks: dict[str, dict[str, int]] = Field(
+        {}, description="sizes of repeated blocks of known networks, e.g. bert_block: {batch: 4, sequence: 64, width: 128}"
+    )
     convolution_batch: int = Field(8, ge=1, description="images in the single convolution of the kernel plot")
     measuring: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="share of the study's profile.step_s, profile.kernel_s, run.min_seconds and of both patience_s "
-        "that its measurements take: steps of a few ms need fewer seconds",
+        description="share of the study's profile.step_s, profile.kernel_s, run.min_seconds, fusion.step_s and of both "
+        "patience_s that its measurements take: steps of a few ms need fewer seconds",
     )
     memory_mb: int = Field(gt=0, description="memory of a job that profiles or runs the largest network, MB")
     minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
@@ -419,7 +446,11 @@ class ScaleFile(Strict):
         """Return how steps of this scale are timed in a study that says `config`."""
         return config.model_copy(update=self._shorter(config, "min_seconds", "patience_s"))
 
-    def _shorter(self, config: ProfileConfig | RunConfig, *names: str) -> dict[str, float]:
+    def of_fusion(self, config: FusionConfig) -> FusionConfig:
+        """Return how groupings of operators are timed at this scale in a study that says `config`."""
+        return config.model_copy(update=self._shorter(config, "step_s"))
+
+    def _shorter(self, config: ProfileConfig | RunConfig | FusionConfig, *names: str) -> dict[str, float]:
         return {name: self.measuring * getattr(config, name) for name in names}
 
 

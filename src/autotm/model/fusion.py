@@ -127,3 +127,86 @@ class FusionRun:
         if times.disturbed:
             lines.append("others held the cores meanwhile: these times are too long")
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class RegionSearch:
+    """Operators of a step that share kernels with one another only, and what was looked at of them.
+
+    Attributes:
+        operators: of each such region.
+        edges: pairs of them that one kernel can compute.
+        alike: regions of the step that have the same operators.
+        groups: that one kernel can compute.
+        failure: why they keep the kernels of TVM's fusion; empty if they were searched.
+    """
+
+    operators: int
+    edges: int
+    alike: int
+    groups: int
+    failure: str = ""
+
+
+class Kind(StrEnum):
+    """How a grouping was chosen."""
+
+    CHEAPEST = "cheapest"
+    UNFUSED = "unfused"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True)
+class GroupingTimes:
+    """A grouping of the operators of a step.
+
+    Attributes:
+        kind: how it was chosen.
+        decisions: that ask for it.
+        kernels: of the step.
+        peak_bytes: of tensors and workspaces, when nothing is slow.
+        sum_s: of its kernels, each measured alone.
+        times: measured in turn with all others and with TVM's fusion; None if results were wrong.
+        failure: what was wrong.
+    """
+
+    kind: Kind
+    decisions: Mapping[str, Decision]
+    kernels: int
+    peak_bytes: int
+    sum_s: float
+    times: FusionTimes | None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class FusionOptimum:
+    """How far TVM's fusion is from the best grouping of a step's operators.
+
+    Groupings are those in which each operator is computed once. Their times are predicted by sums of kernels.
+
+    Attributes:
+        network, scale, is_training, identity: as in `FusionDecisions`.
+        operators: of the step.
+        default_kernels, default_peak_bytes, default_sum_s: of TVM's fusion.
+        kernels_timed: different kernels that were timed alone.
+        regions: of the operators; a region of a single one is left out.
+        groupings: that were measured whole.
+        best: the fastest of them, measured once more, since the fastest of many is so by luck, too; its place in
+            `groupings`, -1 where all were wrong.
+        best_times: of that second measurement.
+    """
+
+    network: str
+    scale: str
+    is_training: bool
+    identity: str
+    operators: int
+    default_kernels: int
+    default_peak_bytes: int
+    default_sum_s: float
+    kernels_timed: int
+    regions: tuple[RegionSearch, ...]
+    groupings: tuple[GroupingTimes, ...]
+    best: int
+    best_times: FusionTimes | None

@@ -35,6 +35,11 @@ class MachinePaths:
         return self._of_machine / "kernels.sqlite"
 
     @property
+    def fusion_store(self) -> Path:
+        """The store of kernels as fusion times them, their operands in the caches; a cache, not a result."""
+        return self._of_machine / "fusion.sqlite"
+
+    @property
     def objects(self) -> Path:
         """Machine code of kernels, kept across networks and runs; a cache, not a result."""
         return self._of_machine / "objects"
@@ -134,6 +139,10 @@ class Paths(MachinePaths):
     def modelled(self, optimizer: str, limit: Limit) -> Path:
         """Return the step of the plan, or of a rival, on a GPU that is modelled."""
         return self._of_network / optimizer / limit.slug / "modelled.json"
+
+    def fusion(self, step: str) -> Path:
+        """Return the file with the best groupings of a step's operators: `training` or `inference`."""
+        return self._of_machine / self.scale / "fusion" / self.network / step / "optimum.json"
 
     def view(self, optimizer: str, limit: Limit) -> Path:
         """Return the plan as a page; nothing depends on it."""

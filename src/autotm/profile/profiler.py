@@ -210,6 +210,45 @@ def profile_kernels(
         BadInputError: the library lacks a kernel of the graph.
     """
     wanted = cases(graph, options.configurations)
+
+    def opened(pool_bytes: int) -> Tiers:
+        return open_tiers(machine, links, pool_bytes, pool_bytes, devices_dir)
+
+    timings = _profiled(wanted, library, machine, opened, store, options)
+    return Profile(hash_of(graph), timings, origin(library, machine, options))
+
+
+def all_fast_times(
+    graph: Graph,
+    library: KernelLibrary,
+    machine: Machine,
+    store: KernelStore,
+    options: ProfileOptions,
+    devices_dir: Path,
+) -> dict[str, Timing]:
+    """Time each kernel alone as `profile_kernels`, with all operands in fast memory only; return times by identity.
+
+    Raises:
+        AutotmError, BadInputError: as `profile_kernels`.
+    """
+    wanted = [replace(case, configurations=case.configurations[:1]) for case in cases(graph, "additive")]
+
+    def opened(pool_bytes: int) -> Tiers:
+        return open_tiers(machine, None, pool_bytes, 0, devices_dir, stretch=1.0)
+
+    timings = _profiled(wanted, library, machine, opened, store, options)
+    return {identity: timing for (identity, _, _), timing in timings.items()}
+
+
+def _profiled(
+    wanted: Sequence[Case],
+    library: KernelLibrary,
+    machine: Machine,
+    opened: Callable[[int], Tiers],
+    store: KernelStore,
+    options: ProfileOptions,
+) -> dict[TimingKey, Timing]:
+    """Return the timings of cases: from the store, or made now in memory that is opened for them."""
     groups: dict[str, list[Case]] = {}
     for case in wanted:  # All implementations of a kernel, the default first, are timed in turn.
         groups.setdefault(case.default_identity, []).append(case)
@@ -219,14 +258,13 @@ def profile_kernels(
         plans.update(zip((case.key for case in group), layouts, strict=True))
     pool_bytes = max((plan.pool_bytes for plan in plans.values()), default=0)
     context = timing_context(machine, store=store)
-    with pinned(machine), open_tiers(machine, links, pool_bytes, pool_bytes, devices_dir) as tiers:
+    with pinned(machine), opened(pool_bytes) as tiers:
         bench = _Bench(library, tiers, store, options, context)
         missing = [group for group in groups.values() if any(map(bench.lacks, group))]
         log.info("%d distinct kernels, %d of them known", len(groups), len(groups) - len(missing))
         if missing:
             _time_all(bench, machine, missing, plans)
-        timings = dict(_read(bench, wanted))
-    return Profile(hash_of(graph), timings, origin(library, machine, options))
+        return dict(_read(bench, wanted))
 
 
 def origin(library: KernelLibrary, machine: Machine, options: ProfileOptions) -> dict[str, Any]:
@@ -310,7 +348,7 @@ def _fill(bench: _Bench, filler: Filler, plan: OperandPlan, case: Case) -> None:
     """Draw random numbers for all inputs of all copies, wherever some configuration puts them."""
     inputs = len(plan.kernel.inputs)
     used = {(slot, config[slot]) for config in bench.timed(case) for slot in range(inputs)}
-    everywhere = {letter: letter * len(plan.kernel.operands) for letter in "DP"}
+    everywhere = {letter: letter * len(plan.kernel.operands) for letter in {letter for _, letter in used}}
     for copy in range(plan.copies):
         views = {letter: plan.views(bench.tiers, config, copy) for letter, config in everywhere.items()}
         for slot, letter in sorted(used):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotm.model.config import RunConfig
+from autotm.model.config import FusionConfig, ProfileConfig, RunConfig, StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, require_writable, save
 from autotm.model.fusion import FusionDecisions, FusionRun
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from autotm.fusion.dataflow import Dataflow
     from autotm.fusion.decisions import Requested
 
-KIND = "decisions"
+KIND, OPTIMUM = "decisions", "fusion_optimum"
+_LOG = logging.getLogger(__name__)
 
 
 def fusion_run_stage(
@@ -49,17 +52,14 @@ def fusion_run_stage(
     """
     from autotm import zoo
     from autotm.fusion.decisions import executed, path_text
-    from autotm.fusion.variants import Workbench
+    from autotm.fusion.variants import Workbench, WrongResultError
     from autotm.runtime.step_times import RunOptions
 
     context = context.to_measure()
     if written is not None:
         require_writable(written)
-    network = zoo.build_from(source, context.seed)
-    if is_inference:
-        if network.gradients is not None:
-            raise BadInputError(f"network {network.name}: it came with its gradients; import it without a loss instead")
-        network = replace(network, training=None)
+    built = zoo.build_from(source, context.seed, is_inference=is_inference)
+    network = zoo.with_values_stored(built, paths.values)
     bench = Workbench(network, paths.scale, context.machine, context.devices_dir, paths.objects)
     flow = bench.dataflow
     is_training = network.training is not None
@@ -75,7 +75,9 @@ def fusion_run_stage(
     if written is not None:
         save(written, KIND, decisions, provenance(context.machine, context.seed, **source.provenance))
     variant = bench.compiled(resolved.grouping)
-    times = bench.compared(variant, RunOptions(**config.model_dump(), seed=context.seed))
+    (times,) = bench.compared([variant], RunOptions(**config.model_dump(), seed=context.seed))
+    if isinstance(times, WrongResultError):
+        raise times
     default = bench.default.graph
     return FusionRun(
         decisions,
@@ -86,6 +88,71 @@ def fusion_run_stage(
         default.peak_live_bytes,
         times,
     )
+
+
+def fusion_exhaustive_stage(
+    context: Context,
+    source: NetworkSource,
+    config: FusionConfig,
+    profile: ProfileConfig,
+    run: RunConfig,
+    paths: Paths,
+    output: Path,
+    *,
+    is_inference: bool,
+) -> None:
+    """Write how far TVM's fusion of a step is from the best grouping of its operators.
+
+    Args:
+        context: of the machine.
+        source: of the network.
+        config: how much is searched.
+        profile: how kernels are timed.
+        run: how steps are timed.
+        paths: of the network.
+        output: file of what was found.
+        is_inference: whether the step is inference.
+
+    Raises:
+        BadInputError: the network is wrong, or PyTorch, which defines it, is not installed.
+        AutotmError: nothing can be compared or timed.
+    """
+    from autotm import zoo
+    from autotm.fusion.exhaustive import optimum
+    from autotm.fusion.variants import Workbench
+    from autotm.profile.kernel_timing import ProfileOptions
+    from autotm.profile.store import KernelStore
+    from autotm.runtime.step_times import RunOptions
+
+    context = context.to_measure()
+    require_writable(output)
+    built = zoo.build_from(source, context.seed, is_inference=is_inference)
+    network = zoo.with_values_stored(built, paths.values)
+    bench = Workbench(network, paths.scale, context.machine, context.devices_dir, paths.objects)
+    timing = ProfileOptions(**{**profile.timing, "rotation_bytes": config.rotation_bytes}, seed=context.seed)
+    options = RunOptions(**run.model_dump(), seed=context.seed)
+    with KernelStore(paths.fusion_store) as store:
+        found = optimum(
+            bench, network.name, paths.scale, store, config, timing, options, is_training=network.training is not None
+        )
+    save(output, OPTIMUM, found, provenance(context.machine, context.seed, **source.provenance))
+
+
+def fusion_figure_stage(style: StyleConfig, optima: Sequence[Path], csv: Path) -> None:
+    """Make the figure that `csv` names: what was found -> table -> picture, and print what it concludes.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+    """
+    from autotm.study.drawing import draw_to_files
+    from autotm.study.figures.fusion import FUSION_FIGURES, summary, table_of_optima
+    from autotm.study.tables import read_table, write_table
+
+    write_table(table_of_optima(optima), csv)
+    table = read_table(csv)
+    draw_to_files(FUSION_FIGURES[csv.stem], table, csv, style)
+    for line in summary(table):
+        _LOG.info("%s", line)
 
 
 def _read(file: Path, step: FusionDecisions, flow: Dataflow) -> Requested:

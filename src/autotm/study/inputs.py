@@ -180,6 +180,32 @@ def link_files(study: Study) -> dict[str, Path]:
     return {"links": study.machine_paths.links, **of_device}
 
 
+FUSION_FIGURES = ("gap", "sums")
+"""Figures of fusion: how far TVM's is from the best, and how well sums of kernels predict steps."""
+FUSION_STEPS = ("training", "inference")
+
+
+def fusion_networks(study: Study) -> list[str]:
+    """Return the networks that fusion is studied on, those that the scale has sizes for: trained on, then held out."""
+    config = study.config.fusion
+    known = {*study.scale.networks, *study.scale.blocks, *study.config.own_networks}
+    return [name for name in (*config.training, *config.held_out) if name in known]
+
+
+def fusion_optima(study: Study) -> list[Path]:
+    """Return the best groupings of each step that fusion is studied on.
+
+    Raises:
+        BadInputError: the scale has sizes for none of the networks.
+    """
+    networks = fusion_networks(study)
+    if not networks:
+        raise BadInputError(
+            f"config/scales/{study.config.scale}.yaml has sizes for none of fusion.training and fusion.held_out; add them"
+        )
+    return [study.paths(name).fusion(step) for name in networks for step in FUSION_STEPS]
+
+
 _LOOPS, _BRANCHES = ("lstm", "nasrnn"), ("blockdrop", "skipnet")
 """Models whose hidden size, and whose share of blocks, the study varies."""
 CONTROL_FIGURES = (

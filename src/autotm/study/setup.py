@@ -237,7 +237,7 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     machine = machine_named(config_dir, config.machine, threads, source)
     scale = scale_named(config_dir / "scales", config.scale)
     figures = config.figures
-    if taken := sorted(set(config.own_networks) & set(scale.networks)):
+    if taken := sorted(set(config.own_networks) & {*scale.networks, *scale.blocks}):
         raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
     for key in ("fig10", "front", "heap", "devices"):
         with _naming(f"{source}: figures.{key}.network"):
@@ -247,6 +247,10 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
         raise BadInputError(f"{source}: figures.fig8.workload: {unknown}")
     named = {"figures.heap.optimizer": [figures.heap.optimizer]}
     named |= {f"figures.{key}.optimizers": getattr(figures, key).optimizers for key in ("fig10", "devices", "fig12")}
+    for name in {*config.fusion.training, *config.fusion.held_out} - {*scale.networks, *scale.blocks}:
+        if name not in config.own_networks:
+            with _naming(f"{source}: fusion"):  # A block that the scale has no sizes for.
+                NetworkSource.imported(name, {}, f"{_BLOCKS}:{name}", config_dir.parent).require()
     for name, workload in config.workloads.items():
         named |= {f"workloads.{name}.{key}": getattr(workload, key) for key in ("optimizers", "predicted", "rivals")}
     for key, optimizers in named.items():
@@ -265,6 +269,10 @@ def _naming(where: str) -> Iterator[None]:
         raise BadInputError(f"{where}: {error}") from None
 
 
+_BLOCKS = "autotm.zoo.torch.blocks"
+"""The module that has the blocks of scales: only those who use them need PyTorch."""
+
+
 def network_source(config_dir: Path, config: StudyConfig, scale: str, name: str) -> NetworkSource:
     """Return where the network of that name comes from, at a scale.
 
@@ -272,10 +280,12 @@ def network_source(config_dir: Path, config: StudyConfig, scale: str, name: str)
         BadInputError: neither the scale nor the study's own networks have it, or its file cannot give it.
     """
     if name not in config.own_networks:
-        networks = scale_named(config_dir / "scales", scale).networks
-        if name not in networks:
-            raise unknown_name("network", name, {*networks, *config.own_networks})
-        return NetworkSource(name, networks[name])
+        of_scale = scale_named(config_dir / "scales", scale)
+        if name in of_scale.blocks:
+            return NetworkSource.imported(name, of_scale.blocks[name], f"{_BLOCKS}:{name}", config_dir.parent)
+        if name not in of_scale.networks:
+            raise unknown_name("network", name, {*of_scale.networks, *of_scale.blocks, *config.own_networks})
+        return NetworkSource(name, of_scale.networks[name])
     own = config.own_networks[name]
     sizes, folder = sizes_at(scale, own.sizes), config_dir.parent
     if own.torch:

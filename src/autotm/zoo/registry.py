@@ -63,15 +63,22 @@ def _module_of_root(address: str, root: str) -> ModuleType:
         sys.path.remove(root)
 
 
-def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | None = None, seed: int = 0) -> Network:
+def call(
+    function: Callable[..., Any],
+    sizes: Mapping[str, Any],
+    name: str | None = None,
+    seed: int = 0,
+    *,
+    is_inference: bool = False,
+) -> Network:
     """Return the network that `function(**sizes)` returns, called `name`, or as it calls itself.
 
     The function may also return a module of PyTorch and its inputs, or a mapping of the arguments of `from_torch`; what
-    PyTorch draws in it is drawn from `seed`.
+    PyTorch draws in it is drawn from `seed`. For inference, the training of what it returns is left out.
 
     Raises:
         BadInputError: a size that the function does not take, or lacks; the function raises, or returns something else;
-            the network has a name that no path can hold.
+            the network has a name that no path can hold; for inference, it came with its gradients.
     """
     try:
         file = inspect.getsourcefile(inspect.unwrap(function)) or ""
@@ -89,6 +96,9 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
         if isinstance(network, Mapping) and {"module", "inputs"} <= set(network):
             from autotm.zoo.torch.network import from_torch  # noqa: PLC0415 - only for those who have PyTorch
 
+            if is_inference:
+                trained = ("loss", "targets", "training")
+                network = {key: value for key, value in network.items() if key not in trained} | {"mode": "inference"}
             network = from_torch(**network)
     except AutotmError:
         raise
@@ -99,7 +109,9 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
             f"{called} returned a {type(network).__name__}, not a network; end it with a loss, such "
             "as: return net.softmax_cross_entropy(scores), or return a module of PyTorch and its inputs"
         )
-    named = replace(network, name=name or network.name)
+    if is_inference and network.gradients is not None:
+        raise BadInputError(f"{called}: returned a network with its gradients; return the module of PyTorch instead")
+    named = replace(network, name=name or network.name, training=None if is_inference else network.training)
     if not _NAME.fullmatch(named.name):
         raise BadInputError(
             f"{source}: '{named.name}' cannot name a network, since files are named after it; give small letters, "
@@ -159,15 +171,17 @@ def build(name: str, sizes: Mapping[str, int]) -> Network:
     return factory(**sizes)
 
 
-def build_from(source: NetworkSource, seed: int = 0) -> Network:
+def build_from(source: NetworkSource, seed: int = 0, *, is_inference: bool = False) -> Network:
     """Return the network of a source: the zoo's, or a user's own, which then has the source's name.
 
-    `seed` is of what PyTorch draws while a user's own function runs: weights, data.
+    `seed` is of what PyTorch draws while a user's own function runs: weights, data. For inference, training is left
+    out.
 
     Raises:
         BadInputError: as `build`, or a user's own file, function or what it returns is at fault.
     """
     if source.file is None:
-        return build(source.name, source.sizes)
+        network = build(source.name, source.sizes)
+        return replace(network, training=None) if is_inference else network
     source.require()
-    return call(_own_function(source, source.file), source.sizes, source.name, seed)
+    return call(_own_function(source, source.file), source.sizes, source.name, seed, is_inference=is_inference)

@@ -1,0 +1,232 @@
+"""The best grouping of a step's operators: all are priced by sums of kernels, the cheapest are measured whole."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from autotm.fusion.dataflow import CircleError, Dataflow, Grouping, Live
+from autotm.fusion.decisions import executed, path_text
+from autotm.fusion.partitions import (
+    Group,
+    Partition,
+    Precedence,
+    Region,
+    TooManyError,
+    cheapest,
+    combined,
+    convex_groups,
+    regions,
+)
+from autotm.fusion.pricing import kernel_times
+from autotm.fusion.variants import Workbench, WrongResultError
+from autotm.kernels.compiler import function_hash
+from autotm.model.config import FusionConfig
+from autotm.model.fusion import Decision, FusionOptimum, FusionTimes, GroupingTimes, Kind, RegionSearch
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.store import KernelStore
+from autotm.runtime.step_times import RunOptions
+
+_LOG = logging.getLogger(__name__)
+_MOST_SETS = 300_000
+"""Connected sets of a region's operators that are looked at: seconds of work. Few of them are convex."""
+_MOST_STATES = 100_000
+"""Sets of operators that can have been computed at a time: some seconds of work, some 100 MB."""
+
+
+@dataclass
+class _Region:
+    """A region, those of the step that are like it, and the groups within."""
+
+    region: Region
+    alike: list[Region]
+    groups: list[Group]
+    failure: str = ""
+
+
+def optimum(
+    bench: Workbench, network: str, scale: str, store: KernelStore, config: FusionConfig, profile: ProfileOptions,
+    run: RunOptions, *, is_training: bool,
+) -> FusionOptimum:  # fmt: skip
+    """Return how far TVM's fusion of a step is from the best grouping.
+
+    Args:
+        bench: of the step.
+        network, scale: of the step, for the record.
+        store: keeps times of kernels.
+        config: how much is searched, and measured.
+        profile: how kernels are timed.
+        run: how steps are timed.
+        is_training: whether the step is the whole of training.
+
+    Raises:
+        AutotmError: as `Workbench.compared` and `kernel_times`.
+    """
+    flow = bench.dataflow
+    searched = _regions(bench, config.max_groups)
+    drawn = [_random(bench, random.Random(f"{run.seed} {number}")) for number in range(config.random)]  # noqa: S311
+    unfused = Grouping.of([place] for place in range(len(flow.nodes)))
+    fixed = [flow.default, unfused, *drawn]
+    groups = [_live(flow, group) for own in searched for group in own.groups]
+    groups += [live for grouping in fixed for live in _kernels(flow, grouping)]
+    times = kernel_times(bench, groups, store, profile)
+    _LOG.info("%s: %d kernels of %d groups timed alone", network, len({*times.values()}), len({*groups}))
+
+    def sum_s(grouping: Grouping) -> float:
+        return sum(times[live] for live in _kernels(flow, grouping))
+
+    chosen = [(Kind.CHEAPEST, grouping) for grouping in _cheapest(flow, searched, times, config.best)]
+    # Those of regions that are alike are other operators, though the same code.
+    times |= kernel_times(bench, [live for _, grouping in chosen for live in _kernels(flow, grouping)], store, profile)
+    chosen += [(Kind.UNFUSED, unfused), *((Kind.RANDOM, grouping) for grouping in drawn)]
+    variants = [bench.compiled(grouping) for _, grouping in chosen]
+    outcomes = bench.compared(variants, replace(run, min_seconds=config.step_s))
+    measured = tuple(
+        GroupingTimes(
+            kind,
+            _decisions(flow, grouping),
+            len(variant.graph.kernels),
+            variant.graph.peak_live_bytes,
+            sum_s(grouping),
+            *((outcome, "") if isinstance(outcome, FusionTimes) else (None, str(outcome))),
+        )
+        for (kind, grouping), variant, outcome in zip(chosen, variants, outcomes, strict=True)
+    )
+    ratios = {at: one.times.ratio for at, one in enumerate(measured) if one.times is not None}
+    best = min(ratios, key=ratios.__getitem__, default=-1)
+    again = bench.compared([variants[best]], run)[0] if ratios else None
+    default = bench.default.graph
+    return FusionOptimum(
+        network,
+        scale,
+        is_training,
+        flow.identity,
+        len(flow.operators),
+        len(default.kernels),
+        default.peak_live_bytes,
+        sum_s(flow.default),
+        len({*times.values()}),
+        tuple(
+            RegionSearch(
+                len(own.region.nodes),
+                len(own.region.edges),
+                len(own.alike),
+                sum(_live(flow, group) in times for group in own.groups),
+                own.failure,
+            )
+            for own in searched
+        ),
+        measured,
+        best,
+        None if isinstance(again, WrongResultError) else again,
+    )
+
+
+def _live(flow: Dataflow, group: Group) -> Live:
+    """Return a group of which each node is computed there alone."""
+    inside = {*group}
+    results = tuple(
+        place for place in group if place in flow.returned or any(one not in inside for one in flow.readers[place])
+    )
+    return Live(group, results)
+
+
+def _kernels(flow: Dataflow, grouping: Grouping) -> Iterator[Live]:
+    return (live for live in flow.live(grouping).values() if flow.nodes[live.nodes[0]].function is not None)
+
+
+def _decisions(flow: Dataflow, grouping: Grouping) -> dict[str, Decision]:
+    return {path_text(flow, path): own for path, own in executed(flow, grouping).items()}
+
+
+def _regions(bench: Workbench, max_groups: int) -> list[_Region]:
+    """Return the regions of two operators or more, each with those that have the same operators."""
+    flow = bench.dataflow
+    precedence = Precedence([node.reads for node in flow.nodes])
+    default = flow.default.home
+    edges = [
+        (read, reader)
+        for reader in flow.operators
+        for read in flow.nodes[reader].reads
+        if flow.nodes[read].function is not None
+        and (default[read] == default[reader] or bench.has_schedule(_live(flow, (read, reader))))
+    ]
+    by_code: dict[str, _Region] = {}
+    for region in regions(flow.operators, edges):
+        if not region.edges:
+            continue
+        key = f"{function_hash(flow.primitive(_live(flow, region.nodes)))} {_shape(region)}"
+        if key in by_code:
+            by_code[key].alike.append(region)
+            continue
+        own = by_code[key] = _Region(region, [region], [])
+        try:
+            groups = list(convex_groups(region, precedence, _MOST_SETS))
+        except TooManyError as error:
+            own.failure = str(error)
+            continue
+        if len(groups) > max_groups:
+            own.failure = f"{len(groups)} groups, of at most {max_groups} that are compiled"
+        else:
+            own.groups = groups
+    return list(by_code.values())
+
+
+def _shape(region: Region) -> list[tuple[int, int]]:
+    """Return the edges of a region by the places of their nodes in it."""
+    places = {node: place for place, node in enumerate(region.nodes)}
+    return [(places[first], places[second]) for first, second in region.edges]
+
+
+def _random(bench: Workbench, draw: random.Random) -> Grouping:
+    """Return the grouping that a random share of all decisions to inline asks for, as far as it can be executed."""
+    share = draw.random()
+
+    class Drawn(dict[tuple[int, ...], Decision]):
+        def get(self, path: tuple[int, ...], default: Decision | None = None) -> Decision:  # type: ignore[override]
+            del default
+            if path not in self:
+                self[path] = Decision.INLINE if draw.random() < share else Decision.APPLY
+            return self[path]
+
+    return bench.resolved(Drawn()).grouping
+
+
+def _cheapest(flow: Dataflow, searched: Sequence[_Region], times: dict[Live, float], count: int) -> Iterable[Grouping]:
+    """Yield the groupings of least sums; regions that were not searched keep the groups of TVM's fusion."""
+    precedence = Precedence([node.reads for node in flow.nodes])
+    default = [group for group in flow.default.groups if flow.nodes[group[0]].function is not None]
+    parts: list[list[Partition]] = []
+    varied: list[_Region] = []
+    for own in searched:
+        if own.failure:
+            continue
+        prices = {group: times[live] for group in own.groups if (live := _live(flow, group)) in times}
+        try:
+            parts.append(list(islice(cheapest(own.region.nodes, prices, precedence, _MOST_STATES), count)))
+        except TooManyError as error:
+            own.failure = str(error)
+        else:
+            varied.append(own)
+    free = {node for own in varied for region in own.alike for node in region.nodes}
+    kept = [group for group in default if group[0] not in free]
+    views = [(place,) for place, node in enumerate(flow.nodes) if node.function is None]
+    found = 0
+    for choice in combined(parts, [len(own.alike) for own in varied]):
+        groups = [*kept, *views]
+        for own, part, at in zip(varied, parts, choice, strict=True):
+            for region in own.alike:
+                other = dict(zip(own.region.nodes, region.nodes, strict=True))
+                groups += [tuple(other[node] for node in group) for group in part[at].groups]
+        grouping = Grouping.of(groups)
+        try:
+            flow.order(grouping)
+        except CircleError:  # Groups of several regions read one another's values.
+            continue
+        yield grouping
+        found += 1
+        if found == count:
+            return

@@ -1,0 +1,106 @@
+"""The best grouping of a step's operators: what is searched, priced and measured."""
+
+from __future__ import annotations
+
+import pytest
+import small_step
+
+from autotm.fusion import exhaustive
+from autotm.fusion.decisions import path_of
+from autotm.fusion.variants import Workbench
+from autotm.model.config import FusionConfig
+from autotm.model.fusion import Decision, FusionOptimum, Kind
+from autotm.model.graph import Initial
+from autotm.profile import profiler
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.store import KernelStore
+from autotm.runtime.step_times import RunOptions
+from autotm.zoo.builder import NetworkBuilder
+
+CONFIG = FusionConfig(best=6, random=2, step_s=0.0)
+PROFILE = ProfileOptions(min_repeats=3, max_repeats=3, rotation_bytes=1)
+RUN = RunOptions(min_steps=3, min_seconds=0.0, patience_s=0.0)
+
+
+def mlp():
+    net = NetworkBuilder("mlp", 8, 0.01)
+    x = net.input("data", (8, 32), Initial("normal"))
+    for _ in range(3):
+        x = net.dense(x, 32)
+    return net.softmax_cross_entropy(net.dense(x, 4, relu=False))
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("objects")
+    return Workbench(mlp(), "tiny", small_step.machine(threads=1), small_step.DEVICES, folder)
+
+
+def optimum(bench, store, config=CONFIG):
+    return exhaustive.optimum(bench, "mlp", "tiny", store, config, PROFILE, RUN, is_training=True)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("store") / "fusion.sqlite"
+
+
+@pytest.fixture(scope="module")
+def found(bench, path) -> FusionOptimum:
+    with KernelStore(path) as store:
+        return optimum(bench, store)
+
+
+def test_the_cheapest_are_measured_beside_others_and_all_are_right(found):
+    assert [one.kind for one in found.groupings] == [*[Kind.CHEAPEST] * 6, Kind.UNFUSED, *[Kind.RANDOM] * 2]
+    assert all(one.times.difference <= 1 for one in found.groupings)
+    sums = [one.sum_s for one in found.groupings[:6]]
+    assert sums == sorted(sums)
+    assert sums[0] <= found.default_sum_s
+    assert found.groupings[6].kernels == found.operators
+    ratios = [one.times.ratio for one in found.groupings]
+    assert ratios[found.best] == min(ratios)
+    assert found.best_times.ratio > 0
+
+
+def test_regions_that_are_alike_are_searched_once_and_decided_alike(bench, found):
+    assert sum(region.alike > 1 for region in found.regions) >= 1
+    assert not any(region.failure for region in found.regions)
+    flow = bench.dataflow
+    inner = [one for one in exhaustive._regions(bench, 1000) if len(one.alike) > 1]
+    assert {len(one.alike) for one in inner} <= {2, 3}
+    for one in inner:
+        names = [[flow.nodes[place].name.partition(".")[0] for place in region.nodes] for region in one.alike]
+        assert all(own == names[0] for own in names)
+
+
+def test_decisions_of_a_grouping_ask_for_it(bench, found):
+    best = found.groupings[0]
+    requested = {path_of(bench.dataflow, text): Decision(own) for text, own in best.decisions.items()}
+    resolved = bench.resolved(requested)
+    assert not resolved.changed
+    assert len(bench.dataflow.live(resolved.grouping)) - best.kernels == sum(
+        node.function is None for node in bench.dataflow.nodes
+    )
+
+
+def test_kernels_that_were_timed_are_not_timed_again(bench, path, found, monkeypatch):
+    def refuse(*_, **__):
+        pytest.fail("timed again")
+
+    monkeypatch.setattr(profiler, "_time_all", refuse)
+    with KernelStore(path) as store:
+        again = optimum(bench, store)
+    assert [one.sum_s for one in again.groupings] == [one.sum_s for one in found.groupings]
+
+
+def test_regions_with_too_many_groups_keep_the_kernels_of_tvm(bench, path):
+    with KernelStore(path) as store:
+        left = optimum(bench, store, CONFIG.model_copy(update={"max_groups": 1}))
+    assert all("groups, of at most 1 that are compiled" in region.failure for region in left.regions)
+    cheapest = [one for one in left.groupings if one.kind is Kind.CHEAPEST]
+    assert [one.sum_s for one in cheapest] == [left.default_sum_s]
+
+
+def test_groupings_differ(found):
+    assert len({tuple(sorted(one.decisions.items())) for one in found.groupings[:6]}) == 6

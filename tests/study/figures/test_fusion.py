@@ -1,0 +1,84 @@
+"""Figures of fusion: from what was found to tables, pictures and what their captions conclude."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from synthetic_records import PROVENANCE
+
+from autotm.model.config import StyleConfig
+from autotm.model.files import save
+from autotm.model.fusion import FusionOptimum, FusionTimes, GroupingTimes, Kind, RegionSearch
+from autotm.stages.fusion import OPTIMUM, fusion_figure_stage
+from autotm.study.columns import MEANINGS
+from autotm.study.figures.fusion import AGAIN, FUSION_FIGURES, summary, table_of_optima
+from autotm.study.inputs import FUSION_FIGURES as NAMES
+
+SOURCE = {**PROVENANCE, "machine": "laptop-2t", "seed": 20}
+
+
+def times(ratio, error=0.01):
+    return FusionTimes(ratio * 1e-3, 1e-3, ratio, error, 1.0, 0.01, 0.1, disturbed=False)
+
+
+def grouping(kind, sum_ratio, ratio):
+    own = None if ratio is None else times(ratio)
+    return GroupingTimes(kind, {}, 3, 100, sum_ratio * 2e-3, own, "" if own else "network a: 'w' differs")
+
+
+def optimum(network, best, *, is_training=True, error=0.01):
+    groupings = (
+        grouping(Kind.CHEAPEST, 0.9, best),
+        grouping(Kind.CHEAPEST, 0.95, None),
+        grouping(Kind.UNFUSED, 1.2, 1.2),
+        grouping(Kind.RANDOM, 1.1, 1.1),
+    )
+    regions = (RegionSearch(3, 2, 2, 5), RegionSearch(9, 30, 1, 0, "9999 groups, of at most 1000 that are compiled"))
+    again = replace(times(best), ratio_error=error)
+    return FusionOptimum(network, "tiny", is_training, "0" * 16, 20, 5, 200, 2e-3, 30, regions, groupings, 0, again)
+
+
+def write(folder, *found):
+    paths = [folder / f"{number}.json" for number in range(len(found))]
+    for path, one in zip(paths, found, strict=True):
+        save(path, OPTIMUM, one, SOURCE)
+    return paths
+
+
+def test_every_figure_that_there_is_can_be_drawn():
+    assert set(FUSION_FIGURES) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", FUSION_FIGURES)
+@pytest.mark.parametrize("has_inference", [True, False])
+def test_drawn(name, has_inference, tmp_path):
+    found = [optimum("a", 0.9), *([optimum("b", 0.95, is_training=False)] if has_inference else [])]
+    csv = tmp_path / f"{name}.csv"
+    fusion_figure_stage(StyleConfig(), write(tmp_path, *found), csv)
+    table = pd.read_csv(csv)
+    assert set(table) <= set(MEANINGS)
+    assert (csv.with_suffix(".pdf").exists(), csv.with_suffix(".png").exists()) == (True, True)
+    assert table["failure"].notna().sum() == len(found)
+
+
+def test_a_row_says_what_was_measured_and_what_was_predicted(tmp_path):
+    table = table_of_optima(write(tmp_path, optimum("a", 0.9)))
+    first, again = table.iloc[0], table[table["grouping"] == AGAIN].iloc[0]
+    assert (first["sum_ratio"], first["step_ratio"], first["sum_error"]) == pytest.approx((0.9, 0.9, 1.0))
+    assert (first["searched_operators"], first["left_operators"], first["peak_ratio"]) == (6, 9, 0.5)
+    assert again["ratio_error"] == pytest.approx(0.009)
+
+
+@pytest.mark.parametrize(("error", "faster"), [(0.01, 1), (0.06, 0)])
+def test_only_what_is_beyond_the_noise_is_faster(error, faster, tmp_path):
+    found = [optimum("a", 0.9, error=error), optimum("b", 1.0)]
+    line = next(summary(table_of_optima(write(tmp_path, *found))))
+    assert "Of training the best grouping takes 0.949 of the time" in line
+    assert line.endswith(f"beyond the noise it is faster on {faster}")
+
+
+def test_sums_are_held_against_equality(tmp_path):
+    exact = table_of_optima(write(tmp_path, optimum("a", 0.9)))
+    assert any("explain 1.00" in line for line in summary(exact))
+    off = table_of_optima(write(tmp_path, optimum("a", 1.2)))
+    assert any("explain -" in line or "explain 0." in line for line in summary(off))
