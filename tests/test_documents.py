@@ -20,7 +20,7 @@ from autotm.model.errors import validated
 from autotm.model.files import read_yaml
 from autotm.model.machine import MachineFile, load_machine
 from autotm.model.provenance import Provenance, provenance
-from autotm.study.inputs import CONTROL_FIGURES
+from autotm.study.inputs import CONTROL_FIGURES, FUSION_FIGURES
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / ".ci"), str(ROOT / "docs" / "site")]
@@ -48,11 +48,14 @@ def test_figures_are_targets(document: Path) -> None:
     names = re.findall(r'^\+?    "([a-z0-9_]+)": \(', rules + shown, re.MULTILINE)
     targets = {f"{name}.{kind}" for name in names for kind in ("pdf", "csv")}
     targets |= set(re.findall(r'"\{folder\}/([a-z0-9_]+\.(?:pdf|csv))"', rules))
-    targets |= {f"control_flow/{name}.{kind}" for name in CONTROL_FIGURES for kind in ("pdf", "csv")}
+    of_studies = {"control_flow": CONTROL_FIGURES, "fusion": FUSION_FIGURES}
+    targets |= {
+        f"{of}/{name}.{kind}" for of, several in of_studies.items() for name in several for kind in ("pdf", "csv")
+    }
     study = validated(StudyConfig, read_yaml(ROOT / "config" / "config.yaml", "study"), "config.yaml")
     folders = {f"{name}/" for name in study.workloads} | {"", "NAME/"}
     for folder, name in re.findall(
-        r"figures/((?!control_flow)[A-Za-z_]+/)?((?:control_flow/)?[a-z0-9_]+\.(?:pdf|csv))", shown
+        r"figures/((?!control_flow|fusion)[A-Za-z_]+/)?((?:control_flow/|fusion/)?[a-z0-9_]+\.(?:pdf|csv))", shown
     ):
         assert folder in folders
         assert name in targets

@@ -18,7 +18,7 @@ from fields import Field, MeaninglessError, fields_of, in_words, inner_types, pa
 from autotm.memory.emulation import DeviceFile, PublishedDevice
 from autotm.model.config import ScaleFile, StudyConfig
 from autotm.model.files import schema_version
-from autotm.model.fusion import FusionDecisions, FusionRun
+from autotm.model.fusion import FusionDecisions, FusionOptimum, FusionRun
 from autotm.model.graph import Graph
 from autotm.model.kernel_studies import Sensitivity, TimingStudy
 from autotm.model.links import Links
@@ -79,6 +79,12 @@ _BY_AUTOTM = (
     Format("plan.json", f"`{_PLACED}/plan.json`, by rule `ilp_solve`.", Plan, "plan"),
     Format("program.json", f"`{_PLACED}/program.json`, by rule `compile`.", Program, "program"),
     Format("decisions", "What `autotm fusion run --write FILE` writes.", FusionDecisions, "decisions"),
+    Format(
+        "optimum.json",
+        "`results/MACHINE/SCALE/fusion/NETWORK/STEP/optimum.json`, by rule `fusion_exhaustive`.",
+        FusionOptimum,
+        "fusion_optimum",
+    ),
     Format("record.json", f"`{_PLACED}/record.json`, by rule `run`.", Record, "record"),
     Format("timeline.json", f"`{_PLACED}/timeline.json`, by rule `run` on a GPU.", Timeline, "timeline"),
     Format("torch.json", f"`{_PLACED}/torch.json`, by rule `save_on_cpu`.", FrameworkRecord, "framework_record"),

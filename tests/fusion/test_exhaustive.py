@@ -37,7 +37,7 @@ def bench(tmp_path_factory):
 
 
 def optimum(bench, store, config=CONFIG):
-    return exhaustive.optimum(bench, "mlp", "tiny", store, config, PROFILE, RUN, is_training=True)
+    return exhaustive.optimum(bench, store, config, PROFILE, RUN)
 
 
 @pytest.fixture(scope="module")

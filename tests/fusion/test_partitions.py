@@ -69,9 +69,7 @@ def test_groups_are_all_connected_convex_sets_once(seed):
     sets = itertools.chain.from_iterable(
         itertools.combinations(range(len(reads)), size) for size in range(1, len(reads) + 1)
     )
-    assert sorted(found) == sorted(
-        group for group in sets if connected(group, edges) and acyclic([group], reads)
-    )
+    assert sorted(found) == sorted(group for group in sets if connected(group, edges) and acyclic([group], reads))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -88,7 +86,11 @@ def test_partitions_come_by_price_each_once_without_circles(seed):
 
 
 def test_regions_are_told_by_their_first_nodes():
-    assert regions(range(5), [(1, 3), (0, 4)]) == [Region((0, 4), ((0, 4),)), Region((1, 3), ((1, 3),)), Region((2,), ())]
+    assert regions(range(5), [(1, 3), (0, 4)]) == [
+        Region((0, 4), ((0, 4),)),
+        Region((1, 3), ((1, 3),)),
+        Region((2,), ()),
+    ]
 
 
 def test_choices_of_several_parts_come_by_their_sum():
@@ -103,5 +105,5 @@ def test_too_many_sets_and_states_are_told():
     with pytest.raises(TooManyError, match="12 edges connect more than 1000 sets of operators"):
         list(convex_groups(star, Precedence(reads), 1000))
     alone = {(node,): 1.0 for node in range(13)}
-    with pytest.raises(TooManyError, match="13 operators can be computed in more than 1000 orders"):
+    with pytest.raises(TooManyError, match="operators can be computed in more than 1000 orders"):
         next(cheapest(star.nodes, alone, Precedence(reads), 1000))

@@ -48,19 +48,16 @@ class _Region:
 
 
 def optimum(
-    bench: Workbench, network: str, scale: str, store: KernelStore, config: FusionConfig, profile: ProfileOptions,
-    run: RunOptions, *, is_training: bool,
-) -> FusionOptimum:  # fmt: skip
+    bench: Workbench, store: KernelStore, config: FusionConfig, profile: ProfileOptions, run: RunOptions
+) -> FusionOptimum:
     """Return how far TVM's fusion of a step is from the best grouping.
 
     Args:
         bench: of the step.
-        network, scale: of the step, for the record.
         store: keeps times of kernels.
         config: how much is searched, and measured.
         profile: how kernels are timed.
         run: how steps are timed.
-        is_training: whether the step is the whole of training.
 
     Raises:
         AutotmError: as `Workbench.compared` and `kernel_times`.
@@ -73,7 +70,7 @@ def optimum(
     groups = [_live(flow, group) for own in searched for group in own.groups]
     groups += [live for grouping in fixed for live in _kernels(flow, grouping)]
     times = kernel_times(bench, groups, store, profile)
-    _LOG.info("%s: %d kernels of %d groups timed alone", network, len({*times.values()}), len({*groups}))
+    _LOG.info("%d kernels of %d groups timed alone", len({*times.values()}), len({*groups}))
 
     def sum_s(grouping: Grouping) -> float:
         return sum(times[live] for live in _kernels(flow, grouping))
@@ -100,9 +97,9 @@ def optimum(
     again = bench.compared([variants[best]], run)[0] if ratios else None
     default = bench.default.graph
     return FusionOptimum(
-        network,
-        scale,
-        is_training,
+        bench.network.name,
+        bench.scale,
+        bench.network.training is not None,
         flow.identity,
         len(flow.operators),
         len(default.kernels),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,62 +130,77 @@ def cheapest(
     Raises:
         TooManyError: there are more than `most_states` such sets.
     """
-    own = sum(1 << node for node in nodes)
-    bits = {group: sum(1 << node for node in group) for group in prices}
-    needed = {}
-    for group in prices:
-        before = 0
-        for node in group:
-            before |= precedence.before[node]
-        needed[group] = before & own & ~bits[group]
-    continuations: dict[int, float] = {own: 0.0}
-
-    def next_groups(computed: int) -> list[Group]:
-        return [group for group in prices if not bits[group] & computed and not needed[group] & ~computed]
-
-    stack = [0]
-    while stack:  # Depth first: a set is priced when all that follow it are.
-        computed = stack[-1]
-        if computed in continuations:
-            stack.pop()
-            continue
-        following = next_groups(computed)
-        if unknown := {computed | bits[group] for group in following} - continuations.keys():
-            stack.extend(unknown)
-            continue
-        if len(continuations) >= most_states:
-            raise TooManyError(f"{len(nodes)} operators can be computed in more than {most_states} orders of kernels")
-        options = [prices[group] + continuations[computed | bits[group]] for group in following]
-        continuations[computed] = min(options, default=float("inf"))
-        stack.pop()
-
+    kernels = _Kernels(nodes, prices, precedence)
+    rest = kernels.continuations(most_states)
     counter = itertools.count()
-    heap = [(continuations[0], next(counter), 0.0, 0, ())]
+    heap: list[tuple[float, int, float, int, tuple[Group, ...]]] = [(rest[0], next(counter), 0.0, 0, ())]
     while heap:
         _, _, price, computed, groups = heapq.heappop(heap)
-        if computed == own:
+        if computed == kernels.all:
             yield Partition(price, groups)
             continue
-        for group in next_groups(computed):
-            later = computed | bits[group]
-            if continuations[later] < float("inf") and _is_normal(groups, group, bits, needed):
+        for group, later in kernels.next(computed):
+            if rest[later] < math.inf and kernels.is_normal(groups, group):
                 whole = price + prices[group]
-                entry = (whole + continuations[later], next(counter), whole, later, (*groups, group))
-                heapq.heappush(heap, entry)
+                heapq.heappush(heap, (whole + rest[later], next(counter), whole, later, (*groups, group)))
 
 
-def _is_normal(groups: tuple[Group, ...], last: Group, bits: Mapping[Group, int], needed: Mapping[Group, int]) -> bool:
-    """Return whether a group may follow others in the one order that is looked at of all that a partition has.
+class _Kernels:
+    """Priced groups, and what has to be computed before each. Sets of nodes are bits.
 
-    It is that in which no group could come before an earlier one that has a later first node (Anisimov and Knuth's
-    normal form of words whose letters commute in part).
+    Attributes:
+        all: the nodes that are to be computed.
     """
-    for group in reversed(groups):
-        if bits[group] & needed[last]:
-            return True
-        if group > last:
-            return False
-    return True
+
+    def __init__(self, nodes: Group, prices: Mapping[Group, float], precedence: Precedence) -> None:
+        self.all = sum(1 << node for node in nodes)
+        self._prices = prices
+        self._bits = {group: sum(1 << node for node in group) for group in prices}
+        self._needed = {}
+        for group, bits in self._bits.items():
+            before = 0
+            for node in group:
+                before |= precedence.before[node]
+            self._needed[group] = before & self.all & ~bits
+
+    def next(self, computed: int) -> list[tuple[Group, int]]:
+        """Return the groups that can be computed next, each with what is computed then."""
+        return [
+            (group, computed | bits)
+            for group, bits in self._bits.items()
+            if not bits & computed and not self._needed[group] & ~computed
+        ]
+
+    def continuations(self, most_states: int) -> dict[int, float]:
+        """Return for each set that can be computed the least price of the rest; infinite where nothing completes it."""
+        found = {self.all: 0.0}
+        stack = [0]
+        while stack:  # Depth first: a set is priced when all that follow it are.
+            computed = stack[-1]
+            following = [] if computed in found else self.next(computed)
+            if unknown := {later for _, later in following} - found.keys():
+                stack.extend(unknown)
+                continue
+            stack.pop()
+            if computed not in found:
+                if len(found) >= most_states:
+                    raise TooManyError(f"operators can be computed in more than {most_states} orders of kernels")
+                options = (self._prices[group] + found[later] for group, later in following)
+                found[computed] = min(options, default=math.inf)
+        return found
+
+    def is_normal(self, groups: tuple[Group, ...], last: Group) -> bool:
+        """Return whether a group may follow others in the one order that is looked at of all that a partition has.
+
+        It is that in which no group could come before an earlier one that has a later first node (Anisimov and Knuth's
+        normal form of words whose letters commute in part).
+        """
+        for group in reversed(groups):
+            if self._bits[group] & self._needed[last]:
+                return True
+            if group > last:
+                return False
+        return True
 
 
 def combined(parts: Sequence[Sequence[Partition]], weights: Sequence[int]) -> Iterator[tuple[int, ...]]:

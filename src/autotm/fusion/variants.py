@@ -68,6 +68,8 @@ class Workbench:
 
     Attributes:
         dataflow: the operators of the step.
+        network: trained or not.
+        scale: of its sizes, for records.
         machine: runs it.
         devices_dir: folder of the device files.
         compiler: of kernels.
@@ -86,7 +88,7 @@ class Workbench:
         Raises:
             AutotmError: an operator has no gradient or no kernel, or there is no C compiler.
         """
-        self._network, self._scale, self.machine, self.devices_dir = network, scale, machine, devices_dir
+        self.network, self.scale, self.machine, self.devices_dir = network, scale, machine, devices_dir
         self._target = machine_target(machine)
         objects.mkdir(parents=True, exist_ok=True)
         self.compiler = KernelCompiler(objects, self._target, machine.threads)
@@ -105,7 +107,7 @@ class Workbench:
     def compiled(self, grouping: Grouping) -> Variant:
         """Compile a variant."""
         make, fuse = self.compiler.make, lambda: self.dataflow.fused(grouping)
-        made = made_of(self._network, self._scale, self._step, fuse, make, "default")
+        made = made_of(self.network, self.scale, self._step, fuse, make, "default")
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
             library = Path(folder) / "kernels.so"
             self.compiler.link(made.kernels, library)
@@ -185,7 +187,7 @@ class Workbench:
         shaken, wanted = computed(default, is_shaken=True), computed(default)
         if unfit := [name for name, value in wanted.items() if not np.isfinite(value + shaken[name]).all()]:
             raise AutotmError(
-                f"network {self._network.name}: '{unfit[0]}' is not finite after a step, so nothing can be compared; "
+                f"network {self.network.name}: '{unfit[0]}' is not finite after a step, so nothing can be compared; "
                 "lower its learning rate, or the values that it starts from"
             )
         changes = {name: value - before[name] if name in before else value for name, value in wanted.items()}
@@ -208,7 +210,7 @@ class Workbench:
             outcomes.append(shares[worst])
             if shares[worst] > 1:
                 outcomes[-1] = WrongResultError(
-                    f"network {self._network.name}: '{worst}' differs from that by TVM's fusion by "
+                    f"network {self.network.name}: '{worst}' differs from that by TVM's fusion by "
                     f"{shares[worst]:.3g} times what is allowed; please report the decisions"
                 )
         return outcomes
@@ -257,7 +259,7 @@ def _rounds(steps: Sequence[Callable[[], None]], watch: Watch, options: RunOptio
         return times_ns
 
     def is_enough(rounds: Sequence[list[int]]) -> bool:
-        if len(rounds) % len(steps) or len(rounds) < options.min_steps:
+        if len(rounds) < options.min_steps:
             return False
         return len(rounds) >= _MANY or sum(times[0] for times in rounds) >= options.min_seconds * 1e9
 

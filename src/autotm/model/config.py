@@ -350,7 +350,9 @@ class ControlFlowConfig(Strict):
 class FusionConfig(Strict):
     """Which operators share a kernel (rule fusion_exhaustive)."""
 
-    training: Names = Field([], description="networks that a policy learns from: of the scale, its blocks, or one's own")
+    training: Names = Field(
+        [], description="networks that a policy learns from: of the scale, its blocks, or one's own"
+    )
     held_out: Names = Field([], description="networks that a policy is judged by")
     max_groups: int = Field(
         1000, ge=1, description="operators that share kernels in more ways than this keep those of TVM's fusion"
@@ -361,7 +363,7 @@ class FusionConfig(Strict):
     rotation_bytes: int = Field(
         1_000_000,
         gt=0,
-        description="in place of profile.rotation_bytes: about a core's own cache, which the kernels before have filled",
+        description="in place of profile.rotation_bytes: about a core's own cache, filled by the kernels before",
     )
 
     @property
@@ -425,7 +427,8 @@ class ScaleFile(Strict):
         {}, description="sizes of the models with control flow, e.g. nasrnn: {steps: 1000, hidden: 256}"
     )
     blocks: dict[str, dict[str, int]] = Field(
-        {}, description="sizes of repeated blocks of known networks, e.g. bert_block: {batch: 4, sequence: 64, width: 128}"
+        {},
+        description="sizes of repeated blocks of known networks, e.g. bert_block: {batch: 4, sequence: 64, width: 128}",
     )
     convolution_batch: int = Field(8, ge=1, description="images in the single convolution of the kernel plot")
     measuring: float = Field(

@@ -154,6 +154,9 @@ class Filler:
 
 Call = Callable[[], None]
 
+_LOOKED_AGAIN = 1.25
+"""Whether medians are settled is looked at again after so many times as many rounds: looking takes longer than many a
+kernel."""
 NORMAL_QUARTILES = 1.349
 """Interquartile range of a normal distribution in standard deviations."""
 _MEDIAN_EFFICIENCY = 1.2533
@@ -167,7 +170,7 @@ def time_interleaved(
 
     A call is the kernel in one configuration with its emulated wait; `references[variant]` is the variant that it is
     compared with round by round, if any. Rounds go on until every variant has `min_repeats` and either `kernel_s` are
-    over or all medians are settled, at most `max_repeats`.
+    over or all medians are found settled, at most `max_repeats`.
     """
     for turn, choices in enumerate(calls):  # One round to warm up.
         choices[turn % len(choices)]()
@@ -175,6 +178,7 @@ def time_interleaved(
     samples: list[list[int]] = [[] for _ in calls]
     order = list(range(len(calls)))
     deadline = time.perf_counter_ns() + round(options.kernel_s * 1e9)
+    looked_at = options.min_repeats
     for round_number in range(1, options.max_repeats + 1):
         for variant in order:
             call = calls[variant][turn % len(calls[variant])]
@@ -183,10 +187,12 @@ def time_interleaved(
             samples[variant].append(time.perf_counter_ns() - start)
             turn += 1
         order.append(order.pop(0))
-        if round_number >= options.min_repeats and (
-            time.perf_counter_ns() > deadline or _is_settled(samples, round_number, options.spread)
-        ):
+        if round_number >= options.min_repeats and time.perf_counter_ns() > deadline:
             break
+        if round_number == looked_at:
+            if _is_settled(samples, round_number, options.spread):
+                break
+            looked_at = max(round_number + 1, round(_LOOKED_AGAIN * round_number))
     return [
         summary(series) if reference is None else paired(series, samples[reference])
         for series, reference in zip(samples, references, strict=True)

@@ -132,9 +132,7 @@ def fusion_exhaustive_stage(
     timing = ProfileOptions(**{**profile.timing, "rotation_bytes": config.rotation_bytes}, seed=context.seed)
     options = RunOptions(**run.model_dump(), seed=context.seed)
     with KernelStore(paths.fusion_store) as store:
-        found = optimum(
-            bench, network.name, paths.scale, store, config, timing, options, is_training=network.training is not None
-        )
+        found = optimum(bench, store, config, timing, options)
     save(output, OPTIMUM, found, provenance(context.machine, context.seed, **source.provenance))
 
 

@@ -201,7 +201,8 @@ def fusion_optima(study: Study) -> list[Path]:
     networks = fusion_networks(study)
     if not networks:
         raise BadInputError(
-            f"config/scales/{study.config.scale}.yaml has sizes for none of fusion.training and fusion.held_out; add them"
+            f"config/scales/{study.config.scale}.yaml has sizes for none of the networks of fusion.training and "
+            "fusion.held_out; add them"
         )
     return [study.paths(name).fusion(step) for name in networks for step in FUSION_STEPS]
 

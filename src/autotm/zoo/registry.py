@@ -91,15 +91,7 @@ def call(
         sys.modules["torch"].manual_seed(seed)
     try:
         network = function(**sizes)
-        if isinstance(network, tuple) and len(network) == 2:  # noqa: PLR2004  (module and inputs)
-            network = {"module": network[0], "inputs": network[1]}
-        if isinstance(network, Mapping) and {"module", "inputs"} <= set(network):
-            from autotm.zoo.torch.network import from_torch  # noqa: PLC0415 - only for those who have PyTorch
-
-            if is_inference:
-                trained = ("loss", "targets", "training")
-                network = {key: value for key, value in network.items() if key not in trained} | {"mode": "inference"}
-            network = from_torch(**network)
+        network = _imported(network, is_inference=is_inference)
     except AutotmError:
         raise
     except Exception as error:
@@ -118,6 +110,20 @@ def call(
             "digits and _"
         )
     return named
+
+
+def _imported(network: Any, *, is_inference: bool) -> Any:
+    """Return the network of a module of PyTorch and its inputs, or of arguments of `from_torch`; else what is given."""
+    if isinstance(network, tuple) and len(network) == 2:  # noqa: PLR2004  (module and inputs)
+        network = {"module": network[0], "inputs": network[1]}
+    if not (isinstance(network, Mapping) and {"module", "inputs"} <= set(network)):
+        return network
+    from autotm.zoo.torch.network import from_torch  # noqa: PLC0415 - only for those who have PyTorch
+
+    if is_inference:
+        trained = ("loss", "targets", "training")
+        network = {key: value for key, value in network.items() if key not in trained} | {"mode": "inference"}
+    return from_torch(**network)
 
 
 def _check_sizes(function: Callable[..., Any], sizes: Mapping[str, Any], source: str) -> None:

@@ -83,9 +83,9 @@ def summary(table: pd.DataFrame) -> Iterator[str]:
         noise = _geometric_mean(best["noise"])
         faster = int((best["step_ratio"] + _Z * best["ratio_error"] < best["noise"] - _Z * best["noise_error"]).sum())
         yield (
-            f"Of {step} the best grouping takes {mean:.3f} of the time of TVM's fusion in geometric mean of {len(best)} "
-            f"steps (95 % interval {low:.3f} to {high:.3f}); a second copy of TVM's fusion {noise[0]:.3f} ({noise[1]:.3f} "
-            f"to {noise[2]:.3f}); beyond the noise it is faster on {faster}"
+            f"Of {step} the best grouping takes {mean:.3f} of the time of TVM's fusion in geometric mean of "
+            f"{len(best)} steps (95 % interval {low:.3f} to {high:.3f}), a second copy of TVM's fusion {noise[0]:.3f} "
+            f"({noise[1]:.3f} to {noise[2]:.3f}); beyond the noise it is faster on {faster}"
         )
     unfused = table[table["grouping"] == Kind.UNFUSED]
     mean, low, high = _geometric_mean(unfused["step_ratio"])
@@ -100,8 +100,8 @@ def summary(table: pd.DataFrame) -> Iterator[str]:
     searched = table.drop_duplicates(["network", "step"])
     left = searched["left_operators"].sum()
     yield (
-        f"{searched['searched_operators'].sum()} operators can share kernels and were searched; {left} others can in too "
-        "many ways, and keep the kernels of TVM's fusion"
+        f"{searched['searched_operators'].sum()} operators can share kernels and were searched; {left} others can in "
+        "too many ways, and keep the kernels of TVM's fusion"
     )
 
 
@@ -127,8 +127,8 @@ def _caption(table: pd.DataFrame) -> str:
     first = table.iloc[0]
     machines = "" if not table["disturbed"].any() else " Others held the cores during some: their times are too long."
     return (
-        f"MEASURED on machine {first['machine']}: {first['cpu_model']}. Steps with all tensors in fast memory, in turn with "
-        f"TVM's fusion; random weights and inputs, seed {first['seed']}.{machines} {first['versions']}. "
+        f"MEASURED on machine {first['machine']}: {first['cpu_model']}. Steps with all tensors in fast memory, in turn "
+        f"with TVM's fusion; random weights and inputs, seed {first['seed']}.{machines} {first['versions']}. "
         f"{'. '.join(summary(table))}."
     )
 
@@ -159,8 +159,9 @@ def draw_gap(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     finish(axes, "", "")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure, (
-        "How far TVM's fusion is from the best grouping: of all in which each operator is computed once, those with the "
-        f"least sums of kernels were measured; the fastest is shown, measured again. Bars: 95 % intervals. {_caption(table)}"
+        "How far TVM's fusion is from the best grouping: of all in which each operator is computed once, those with "
+        "the least sums of kernels were measured; the fastest is shown, measured again. Bars: 95 % intervals. "
+        f"{_caption(table)}"
     )
 
 
@@ -174,7 +175,9 @@ def draw_sums(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         of_step = own[own["step"] == step]
         for kind in kinds:
             rows = of_step[of_step["grouping"] == kind]
-            axes.scatter(rows["sum_ratio"], rows["step_ratio"], s=6, color=colors[kind], alpha=0.6, label=kind, linewidth=0)
+            axes.scatter(
+                rows["sum_ratio"], rows["step_ratio"], s=6, color=colors[kind], alpha=0.6, label=kind, linewidth=0
+            )
         ends = [min(of_step["sum_ratio"].min(), 1.0), max(of_step["sum_ratio"].max(), 1.0)] if len(of_step) else [1, 1]
         axes.plot(ends, ends, color=GRAY, linewidth=0.8)
         axes.set_xlabel("sum of kernels over that of TVM's fusion")

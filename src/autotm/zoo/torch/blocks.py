@@ -68,32 +68,32 @@ def _images(batch: int, channels: int, image: int) -> torch.Tensor:
 
 
 def resnet18_block(batch: int, channels: int, image: int) -> Block:
-    """Two 3 x 3 convolutions with batch norm, and what was before added."""
+    """Return two 3 x 3 convolutions with batch norm, and what was before added."""
     resnet = torchvision_models().resnet
     return _repeated(lambda: resnet.BasicBlock(channels, channels), _images(batch, channels, image))
 
 
 def resnet50_block(batch: int, channels: int, image: int) -> Block:
-    """A bottleneck of a fourth of the channels."""
+    """Return a bottleneck of a fourth of the channels."""
     resnet = torchvision_models().resnet
     return _repeated(lambda: resnet.Bottleneck(channels, channels // 4), _images(batch, channels, image))
 
 
 def mobilenet_v2_block(batch: int, channels: int, image: int) -> Block:
-    """An inverted residual: six times the channels, filtered each for itself."""
+    """Return an inverted residual: six times the channels, filtered each for itself."""
     mobile = torchvision_models().mobilenetv2
     return _repeated(lambda: mobile.InvertedResidual(channels, channels, 1, 6), _images(batch, channels, image))
 
 
 def mobilenet_v3_block(batch: int, channels: int, image: int) -> Block:
-    """An inverted residual with hard swish, whose channels are weighted by their means."""
+    """Return an inverted residual with hard swish, whose channels are weighted by their means."""
     mobile = torchvision_models().mobilenetv3
-    shape = mobile.InvertedResidualConfig(channels, 3, 4 * channels, channels, True, "HS", 1, 1, 1.0)  # noqa: FBT003
+    shape = mobile.InvertedResidualConfig(channels, 3, 4 * channels, channels, True, "HS", 1, 1, 1.0)
     return _repeated(lambda: mobile.InvertedResidual(shape, nn.BatchNorm2d), _images(batch, channels, image))
 
 
 def densenet_block(batch: int, channels: int, image: int) -> Block:
-    """Three layers that each read all before, with a growth of half the channels."""
+    """Return three layers that each read all before, with a growth of half the channels."""
     densenet = torchvision_models().densenet
     inputs = _images(batch, channels, image)
     module = densenet._DenseBlock(3, channels, 4, channels // 2, 0.0)  # noqa: SLF001
@@ -102,55 +102,55 @@ def densenet_block(batch: int, channels: int, image: int) -> Block:
 
 
 def squeezenet_block(batch: int, channels: int, image: int) -> Block:
-    """A fire module: squeezed to an eighth of the channels, expanded by 1 x 1 and 3 x 3 convolutions."""
+    """Return a fire module: squeezed to an eighth of the channels, expanded by 1 x 1 and 3 x 3 convolutions."""
     squeeze = torchvision_models().squeezenet
     half = channels // 2
     return _repeated(lambda: squeeze.Fire(channels, channels // 8, half, half), _images(batch, channels, image))
 
 
 def shufflenet_block(batch: int, channels: int, image: int) -> Block:
-    """Half of the channels filtered, then shuffled with the other half."""
+    """Return half of the channels filtered, then shuffled with the other half."""
     shuffle = torchvision_models().shufflenetv2
     return _repeated(lambda: shuffle.InvertedResidual(channels, channels, 1), _images(batch, channels, image))
 
 
 def efficientnet_block(batch: int, channels: int, image: int) -> Block:
-    """An inverted residual with swish, whose channels are weighted by their means."""
+    """Return an inverted residual with swish, whose channels are weighted by their means."""
     efficient = torchvision_models().efficientnet
     shape = efficient.MBConvConfig(4, 3, 1, channels, channels, 1)
     return _repeated(lambda: efficient.MBConv(shape, 0.0, nn.BatchNorm2d), _images(batch, channels, image))
 
 
 def mnasnet_block(batch: int, channels: int, image: int) -> Block:
-    """An inverted residual of three times the channels."""
+    """Return an inverted residual of three times the channels."""
     mnasnet = torchvision_models().mnasnet
     make = mnasnet._InvertedResidual  # noqa: SLF001
     return _repeated(lambda: make(channels, channels, 3, 1, 3), _images(batch, channels, image))
 
 
 def regnet_block(batch: int, channels: int, image: int) -> Block:
-    """A bottleneck of grouped convolutions, eight channels a group, weighted by their means."""
+    """Return a bottleneck of grouped convolutions, eight channels a group, weighted by their means."""
     regnet = torchvision_models().regnet
     shape = (channels, channels, 1, nn.BatchNorm2d, nn.ReLU, 8, 1.0, 0.25)
     return _repeated(lambda: regnet.ResBottleneckBlock(*shape), _images(batch, channels, image))
 
 
 def convnext_block(batch: int, channels: int, image: int) -> Block:
-    """A 7 x 7 filter of each channel, layer norm and a perceptron."""
+    """Return a 7 x 7 filter of each channel, layer norm and a perceptron."""
     convnext = torchvision_models().convnext
     # Published blocks begin as scaled by 1e-6, so that nearly nothing of them would reach the loss.
     return _repeated(lambda: convnext.CNBlock(channels, 1.0, 0.0), _images(batch, channels, image))
 
 
 def vit_block(batch: int, sequence: int, width: int) -> Block:
-    """An encoder layer: layer norm, attention and a perceptron, four times as wide."""
+    """Return an encoder layer: layer norm, attention and a perceptron, four times as wide."""
     vit = torchvision_models().vision_transformer
     make = vit.EncoderBlock
     return _repeated(lambda: make(_heads(width), width, 4 * width, 0.0, 0.0), torch.randn(batch, sequence, width))
 
 
 def swin_block(batch: int, image: int, width: int) -> Block:
-    """Attention within windows of 7 x 7."""
+    """Return attention within windows of 7 x 7."""
     swin = torchvision_models().swin_transformer
     make = swin.SwinTransformerBlock
     return _repeated(lambda: make(width, _heads(width), [7, 7], [0, 0]), torch.randn(batch, image, image, width))
@@ -168,7 +168,7 @@ def _heads(width: int) -> int:
 
 
 def bert_block(batch: int, sequence: int, width: int) -> Block:
-    """A layer of BERT: attention, perceptron, each followed by layer norm."""
+    """Return a layer of BERT: attention, perceptron, each followed by layer norm."""
     transformers, bert = _transformers("bert")
     config = transformers.BertConfig(
         hidden_size=width, num_attention_heads=_heads(width), intermediate_size=4 * width,
@@ -178,7 +178,7 @@ def bert_block(batch: int, sequence: int, width: int) -> Block:
 
 
 def albert_block(batch: int, sequence: int, width: int) -> Block:
-    """A layer of ALBERT, whose GELU is computed by a hyperbolic tangent."""
+    """Return a layer of ALBERT, whose GELU is computed by a hyperbolic tangent."""
     transformers, albert = _transformers("albert")
     config = transformers.AlbertConfig(
         hidden_size=width, num_attention_heads=_heads(width), intermediate_size=4 * width, **_PLAIN
@@ -187,7 +187,7 @@ def albert_block(batch: int, sequence: int, width: int) -> Block:
 
 
 def gpt2_block(batch: int, sequence: int, width: int) -> Block:
-    """A layer of GPT-2: causal attention, perceptron, each behind layer norm."""
+    """Return a layer of GPT-2: causal attention, perceptron, each behind layer norm."""
     transformers, gpt2 = _transformers("gpt2")
     config = transformers.GPT2Config(
         n_embd=width, n_head=_heads(width), resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0, **_PLAIN
@@ -196,23 +196,21 @@ def gpt2_block(batch: int, sequence: int, width: int) -> Block:
 
 
 def t5_block(batch: int, sequence: int, width: int) -> Block:
-    """An encoder layer of T5: attention and perceptron, each behind a norm by root mean squares."""
+    """Return an encoder layer of T5: attention and perceptron, each behind a norm by root mean squares."""
     transformers, t5 = _transformers("t5")
-    config = transformers.T5Config(
-        d_model=width, d_kv=_HEAD, num_heads=_heads(width), d_ff=4 * width, dropout_rate=0.0
-    )
+    config = transformers.T5Config(d_model=width, d_kv=_HEAD, num_heads=_heads(width), d_ff=4 * width, dropout_rate=0.0)
     return _repeated(lambda: t5.T5Block(config), torch.randn(batch, sequence, width))
 
 
 def t5_gated_block(batch: int, sequence: int, width: int) -> Block:
-    """The gated perceptron of T5 v1.1, with GELU."""
+    """Return the gated perceptron of T5 v1.1, with GELU."""
     transformers, t5 = _transformers("t5")
     config = transformers.T5Config(d_model=width, d_ff=4 * width, dropout_rate=0.0, feed_forward_proj="gated-gelu")
     return _repeated(lambda: t5.T5LayerFF(config), torch.randn(batch, sequence, width))
 
 
 def llama_block(batch: int, sequence: int, width: int) -> Block:
-    """The gated perceptron of Llama behind its norm by root mean squares."""
+    """Return the gated perceptron of Llama behind its norm by root mean squares."""
     transformers, llama = _transformers("llama")
     config = transformers.LlamaConfig(hidden_size=width, intermediate_size=4 * width)
     return _repeated(
@@ -221,7 +219,7 @@ def llama_block(batch: int, sequence: int, width: int) -> Block:
 
 
 def convnextv2_block(batch: int, channels: int, image: int) -> Block:
-    """A block of ConvNeXt whose perceptron divides responses by their norm over the image."""
+    """Return a block of ConvNeXt whose perceptron divides responses by their norm over the image."""
     transformers, convnext = _transformers("convnextv2")
     return _repeated(
         lambda: convnext.ConvNextV2Layer(transformers.ConvNextV2Config(), channels), _images(batch, channels, image)
