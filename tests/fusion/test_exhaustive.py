@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import small_step
+from tiny_study import CONFIG as SHIPPED
 
 from autotm.fusion import exhaustive
 from autotm.fusion.decisions import path_of
 from autotm.fusion.variants import Workbench
-from autotm.model.config import FusionConfig
+from autotm.model.config import FusionConfig, ProfileConfig, RunConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import read_yaml
 from autotm.model.fusion import Decision, FusionOptimum, Kind
 from autotm.model.graph import Initial
 from autotm.profile import profiler
 from autotm.profile.kernel_timing import ProfileOptions
 from autotm.profile.store import KernelStore
 from autotm.runtime.step_times import RunOptions
+from autotm.stages.context import Context
+from autotm.stages.fusion import fusion_exhaustive_stage
+from autotm.study.setup import load_study
 from autotm.zoo.builder import NetworkBuilder
 
 CONFIG = FusionConfig(best=6, random=2, step_s=0.0)
@@ -28,6 +36,30 @@ def mlp():
     for _ in range(3):
         x = net.dense(x, 32)
     return net.softmax_cross_entropy(net.dense(x, 4, relu=False))
+
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+@pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed here")
+def test_blocks_without_pytorch_are_refused_with_the_remedy(tmp_path):
+    context = Context(small_step.machine(threads=1), small_step.DEVICES, 20)
+    study = load_study(read_yaml(SHIPPED, "study") | {"scale": "tiny"}, SHIPPED, SHIPPED.parent, tmp_path)
+    name, output = "llama_block", tmp_path / "optimum.json"
+    with pytest.raises(BadInputError, match="torch is not installed here; `make figures/fusion` runs where it is"):
+        fusion_exhaustive_stage(
+            context, study.network(name), CONFIG, ProfileConfig(), RunConfig(), study.paths(name), output,
+            is_inference=False,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("bert_blok", "did you mean 'bert_block'"), ("mnits", "unknown function")]
+)
+def test_networks_that_are_nowhere_are_named(name, message, tmp_path):
+    raw = read_yaml(SHIPPED, "study") | {"fusion": {"held_out": [name]}}
+    with pytest.raises(BadInputError, match=rf"config.yaml: fusion: .*{message}"):
+        load_study(raw, SHIPPED, SHIPPED.parent, tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -21,7 +21,7 @@ from autotm.fusion.partitions import (
     convex_groups,
     regions,
 )
-from autotm.fusion.pricing import kernel_times
+from autotm.fusion.pricing import KernelTime, kernel_times
 from autotm.fusion.variants import Workbench, WrongResultError
 from autotm.kernels.compiler import function_hash
 from autotm.model.config import FusionConfig
@@ -67,13 +67,14 @@ def optimum(
     drawn = [_random(bench, random.Random(f"{run.seed} {number}")) for number in range(config.random)]  # noqa: S311
     unfused = Grouping.of([place] for place in range(len(flow.nodes)))
     fixed = [flow.default, unfused, *drawn]
-    groups = [_live(flow, group) for own in searched for group in own.groups]
+    groups = [live for own in searched for group in own.groups if _can_be_kernel(bench, live := _live(flow, group))]
     groups += [live for grouping in fixed for live in _kernels(flow, grouping)]
     times = kernel_times(bench, groups, store, profile)
-    _LOG.info("%d kernels of %d groups timed alone", len({*times.values()}), len({*groups}))
+    timed = len({time.identity for time in times.values()})
+    _LOG.info("%d kernels of %d groups timed alone", timed, len(times))
 
     def sum_s(grouping: Grouping) -> float:
-        return sum(times[live] for live in _kernels(flow, grouping))
+        return sum(times[live].seconds for live in _kernels(flow, grouping))
 
     chosen = [(Kind.CHEAPEST, grouping) for grouping in _cheapest(flow, searched, times, config.best)]
     # Those of regions that are alike are other operators, though the same code.
@@ -105,7 +106,7 @@ def optimum(
         len(default.kernels),
         default.peak_live_bytes,
         sum_s(flow.default),
-        len({*times.values()}),
+        timed,
         tuple(
             RegionSearch(
                 len(own.region.nodes),
@@ -120,6 +121,10 @@ def optimum(
         best,
         None if isinstance(again, WrongResultError) else again,
     )
+
+
+def _can_be_kernel(bench: Workbench, group: Live) -> bool:
+    return len(group.nodes) == 1 or bench.has_schedule(group)
 
 
 def _live(flow: Dataflow, group: Group) -> Live:
@@ -192,7 +197,9 @@ def _random(bench: Workbench, draw: random.Random) -> Grouping:
     return bench.resolved(Drawn()).grouping
 
 
-def _cheapest(flow: Dataflow, searched: Sequence[_Region], times: dict[Live, float], count: int) -> Iterable[Grouping]:
+def _cheapest(
+    flow: Dataflow, searched: Sequence[_Region], times: Mapping[Live, KernelTime], count: int
+) -> Iterator[Grouping]:
     """Yield the groupings of least sums; regions that were not searched keep the groups of TVM's fusion."""
     precedence = Precedence([node.reads for node in flow.nodes])
     default = [group for group in flow.default.groups if flow.nodes[group[0]].function is not None]
@@ -201,7 +208,7 @@ def _cheapest(flow: Dataflow, searched: Sequence[_Region], times: dict[Live, flo
     for own in searched:
         if own.failure:
             continue
-        prices = {group: times[live] for group in own.groups if (live := _live(flow, group)) in times}
+        prices = {group: times[live].seconds for group in own.groups if (live := _live(flow, group)) in times}
         try:
             parts.append(list(islice(cheapest(own.region.nodes, prices, precedence, _MOST_STATES), count)))
         except TooManyError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tvm import tirx
@@ -20,18 +21,28 @@ from autotm.profile.profiler import all_fast_times
 from autotm.profile.store import KernelStore
 
 
+@dataclass(frozen=True)
+class KernelTime:
+    """The time of a kernel, all operands in fast memory.
+
+    Attributes:
+        identity: hash of its code.
+        seconds: median.
+    """
+
+    identity: str
+    seconds: float
+
+
 def kernel_times(
     bench: Workbench, groups: Iterable[Live], store: KernelStore, options: ProfileOptions
-) -> dict[Live, float]:
-    """Return seconds of each group that one kernel can compute, all operands in fast memory.
-
-    Times are those of the store, or measured now and kept there. Groups that no schedule computes in one kernel are
-    left out, but for those of TVM's fusion, and operators alone.
+) -> dict[Live, KernelTime]:
+    """Return the time of a kernel for each group: that of the store, or one that is measured now and kept there.
 
     Raises:
         AutotmError: as `all_fast_times`.
     """
-    own = [group for group in dict.fromkeys(groups) if len(group.nodes) == 1 or bench.has_schedule(group)]
+    own = [*dict.fromkeys(groups)]
     functions = [bench.dataflow.primitive(group) for group in own]
     facts = bench.compiler.make([Request(function) for function in functions])
     made = list(zip(own, functions, facts, strict=True))
@@ -42,7 +53,7 @@ def kernel_times(
         library = KernelLibrary.load(path)
     graph = _side_by_side([_kernel(number, *item) for number, item in enumerate(distinct.values())])
     timings = all_fast_times(graph, library, bench.machine, store, options, bench.devices_dir)
-    return {group: timings[each.identity].median_ns / 1e9 for group, _, each in made}
+    return {group: KernelTime(each.identity, timings[each.identity].median_ns / 1e9) for group, _, each in made}
 
 
 def _results(bench: Workbench, group: Live) -> int:

@@ -20,9 +20,11 @@ from autotm.stages.context import Context
 if TYPE_CHECKING:
     from autotm.fusion.dataflow import Dataflow
     from autotm.fusion.decisions import Requested
+    from autotm.zoo import Network
 
 KIND, OPTIMUM = "decisions", "fusion_optimum"
 _LOG = logging.getLogger(__name__)
+_PYTORCH = ("torch", "torchvision", "transformers")
 
 
 def fusion_run_stage(
@@ -50,7 +52,6 @@ def fusion_run_stage(
         BadInputError: the file's decisions are for another step, or name an operator or edge that is not there.
         WrongResultError: a result differs from the default's.
     """
-    from autotm import zoo
     from autotm.fusion.decisions import executed, path_text
     from autotm.fusion.variants import Workbench, WrongResultError
     from autotm.runtime.step_times import RunOptions
@@ -58,8 +59,7 @@ def fusion_run_stage(
     context = context.to_measure()
     if written is not None:
         require_writable(written)
-    built = zoo.build_from(source, context.seed, is_inference=is_inference)
-    network = zoo.with_values_stored(built, paths.values)
+    network = _network(context, source, paths, is_inference=is_inference)
     bench = Workbench(network, paths.scale, context.machine, context.devices_dir, paths.objects)
     flow = bench.dataflow
     is_training = network.training is not None
@@ -117,7 +117,6 @@ def fusion_exhaustive_stage(
         BadInputError: the network is wrong, or PyTorch, which defines it, is not installed.
         AutotmError: nothing can be compared or timed.
     """
-    from autotm import zoo
     from autotm.fusion.exhaustive import optimum
     from autotm.fusion.variants import Workbench
     from autotm.profile.kernel_timing import ProfileOptions
@@ -126,8 +125,7 @@ def fusion_exhaustive_stage(
 
     context = context.to_measure()
     require_writable(output)
-    built = zoo.build_from(source, context.seed, is_inference=is_inference)
-    network = zoo.with_values_stored(built, paths.values)
+    network = _network(context, source, paths, is_inference=is_inference)
     bench = Workbench(network, paths.scale, context.machine, context.devices_dir, paths.objects)
     timing = ProfileOptions(**{**profile.timing, "rotation_bytes": config.rotation_bytes}, seed=context.seed)
     options = RunOptions(**run.model_dump(), seed=context.seed)
@@ -151,6 +149,27 @@ def fusion_figure_stage(style: StyleConfig, optima: Sequence[Path], csv: Path) -
     draw_to_files(FUSION_FIGURES[csv.stem], table, csv, style)
     for line in summary(table):
         _LOG.info("%s", line)
+
+
+def _network(context: Context, source: NetworkSource, paths: Paths, *, is_inference: bool) -> Network:
+    """Return the network of a source, whose values lie in files.
+
+    Raises:
+        BadInputError: as `zoo.build_from`; where what defines it is not installed, with the remedy.
+    """
+    from autotm import zoo
+
+    try:
+        built = zoo.build_from(source, context.seed, is_inference=is_inference)
+    except BadInputError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and cause.name in _PYTORCH:
+            raise BadInputError(
+                f"network {source.name} is a module of PyTorch, and {cause.name} is not installed here; `make "
+                "figures/fusion` runs where it is, .venv-torch/bin/autotm as well"
+            ) from None
+        raise
+    return zoo.with_values_stored(built, paths.values)
 
 
 def _read(file: Path, step: FusionDecisions, flow: Dataflow) -> Requested:
