@@ -222,14 +222,14 @@ def control_sizes(wildcards):
 
 
 def fusion_files(wildcards):
-    """What was found of the fusion of every step that the study names, on the machine that the figure's folder names."""
+    """What a figure of fusion shows, on the machine that its folder names."""
     study = STUDY.on(machine_at(wildcards.on.removeprefix("/"))) if wildcards.on else STUDY
-    return or_stop(inputs.fusion_optima, study)
+    return or_stop(inputs.fusion_files, study, wildcards.figure)
 
 
 def fusion_search(wildcards):
-    """How much of a step's fusion is searched at a scale; not of which networks."""
-    return scale_of(wildcards).of_fusion(STUDY.config.fusion).search
+    """How a step's fusion is searched at a scale; not of which networks."""
+    return scale_of(wildcards).of_fusion(STUDY.config.fusion).settings
 
 
 def figure_files(wildcards):

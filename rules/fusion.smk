@@ -34,9 +34,42 @@ rule fusion_exhaustive:
         "../workflow/scripts/fusion.py"
 
 
+rule fusion_search:
+    input:
+        own=network_file,
+    output:
+        search="results/{machine}/{scale}/fusion/{network}/{step}/{algorithm}-{search_seed}.json",
+    log:
+        "logs/{machine}/{scale}/fusion/{network}/{step}/{algorithm}-{search_seed}.log",
+    benchmark:
+        "logs/{machine}/{scale}/fusion/{network}/{step}/{algorithm}-{search_seed}.benchmark.tsv"
+    wildcard_constraints:
+        step="training|inference",
+        algorithm="|".join(inputs.SEARCHES),
+        search_seed=r"\d+",
+    conda:
+        "../envs/measure.yaml"
+    threads: timing_threads
+    resources:
+        **NODE,
+        timing=1,
+        mem_mb=scale_memory_mb,
+        runtime=scale_minutes,
+    params:
+        machine=machine_params,
+        network=network_params,
+        fusion=fusion_search,
+        run=run_options,
+        seed=STUDY.config.seed,
+    message:
+        "Searching groupings of the operators of {wildcards.network} ({wildcards.scale}, {wildcards.step}): {wildcards.algorithm}"
+    script:
+        "../workflow/scripts/fusion.py"
+
+
 rule figure_fusion:
     input:
-        optima=fusion_files,
+        unpack(fusion_files),
     output:
         pdf="figures{on}/fusion/{figure}.pdf",
         png=picture("figures{on}/fusion/{figure}.png"),

@@ -25,6 +25,7 @@ _BY_NAME = {
     r".*fraction|.*_error|.*price|.*price_ratio|.*slowdown|share_of_peak|speedup|load_1min": "ratio",
     r"losses|.*_loss(es)?|loss_margin": "as the loss",
     r"emulation_stretch|ratio_achieved|Contention\.to_.*|FusionTimes\.(ratio|noise|difference)": "ratio",
+    r"SearchStep\.temperature": "ratio",
     r"Initial\.scale": "as the values",
 }  # fmt: skip
 """Units by what a name says, or with its class where that says nothing; the first that fits the whole name holds."""

@@ -18,7 +18,7 @@ from fields import Field, MeaninglessError, fields_of, in_words, inner_types, pa
 from autotm.memory.emulation import DeviceFile, PublishedDevice
 from autotm.model.config import ScaleFile, StudyConfig
 from autotm.model.files import schema_version
-from autotm.model.fusion import FusionDecisions, FusionOptimum, FusionRun
+from autotm.model.fusion import FusionDecisions, FusionOptimum, FusionRun, FusionSearch
 from autotm.model.graph import Graph
 from autotm.model.kernel_studies import Sensitivity, TimingStudy
 from autotm.model.links import Links
@@ -84,6 +84,12 @@ _BY_AUTOTM = (
         "`results/MACHINE/SCALE/fusion/NETWORK/STEP/optimum.json`, by rule `fusion_exhaustive`.",
         FusionOptimum,
         "fusion_optimum",
+    ),
+    Format(
+        "ALGORITHM-SEED.json",
+        "`results/MACHINE/SCALE/fusion/NETWORK/STEP/ALGORITHM-SEED.json`, by rule `fusion_search`.",
+        FusionSearch,
+        "fusion_search",
     ),
     Format("record.json", f"`{_PLACED}/record.json`, by rule `run`.", Record, "record"),
     Format("timeline.json", f"`{_PLACED}/timeline.json`, by rule `run` on a GPU.", Timeline, "timeline"),

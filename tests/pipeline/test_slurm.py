@@ -19,6 +19,7 @@ MEASURES = {
     "control_flow",
     "control_flow_search",
     "fusion_exhaustive",
+    "fusion_search",
 }
 PROFILE = yaml.safe_load((ROOT / "profiles" / "slurm" / "profile.yaml").read_text(encoding="utf-8"))
 

@@ -7,5 +7,5 @@ from autotm.stages.fusion import fusion_figure_stage
 from autotm.stages.jobs import rule
 
 with rule(snakemake):
-    optima = [Path(path) for path in snakemake.input.optima]
-    fusion_figure_stage(StyleConfig(**snakemake.params.style), optima, Path(snakemake.output.csv))
+    optima, searches = ([Path(path) for path in snakemake.input.get(key, [])] for key in ("optima", "searches"))
+    fusion_figure_stage(StyleConfig(**snakemake.params.style), optima, searches, Path(snakemake.output.csv))

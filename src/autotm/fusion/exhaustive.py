@@ -10,6 +10,7 @@ from itertools import islice
 
 from autotm.fusion.dataflow import CircleError, Dataflow, Grouping, Live
 from autotm.fusion.decisions import executed, path_text
+from autotm.fusion.moves import random_grouping
 from autotm.fusion.partitions import (
     Group,
     Partition,
@@ -64,7 +65,7 @@ def optimum(
     """
     flow = bench.dataflow
     searched = _regions(bench, config.max_groups)
-    drawn = [_random(bench, random.Random(f"{run.seed} {number}")) for number in range(config.random)]  # noqa: S311
+    drawn = [random_grouping(bench, random.Random(f"{run.seed} {number}")) for number in range(config.random)]  # noqa: S311
     unfused = Grouping.of([place] for place in range(len(flow.nodes)))
     fixed = [flow.default, unfused, *drawn]
     groups = [live for own in searched for group in own.groups if _can_be_kernel(bench, live := _live(flow, group))]
@@ -181,20 +182,6 @@ def _shape(region: Region) -> list[tuple[int, int]]:
     """Return the edges of a region by the places of their nodes in it."""
     places = {node: place for place, node in enumerate(region.nodes)}
     return [(places[first], places[second]) for first, second in region.edges]
-
-
-def _random(bench: Workbench, draw: random.Random) -> Grouping:
-    """Return the grouping that a random share of all decisions to inline asks for, as far as it can be executed."""
-    share = draw.random()
-
-    class Drawn(dict[tuple[int, ...], Decision]):
-        def get(self, path: tuple[int, ...], default: Decision | None = None) -> Decision:  # type: ignore[override]
-            del default
-            if path not in self:
-                self[path] = Decision.INLINE if draw.random() < share else Decision.APPLY
-            return self[path]
-
-    return bench.resolved(Drawn()).grouping
 
 
 def _cheapest(

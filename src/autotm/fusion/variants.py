@@ -24,15 +24,17 @@ from autotm.lower.lowering import made_of
 from autotm.lower.step import first_use, whole_step
 from autotm.memory.opening import open_tiers
 from autotm.model.cores import Watch, quiet_interpreter
-from autotm.model.errors import AutotmError
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.fusion import FusionTimes
 from autotm.model.graph import Graph, Role
 from autotm.model.machine import Machine
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import Paths
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.step_times import RunOptions, standard_error
 from autotm.runtime.verify import all_fast_program, results
-from autotm.zoo import Network
+from autotm.zoo import Network, build_from, with_values_stored
 
 TOLERANCE = 1e-5
 """Largest error of what a step computes, or changes, as a share of the largest number there."""
@@ -41,6 +43,7 @@ _ROUNDING = 2.0**-23
 
 _SHAKEN = 16.0
 """Another order of sums rounds some times as much as a change of the parameters' last bits."""
+_PYTORCH = ("torch", "torchvision", "transformers")
 Values = dict[str, npt.NDArray[np.float64]]
 
 
@@ -99,6 +102,29 @@ class Workbench:
             raise AutotmError(f"network {network.name}: {error}{first_use(network, str(error))}") from None
         self._schedules: dict[Live, bool] = {}
         self._functions: dict[str, bool] = {}
+
+    @classmethod
+    def of_source(
+        cls, source: NetworkSource, seed: int, paths: Paths, machine: Machine, devices_dir: Path, *, is_inference: bool
+    ) -> Workbench:
+        """Lower the step of a source, of training or of inference; values that came with the network go to a file.
+
+        Raises:
+            AutotmError: as `build_from` and the constructor; where what defines the network is not installed, with the
+                remedy.
+        """
+        try:
+            built = build_from(source, seed, is_inference=is_inference)
+        except BadInputError as error:
+            cause = error.__cause__
+            if isinstance(cause, ModuleNotFoundError) and cause.name in _PYTORCH:
+                raise BadInputError(
+                    f"network {source.name} is a module of PyTorch, and {cause.name} is not installed here; `make "
+                    "figures/fusion` runs where it is, .venv-torch/bin/autotm as well"
+                ) from None
+            raise
+        network = with_values_stored(built, paths.values)
+        return cls(network, paths.scale, machine, devices_dir, paths.objects)
 
     def resolved(self, requested: Requested) -> Resolved:
         """Return the groups that decisions ask for, as far as autotm's schedules compute each in one kernel."""

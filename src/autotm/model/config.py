@@ -348,7 +348,7 @@ class ControlFlowConfig(Strict):
 
 
 class FusionConfig(Strict):
-    """Which operators share a kernel (rule fusion_exhaustive)."""
+    """Which operators share a kernel (rules fusion_exhaustive and fusion_search)."""
 
     training: Names = Field(
         [], description="networks that a policy learns from: of the scale, its blocks, or one's own"
@@ -360,6 +360,10 @@ class FusionConfig(Strict):
     best: int = Field(20, ge=1, description="cheapest groupings, by sums of kernels, that are measured as whole steps")
     random: int = Field(10, ge=0, description="random groupings that are measured beside them")
     step_s: float = Field(0.3, ge=0, description="each grouping's steps are timed for so long, s")
+    searched: Names = Field([], description="of these networks, those whose training step algorithms search, too")
+    trials: int = Field(60, ge=1, description="groupings that a search tries")
+    search_seeds: Annotated[list[int], Field(min_length=1)] = Field([1, 2], description="a search for each")
+    trial_s: float = Field(120.0, gt=0, description="a trial that takes longer has failed, s")
     rotation_bytes: int = Field(
         1_000_000,
         gt=0,
@@ -367,9 +371,9 @@ class FusionConfig(Strict):
     )
 
     @property
-    def search(self) -> dict[str, Any]:
-        """How much is searched, whatever the network."""
-        return self.model_dump(exclude={"training", "held_out"})
+    def settings(self) -> dict[str, Any]:
+        """How a step is searched, whatever the network."""
+        return self.model_dump(exclude={"training", "held_out", "searched", "search_seeds"})
 
 
 class VerificationConfig(Strict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -210,3 +211,65 @@ class FusionOptimum:
     groupings: tuple[GroupingTimes, ...]
     best: int
     best_times: FusionTimes | None
+
+
+State = tuple[tuple[str, Decision], ...]
+"""What is not applied in a grouping: paths and decisions, by the paths. It asks for just that grouping."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a grouping that a search tried.
+
+    Attributes:
+        state: decisions that ask for it, those that apply left out.
+        kernels: of the step; None if it could not be compiled.
+        times: measured in turn with TVM's fusion; None if it failed.
+        failure: why.
+    """
+
+    state: State
+    kernels: int | None
+    times: FusionTimes | None
+    failure: str = ""
+
+    @property
+    def energy(self) -> float:
+        """Time over that of TVM's fusion; infinite if it failed."""
+        return self.times.ratio if self.times is not None else math.inf
+
+
+@dataclass(frozen=True)
+class SearchStep:
+    """One step of a search.
+
+    Attributes:
+        step: its number, from 0.
+        trial: of the grouping that was proposed. One that was proposed before was not tried again.
+        temperature: of annealing, over the time of TVM's fusion; None elsewhere.
+        is_accepted: whether the search went on from the proposal.
+    """
+
+    step: int
+    trial: Trial
+    temperature: float | None
+    is_accepted: bool
+
+
+@dataclass(frozen=True)
+class FusionSearch:
+    """A search for groupings that take less time than TVM's fusion, from which it began.
+
+    Attributes:
+        network, scale, is_training: whose step it is.
+        algorithm: `annealing`, `random_walk` or `independent` draws.
+        search_seed: of the search.
+        steps: of the search.
+    """
+
+    network: str
+    scale: str
+    is_training: bool
+    algorithm: str
+    search_seed: int
+    steps: tuple[SearchStep, ...]

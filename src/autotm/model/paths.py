@@ -144,6 +144,10 @@ class Paths(MachinePaths):
         """Return the file with the best groupings of a step's operators: `training` or `inference`."""
         return self._of_machine / self.scale / "fusion" / self.network / step / "optimum.json"
 
+    def fusion_search(self, algorithm: str, seed: int) -> Path:
+        """Return the file with what a search for the best grouping of the training step's operators found."""
+        return self.fusion("training").with_name(f"{algorithm}-{seed}.json")
+
     def view(self, optimizer: str, limit: Limit) -> Path:
         """Return the plan as a page; nothing depends on it."""
         return self._of_network / optimizer / limit.slug / "view.html"

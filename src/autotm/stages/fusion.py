@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from autotm.model.config import FusionConfig, ProfileConfig, RunConfig, StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, require_writable, save
-from autotm.model.fusion import FusionDecisions, FusionRun
+from autotm.model.fusion import FusionDecisions, FusionRun, FusionSearch
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.model.provenance import provenance
@@ -20,11 +20,9 @@ from autotm.stages.context import Context
 if TYPE_CHECKING:
     from autotm.fusion.dataflow import Dataflow
     from autotm.fusion.decisions import Requested
-    from autotm.zoo import Network
 
-KIND, OPTIMUM = "decisions", "fusion_optimum"
+KIND, OPTIMUM, SEARCH = "decisions", "fusion_optimum", "fusion_search"
 _LOG = logging.getLogger(__name__)
-_PYTORCH = ("torch", "torchvision", "transformers")
 
 
 def fusion_run_stage(
@@ -59,11 +57,12 @@ def fusion_run_stage(
     context = context.to_measure()
     if written is not None:
         require_writable(written)
-    network = _network(context, source, paths, is_inference=is_inference)
-    bench = Workbench(network, paths.scale, context.machine, context.devices_dir, paths.objects)
+    bench = Workbench.of_source(
+        source, context.seed, paths, context.machine, context.devices_dir, is_inference=is_inference
+    )
     flow = bench.dataflow
-    is_training = network.training is not None
-    step = FusionDecisions(network.name, paths.scale, is_training, flow.identity, {})
+    is_training = bench.network.training is not None
+    step = FusionDecisions(bench.network.name, paths.scale, is_training, flow.identity, {})
     requested = executed(flow, flow.default) if given is None else _read(given, step, flow)
     resolved = bench.resolved(requested)
     decisions = replace(
@@ -125,8 +124,9 @@ def fusion_exhaustive_stage(
 
     context = context.to_measure()
     require_writable(output)
-    network = _network(context, source, paths, is_inference=is_inference)
-    bench = Workbench(network, paths.scale, context.machine, context.devices_dir, paths.objects)
+    bench = Workbench.of_source(
+        source, context.seed, paths, context.machine, context.devices_dir, is_inference=is_inference
+    )
     timing = ProfileOptions(**{**profile.timing, "rotation_bytes": config.rotation_bytes}, seed=context.seed)
     options = RunOptions(**run.model_dump(), seed=context.seed)
     with KernelStore(paths.fusion_store) as store:
@@ -134,7 +134,59 @@ def fusion_exhaustive_stage(
     save(output, OPTIMUM, found, provenance(context.machine, context.seed, **source.provenance))
 
 
-def fusion_figure_stage(style: StyleConfig, optima: Sequence[Path], csv: Path) -> None:
+def fusion_search_stage(
+    context: Context,
+    source: NetworkSource,
+    config: FusionConfig,
+    run: RunConfig,
+    paths: Paths,
+    output: Path,
+    *,
+    is_inference: bool,
+    algorithm: str,
+    search_seed: int,
+) -> None:
+    """Write what a search for the best grouping of a step's operators found; one that was killed goes on.
+
+    Args:
+        context: of the machine.
+        source: of the network.
+        config: how long is searched.
+        run: how steps are timed.
+        paths: of the network.
+        output: file of the search; a log of its trials lies beside it until it ends.
+        is_inference: whether the step is inference.
+        algorithm: of the search.
+        search_seed: of the search.
+
+    Raises:
+        AutotmError: the search cannot begin.
+    """
+    from autotm.fusion.trials import SearchJob, searched
+    from autotm.runtime.step_times import RunOptions
+
+    context = context.to_measure()
+    require_writable(output)
+    options = RunOptions(**{**run.model_dump(), "min_seconds": config.step_s}, seed=context.seed)
+    job = SearchJob(
+        source,
+        is_inference,
+        paths,
+        context.machine,
+        context.devices_dir,
+        algorithm,
+        config.trials,
+        search_seed,
+        options,
+    )
+    log = output.with_suffix(".jsonl")
+    steps = tuple(searched(job, log, config.trial_s))
+    found = FusionSearch(source.name, paths.scale, not is_inference, algorithm, search_seed, steps)
+    save(output, SEARCH, found, provenance(context.machine, context.seed, **source.provenance))
+    log.unlink()
+
+
+def fusion_figure_stage(style: StyleConfig, optima: Sequence[Path], searches: Sequence[Path], csv: Path) -> None:
     """Make the figure that `csv` names: what was found -> table -> picture, and print what it concludes.
 
     Raises:
@@ -142,34 +194,14 @@ def fusion_figure_stage(style: StyleConfig, optima: Sequence[Path], csv: Path) -
     """
     from autotm.study.drawing import draw_to_files
     from autotm.study.figures.fusion import FUSION_FIGURES, summary, table_of_optima
+    from autotm.study.figures.fusion_search import draw_search, search_summary, table_of_searches
     from autotm.study.tables import read_table, write_table
 
-    write_table(table_of_optima(optima), csv)
+    write_table(table_of_searches(searches, optima) if searches else table_of_optima(optima), csv)
     table = read_table(csv)
-    draw_to_files(FUSION_FIGURES[csv.stem], table, csv, style)
-    for line in summary(table):
+    draw_to_files(draw_search if searches else FUSION_FIGURES[csv.stem], table, csv, style)
+    for line in (search_summary if searches else summary)(table):
         _LOG.info("%s", line)
-
-
-def _network(context: Context, source: NetworkSource, paths: Paths, *, is_inference: bool) -> Network:
-    """Return the network of a source, whose values lie in files.
-
-    Raises:
-        BadInputError: as `zoo.build_from`; where what defines it is not installed, with the remedy.
-    """
-    from autotm import zoo
-
-    try:
-        built = zoo.build_from(source, context.seed, is_inference=is_inference)
-    except BadInputError as error:
-        cause = error.__cause__
-        if isinstance(cause, ModuleNotFoundError) and cause.name in _PYTORCH:
-            raise BadInputError(
-                f"network {source.name} is a module of PyTorch, and {cause.name} is not installed here; `make "
-                "figures/fusion` runs where it is, .venv-torch/bin/autotm as well"
-            ) from None
-        raise
-    return zoo.with_values_stored(built, paths.values)
 
 
 def _read(file: Path, step: FusionDecisions, flow: Dataflow) -> Requested:

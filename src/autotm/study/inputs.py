@@ -180,8 +180,9 @@ def link_files(study: Study) -> dict[str, Path]:
     return {"links": study.machine_paths.links, **of_device}
 
 
-FUSION_FIGURES = ("gap", "sums")
-"""Figures of fusion: how far TVM's is from the best, and how well sums of kernels predict steps."""
+FUSION_FIGURES = ("gap", "sums", "search")
+"""Figures of fusion: how far TVM's is from the best, how well sums of kernels predict steps, what searches find."""
+SEARCHES = ("annealing", "random_walk", "independent")
 FUSION_STEPS = ("training", "inference")
 
 
@@ -192,19 +193,26 @@ def fusion_networks(study: Study) -> list[str]:
     return [name for name in (*config.training, *config.held_out) if name in known]
 
 
-def fusion_optima(study: Study) -> list[Path]:
-    """Return the best groupings of each step that fusion is studied on.
+def fusion_files(study: Study, figure: str) -> dict[str, list[Path]]:
+    """Return what a figure of fusion shows: the best groupings of steps, and searches for them.
 
     Raises:
         BadInputError: the scale has sizes for none of the networks.
     """
     networks = fusion_networks(study)
-    if not networks:
+    searched = [name for name in networks if name in study.config.fusion.searched]
+    if not networks or (figure == "search" and not searched):
         raise BadInputError(
-            f"config/scales/{study.config.scale}.yaml has sizes for none of the networks of fusion.training and "
-            "fusion.held_out; add them"
+            f"config/scales/{study.config.scale}.yaml has sizes for none of the networks of figure {figure}, which "
+            f"fusion.{'searched' if networks else 'training and fusion.held_out'} names; add them"
         )
-    return [study.paths(name).fusion(step) for name in networks for step in FUSION_STEPS]
+    if figure != "search":
+        return {"optima": [study.paths(name).fusion(step) for name in networks for step in FUSION_STEPS]}
+    of_search = product(searched, SEARCHES, study.config.fusion.search_seeds)
+    return {
+        "optima": [study.paths(name).fusion(FUSION_STEPS[0]) for name in searched],
+        "searches": [study.paths(name).fusion_search(algorithm, seed) for name, algorithm, seed in of_search],
+    }
 
 
 _LOOPS, _BRANCHES = ("lstm", "nasrnn"), ("blockdrop", "skipnet")

@@ -8,10 +8,21 @@ from synthetic_records import PROVENANCE
 
 from autotm.model.config import StyleConfig
 from autotm.model.files import save
-from autotm.model.fusion import FusionOptimum, FusionTimes, GroupingTimes, Kind, RegionSearch
-from autotm.stages.fusion import OPTIMUM, fusion_figure_stage
+from autotm.model.fusion import (
+    Decision,
+    FusionOptimum,
+    FusionSearch,
+    FusionTimes,
+    GroupingTimes,
+    Kind,
+    RegionSearch,
+    SearchStep,
+    Trial,
+)
+from autotm.stages.fusion import OPTIMUM, SEARCH, fusion_figure_stage
 from autotm.study.columns import MEANINGS
 from autotm.study.figures.fusion import AGAIN, FUSION_FIGURES, summary, table_of_optima
+from autotm.study.figures.fusion_search import EXHAUSTIVE, search_summary, table_of_searches
 from autotm.study.inputs import FUSION_FIGURES as NAMES
 
 SOURCE = {**PROVENANCE, "machine": "laptop-2t", "seed": 20}
@@ -46,7 +57,7 @@ def write(folder, *found):
 
 
 def test_every_figure_that_there_is_can_be_drawn():
-    assert set(FUSION_FIGURES) == set(NAMES)
+    assert {*FUSION_FIGURES, "search"} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", FUSION_FIGURES)
@@ -54,7 +65,7 @@ def test_every_figure_that_there_is_can_be_drawn():
 def test_drawn(name, has_inference, tmp_path):
     found = [optimum("a", 0.9), *([optimum("b", 0.95, is_training=False)] if has_inference else [])]
     csv = tmp_path / f"{name}.csv"
-    fusion_figure_stage(StyleConfig(), write(tmp_path, *found), csv)
+    fusion_figure_stage(StyleConfig(), write(tmp_path, *found), [], csv)
     table = pd.read_csv(csv)
     assert set(table) <= set(MEANINGS)
     assert (csv.with_suffix(".pdf").exists(), csv.with_suffix(".png").exists()) == (True, True)
@@ -82,3 +93,43 @@ def test_sums_are_held_against_equality(tmp_path):
     assert any("explain 1.00" in line for line in summary(exact))
     off = table_of_optima(write(tmp_path, optimum("a", 1.2)))
     assert any("explain -" in line or "explain 0." in line for line in summary(off))
+
+
+def search(folder, algorithm, seed, *ratios, noises=(0.99, 1.01)):
+    """A search whose trials took so long; None is one that failed."""
+    state = (("add.1/matmul.0", Decision.INLINE),)
+    steps = []
+    for number, ratio in enumerate(ratios):
+        own = None if ratio is None else replace(times(ratio), noise=noises[number % 2])
+        trial = Trial(state, None if own is None else 3, own, "" if own else "took longer than 120 s")
+        steps.append(SearchStep(number, trial, 0.04 if algorithm == "annealing" else None, own is not None))
+    path = folder / f"{algorithm}-{seed}.json"
+    save(path, SEARCH, FusionSearch("a", "tiny", True, algorithm, seed, tuple(steps)), SOURCE)
+    return path
+
+
+def searches(folder):
+    return [
+        search(folder, "annealing", 1, 1.1, 0.9, 0.8, 0.85),
+        search(folder, "annealing", 2, 1.0, None, 0.9, 0.8),
+        search(folder, "independent", 1, 1.2, 0.995, 1.3, 1.1),
+    ]
+
+
+def test_searches_are_drawn_beside_the_best_grouping(tmp_path):
+    csv = tmp_path / "search.csv"
+    fusion_figure_stage(StyleConfig(), write(tmp_path, optimum("a", 0.9)), searches(tmp_path), csv)
+    table = pd.read_csv(csv)
+    assert set(table) <= set(MEANINGS)
+    assert csv.with_suffix(".pdf").exists()
+    first = table[(table["algorithm"] == "annealing") & (table["search_seed"] == 1)]
+    assert list(first["best_ratio"]) == [1.0, 0.9, 0.8, 0.8]
+    assert table["failure"].notna().sum() == 1
+    assert table[table["algorithm"] == EXHAUSTIVE]["best_ratio"].item() == 0.9
+
+
+def test_a_search_says_how_soon_it_found_most_or_that_it_found_nothing(tmp_path):
+    (line,) = search_summary(table_of_searches(searches(tmp_path), write(tmp_path, optimum("a", 0.9))))
+    assert "annealing 0.800, 0.800, most of it after 3, 4 trials" in line
+    assert "independent 0.995, no gain beyond the noise" in line
+    assert "the best of all groupings 0.900" in line

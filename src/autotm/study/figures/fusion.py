@@ -19,8 +19,8 @@ from autotm.study.tables import versions_text
 
 AGAIN = "best, again"
 """The fastest grouping, measured once more: the fastest of many is so by luck, too."""
-_STEPS = ("training", "inference")
-_Z = 1.96
+STEPS = ("training", "inference")
+Z = 1.96
 """Standard errors on either side of a 95 % interval."""
 _DRAWS = 10_000
 """Times that networks are drawn anew for an interval of a mean over them."""
@@ -48,7 +48,7 @@ def _row(
     left = sum(region.operators * region.alike for region in found.regions if region.failure)
     return {
         "network": found.network,
-        "step": _STEPS[0] if found.is_training else _STEPS[1],
+        "step": STEPS[0] if found.is_training else STEPS[1],
         "grouping": grouping,
         "operators": found.operators,
         "searched_operators": searched,
@@ -75,13 +75,13 @@ def _row(
 
 def summary(table: pd.DataFrame) -> Iterator[str]:
     """Yield what the best groupings gain, by step, with 95 % intervals, and how well sums predict steps."""
-    for step in _STEPS:
+    for step in STEPS:
         best = table[(table["grouping"] == AGAIN) & (table["step"] == step)]
         if best.empty:
             continue
         mean, low, high = _geometric_mean(best["step_ratio"])
         noise = _geometric_mean(best["noise"])
-        faster = int((best["step_ratio"] + _Z * best["ratio_error"] < best["noise"] - _Z * best["noise_error"]).sum())
+        faster = int((best["step_ratio"] + Z * best["ratio_error"] < best["noise"] - Z * best["noise_error"]).sum())
         yield (
             f"Of {step} the best grouping takes {mean:.3f} of the time of TVM's fusion in geometric mean of "
             f"{len(best)} steps (95 % interval {low:.3f} to {high:.3f}), a second copy of TVM's fusion {noise[0]:.3f} "
@@ -136,21 +136,21 @@ def _caption(table: pd.DataFrame) -> str:
 def draw_gap(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """Draw what the best grouping of each step takes, and no fusion, over TVM's fusion."""
     networks = list(dict.fromkeys(table["network"]))
-    colors = dict(zip(_STEPS, sns.color_palette(style.palette, len(_STEPS)), strict=True))
+    colors = dict(zip(STEPS, sns.color_palette(style.palette, len(STEPS)), strict=True))
     figure, (axes,) = panels(1, style, widen=2.2)
-    for shift, step in zip((-0.18, 0.18), _STEPS, strict=True):
+    for shift, step in zip((-0.18, 0.18), STEPS, strict=True):
         own = table[table["step"] == step]
         for grouping, marker in ((AGAIN, "o"), (str(Kind.UNFUSED), "x")):
             rows = own[own["grouping"] == grouping].set_index("network").reindex(networks)
             places = np.arange(len(networks)) + shift
             axes.errorbar(
-                places, rows["step_ratio"], _Z * rows["ratio_error"], color=colors[step], fmt=marker, markersize=3.5,
+                places, rows["step_ratio"], Z * rows["ratio_error"], color=colors[step], fmt=marker, markersize=3.5,
                 elinewidth=0.8, label=f"{step}: {'best grouping' if grouping == AGAIN else 'no fusion'}",
             )  # fmt: skip
         rows = own[own["grouping"] == AGAIN].set_index("network").reindex(networks)
         axes.errorbar(
-            np.arange(len(networks)) + shift, rows["noise"], _Z * rows["noise_error"], color="0.6", fmt="none",
-            elinewidth=3.5, alpha=0.5, zorder=0, label="TVM's fusion again" if step == _STEPS[0] else None,
+            np.arange(len(networks)) + shift, rows["noise"], Z * rows["noise_error"], color="0.6", fmt="none",
+            elinewidth=3.5, alpha=0.5, zorder=0, label="TVM's fusion again" if step == STEPS[0] else None,
         )  # fmt: skip
     axes.axhline(1.0, color=GRAY, linewidth=0.8)
     axes.set_xticks(range(len(networks)), networks, rotation=60, ha="right")
@@ -170,8 +170,8 @@ def draw_sums(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     own = table[table["grouping"] != AGAIN].dropna(subset="step_ratio")
     kinds = [str(kind) for kind in Kind if kind in set(own["grouping"])]
     colors = dict(zip(kinds, sns.color_palette(style.palette, len(kinds)), strict=True))
-    figure, axes_of = panels(len(_STEPS), style)
-    for letter, axes, step in zip("ab", axes_of, _STEPS, strict=True):
+    figure, axes_of = panels(len(STEPS), style)
+    for letter, axes, step in zip("ab", axes_of, STEPS, strict=True):
         of_step = own[own["step"] == step]
         for kind in kinds:
             rows = of_step[of_step["grouping"] == kind]
@@ -191,4 +191,4 @@ def draw_sums(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 FUSION_FIGURES: Mapping[str, Callable[[pd.DataFrame, StyleConfig], Drawn]] = {"gap": draw_gap, "sums": draw_sums}
-"""The function that makes the picture and its caption from the table."""
+"""The function that makes the picture and its caption from the table of optima."""
