@@ -126,7 +126,7 @@ def draw_search(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         axes.set_xlabel("trials")
         axes.set_ylabel("best time over TVM's fusion's")
         finish(axes, letter if len(steps) > 1 else "", f"{network}, {step}")
-    figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     first = table.iloc[0]
     return figure, (
         "What searches for a better grouping than TVM's fusion have found, a line for each seed. They may recompute "
