@@ -170,7 +170,7 @@ class Dataflow:
     def primitive(self, group: Live) -> tirx.PrimFunc:
         """Return the unscheduled TIR function of a group."""
         if len(group.nodes) == 1:
-            return self.nodes[group.nodes[0]].function
+            return self.nodes[group.nodes[0]].function.without_attr(_NAME)
         function, _ = self._function(group)
         builder = relax.BlockBuilder(self._module)
         own = builder.add_func(copy_with_new_vars(function).with_attr("Primitive", 1), "group")
@@ -250,7 +250,11 @@ class Dataflow:
             bindings.append(relax.VarBinding(whole, relax.Call(own, list(function.params))))
             bindings += [relax.VarBinding(var, relax.TupleGetItem(whole, place)) for place, var in enumerate(variables)]
         with self._target:
-            return fused_as_marked(with_bindings(main, bindings, main.body.body, builder.get().functions))
+            fused = fused_as_marked(with_bindings(main, bindings, main.body.body, builder.get().functions))
+        for name, function in fused.functions.items():
+            if isinstance(function, tirx.PrimFunc):  # Operators that are alike have the same code.
+                fused.update_func(name, function.without_attr(_NAME))
+        return fused
 
     def live(self, grouping: Grouping) -> dict[int, Live]:
         """Return by index, in an order in which they can run, what of the groups is needed.

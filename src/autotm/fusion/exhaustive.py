@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -22,7 +23,7 @@ from autotm.fusion.partitions import (
     convex_groups,
     regions,
 )
-from autotm.fusion.pricing import KernelTime, kernel_times
+from autotm.fusion.pricing import KernelTimes
 from autotm.fusion.variants import Workbench, WrongResultError
 from autotm.kernels.compiler import function_hash
 from autotm.model.config import FusionConfig
@@ -61,7 +62,7 @@ def optimum(
         run: how steps are timed.
 
     Raises:
-        AutotmError: as `Workbench.compared` and `kernel_times`.
+        AutotmError: as `Workbench.compared` and `KernelTimes.add`.
     """
     flow = bench.dataflow
     searched = _regions(bench, config.max_groups)
@@ -70,16 +71,16 @@ def optimum(
     fixed = [flow.default, unfused, *drawn]
     groups = [live for own in searched for group in own.groups if _can_be_kernel(bench, live := _live(flow, group))]
     groups += [live for grouping in fixed for live in _kernels(flow, grouping)]
-    times = kernel_times(bench, groups, store, profile)
-    timed = len({time.identity for time in times.values()})
-    _LOG.info("%d kernels of %d groups timed alone", timed, len(times))
+    times = KernelTimes(bench, store, profile)
+    times.add(groups)
+    _LOG.info("%d kernels of %d groups timed alone", len(times), len({*groups}))
 
     def sum_s(grouping: Grouping) -> float:
-        return sum(times[live].seconds for live in _kernels(flow, grouping))
+        kernels = [*_kernels(flow, grouping)]
+        times.add(kernels)  # Those of regions that are alike are other operators, though the same code.
+        return math.fsum(map(times.seconds, kernels))
 
     chosen = [(Kind.CHEAPEST, grouping) for grouping in _cheapest(flow, searched, times, config.best)]
-    # Those of regions that are alike are other operators, though the same code.
-    times |= kernel_times(bench, [live for _, grouping in chosen for live in _kernels(flow, grouping)], store, profile)
     chosen += [(Kind.UNFUSED, unfused), *((Kind.RANDOM, grouping) for grouping in drawn)]
     variants = [bench.compiled(grouping) for _, grouping in chosen]
     outcomes = bench.compared(variants, replace(run, min_seconds=config.step_s))
@@ -107,7 +108,7 @@ def optimum(
         len(default.kernels),
         default.peak_live_bytes,
         sum_s(flow.default),
-        timed,
+        len(times),
         tuple(
             RegionSearch(
                 len(own.region.nodes),
@@ -184,9 +185,7 @@ def _shape(region: Region) -> list[tuple[int, int]]:
     return [(places[first], places[second]) for first, second in region.edges]
 
 
-def _cheapest(
-    flow: Dataflow, searched: Sequence[_Region], times: Mapping[Live, KernelTime], count: int
-) -> Iterator[Grouping]:
+def _cheapest(flow: Dataflow, searched: Sequence[_Region], times: KernelTimes, count: int) -> Iterator[Grouping]:
     """Yield the groupings of least sums; regions that were not searched keep the groups of TVM's fusion."""
     precedence = Precedence([node.reads for node in flow.nodes])
     default = [group for group in flow.default.groups if flow.nodes[group[0]].function is not None]
@@ -195,7 +194,7 @@ def _cheapest(
     for own in searched:
         if own.failure:
             continue
-        prices = {group: times[live].seconds for group in own.groups if (live := _live(flow, group)) in times}
+        prices = {group: times.seconds(live) for group in own.groups if (live := _live(flow, group)) in times}
         try:
             parts.append(list(islice(cheapest(own.region.nodes, prices, precedence, _MOST_STATES), count)))
         except TooManyError as error:

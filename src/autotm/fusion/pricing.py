@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from tvm import tirx
@@ -21,39 +20,61 @@ from autotm.profile.profiler import all_fast_times
 from autotm.profile.store import KernelStore
 
 
-@dataclass(frozen=True)
-class KernelTime:
-    """The time of a kernel, all operands in fast memory.
+class KernelTimes:
+    """Times of kernels that compute groups of a step's operators, all operands in fast memory.
 
-    Attributes:
-        identity: hash of its code.
-        seconds: median.
+    A kernel that was timed keeps its time, and so do all groups that it computes: what was chosen by times is judged by
+    the same ones.
     """
 
-    identity: str
-    seconds: float
+    def __init__(self, bench: Workbench, store: KernelStore, options: ProfileOptions) -> None:
+        """Know no time yet.
 
+        Args:
+            bench: of the step.
+            store: keeps times of kernels.
+            options: how they are timed.
+        """
+        self._bench, self._store, self._options = bench, store, options
+        self._by_code: dict[str, float] = {}
+        self._code: dict[Live, str] = {}
 
-def kernel_times(
-    bench: Workbench, groups: Iterable[Live], store: KernelStore, options: ProfileOptions
-) -> dict[Live, KernelTime]:
-    """Return the time of a kernel for each group: that of the store, or one that is measured now and kept there.
+    def __len__(self) -> int:
+        """Return how many different kernels were timed."""
+        return len(self._by_code)
 
-    Raises:
-        AutotmError: as `all_fast_times`.
-    """
-    own = [*dict.fromkeys(groups)]
-    functions = [bench.dataflow.primitive(group) for group in own]
-    facts = bench.compiler.make([Request(function) for function in functions])
-    made = list(zip(own, functions, facts, strict=True))
-    distinct = {each.identity: (function, each, _results(bench, group)) for group, function, each in made}
-    with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
-        path = Path(folder) / "kernels.so"
-        bench.compiler.link([each for _, each, _ in distinct.values()], path)
-        library = KernelLibrary.load(path)
-    graph = _side_by_side([_kernel(number, *item) for number, item in enumerate(distinct.values())])
-    timings = all_fast_times(graph, library, bench.machine, store, options, bench.devices_dir)
-    return {group: KernelTime(each.identity, timings[each.identity].median_ns / 1e9) for group, _, each in made}
+    def __contains__(self, group: Live) -> bool:
+        """Return whether the time of a group is known."""
+        return group in self._code
+
+    def seconds(self, group: Live) -> float:
+        """Return the median time of a group's kernel."""
+        return self._by_code[self._code[group]]
+
+    def add(self, groups: Iterable[Live]) -> None:
+        """Take the times of groups that are not known yet from the store, or measure them and keep them there.
+
+        Raises:
+            AutotmError: as `all_fast_times`.
+        """
+        bench = self._bench
+        new = [group for group in dict.fromkeys(groups) if group not in self._code]
+        functions = [bench.dataflow.primitive(group) for group in new]
+        facts = bench.compiler.make([Request(function) for function in functions])
+        untimed = {
+            each.identity: (function, each, _results(bench, group))
+            for group, function, each in zip(new, functions, facts, strict=True)
+            if each.identity not in self._by_code
+        }
+        if untimed:
+            with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+                path = Path(folder) / "kernels.so"
+                bench.compiler.link([each for _, each, _ in untimed.values()], path)
+                library = KernelLibrary.load(path)
+            graph = _side_by_side([_kernel(number, *item) for number, item in enumerate(untimed.values())])
+            timings = all_fast_times(graph, library, bench.machine, self._store, self._options, bench.devices_dir)
+            self._by_code |= {identity: timings[identity].median_ns / 1e9 for identity in untimed}
+        self._code |= {group: each.identity for group, each in zip(new, facts, strict=True)}
 
 
 def _results(bench: Workbench, group: Live) -> int:
