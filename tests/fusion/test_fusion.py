@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from collections.abc import Mapping
 
 import pytest
 import small_step
@@ -217,27 +216,6 @@ def random_network(draw):
     return net.softmax_cross_entropy(net.dense(flat, 4, relu=False))
 
 
-class Drawn(Mapping):
-    """Decisions that are drawn when they are asked for."""
-
-    def __init__(self, draw, kinds):
-        self._draw, self._kinds, self._known = draw, kinds, {}
-
-    def get(self, path, _=None):
-        if path not in self._known:
-            self._known[path] = self._draw.choice(self._kinds)
-        return self._known[path]
-
-    def __getitem__(self, path):
-        return self._known[path]
-
-    def __iter__(self):
-        return iter(self._known)
-
-    def __len__(self):
-        return len(self._known)
-
-
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     objects = tmp_path_factory.mktemp("objects")
@@ -250,7 +228,8 @@ def bench(tmp_path_factory):
 def test_any_grouping_computes_what_the_default_does(bench, seed):
     draw = random.Random(seed)
     variants = bench(random_network(draw))
-    resolved = variants.resolved(Drawn(draw, [*Decision] if seed % 2 else [APPLY, INLINE]))
+    kinds = [*Decision] if seed % 2 else [APPLY, INLINE]
+    resolved = variants.resolved(lambda *_: draw.choice(kinds))
     (times,) = variants.compared([variants.compiled(resolved.grouping)], OPTIONS)
     assert times.difference <= 1
     again = variants.resolved(executed(variants.dataflow, resolved.grouping))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import json
 import math
@@ -41,6 +42,9 @@ class Bits:
 
     def drawn(self, draw):
         return tuple(draw.randint(0, 1) for _ in range(10))
+
+    def chosen(self, choose):
+        return tuple(choose(f"bit {place}", (0, 1)) for place in range(10))
 
     def energy(self, state):
         self.asked[state] += 1
@@ -93,7 +97,24 @@ def test_a_walk_accepts_all_but_what_failed_and_draws_accept_nothing():
     assert not any(one.is_accepted for one in SEARCHES["independent"](Broken(0), 20, 1))
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+HAS_OPTUNA = importlib.util.find_spec("optuna") is not None
+needs_optuna = pytest.mark.skipif(not HAS_OPTUNA, reason="Optuna is not installed here")
+
+
+@needs_optuna
+@pytest.mark.parametrize("seed", range(2))
+def test_the_tuner_learns_from_what_it_tried(seed):
+    bits = Bits(seed)
+    energies, drawn = (
+        [one.energy for one in SEARCHES[name](bits, 150, seed)] for name in ("tree_parzen", "independent")
+    )
+    assert min(energies) == pytest.approx(bits.least)
+    assert sum(energies) < sum(drawn)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_optuna if name == "tree_parzen" else ()) for name in SEARCHES]
+)
 def test_steps_depend_on_the_seed_and_on_energies_alone(name):
     def run(seed, steps):
         return [(one.proposal, one.is_accepted) for one in SEARCHES[name](Bits(0), steps, seed)]

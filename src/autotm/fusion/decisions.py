@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from autotm.fusion.dataflow import CircleError, Dataflow, Grouping, Live
@@ -24,6 +24,9 @@ TreePath = tuple[int, ...]
 
 Requested = Mapping[TreePath, Decision]
 """Decisions by path; operators at other paths are applied."""
+
+Choose = Callable[[TreePath, Collection[int]], Decision]
+"""Decides on the last operator of a path, told the operators that are computed in the kernel of its reader so far."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +46,23 @@ HasSchedule = Callable[[Live], bool]
 """Whether one kernel can compute the nodes of a group."""
 
 
-def resolve(dataflow: Dataflow, requested: Requested, has_schedule: HasSchedule) -> Resolved:
-    """Return the groups that decisions ask for.
+def resolve(dataflow: Dataflow, requested: Requested | Choose, has_schedule: HasSchedule) -> Resolved:
+    """Return the groups that decisions ask for; what chooses them is asked once for each path that occurs.
 
     What would let kernels read one another's values is applied instead. A group that no schedule computes as one kernel
     falls into those that TVM's fusion makes of it.
     """
+    given = requested if isinstance(requested, Mapping) else {}
+    asked: dict[TreePath, Decision] = {}
     refused: set[TreePath] = set()
+
+    def decide(path: TreePath, inside: Collection[int]) -> Decision:
+        if path not in asked:
+            asked[path] = requested(path, inside) if callable(requested) else given.get(path, Decision.APPLY)
+        return Decision.APPLY if path in refused else asked[path]
+
     while True:
-        trees = _Trees(
-            dataflow, lambda path: Decision.APPLY if path in refused else requested.get(path, Decision.APPLY)
-        )
+        trees = _Trees(dataflow, decide)
         joined = trees.grouping
         grouping, stuck = _split(dataflow, joined, has_schedule)
         copies = [path for path, decision in trees.decided.items() if decision is Decision.RECOMPUTE]
@@ -61,7 +70,7 @@ def resolve(dataflow: Dataflow, requested: Requested, has_schedule: HasSchedule)
             break
         refused.update(path for path in copies if path[-1] in stuck)
     changed: dict[TreePath, Changed] = {}
-    for path, wanted in {**dict.fromkeys(trees.decided, Decision.APPLY), **requested}.items():
+    for path, wanted in {**{path: asked[path] for path in trees.decided}, **given}.items():
         if path not in trees.decided:
             changed[path] = Changed(None, Reason.HIDDEN)
         elif (own := _decision(grouping, path)) is not wanted:
@@ -72,7 +81,7 @@ def resolve(dataflow: Dataflow, requested: Requested, has_schedule: HasSchedule)
 
 def executed(dataflow: Dataflow, grouping: Grouping) -> dict[TreePath, Decision]:
     """Return the decisions that ask for a grouping, those of operators that are applied included."""
-    paths = _Trees(dataflow, lambda path: _decision(grouping, path)).decided
+    paths = _Trees(dataflow, lambda path, _: _decision(grouping, path)).decided
     return {path: _decision(grouping, path) for path in paths}
 
 
@@ -125,7 +134,7 @@ class _Trees:
         reasons: why that is not what was asked for.
     """
 
-    def __init__(self, dataflow: Dataflow, decide: Callable[[TreePath], Decision]) -> None:
+    def __init__(self, dataflow: Dataflow, decide: Choose) -> None:
         self.decided: dict[TreePath, Decision] = {}
         self.reasons: dict[TreePath, Reason] = {}
         self._dataflow = dataflow
@@ -141,7 +150,8 @@ class _Trees:
             if len(path) == 1:
                 grows = path[0] not in grown
             else:
-                grows = self._decide(path, decide(path), is_copied=is_copied)
+                asked = decide(path, self._members[self._home[path[0]]])
+                grows = self._decide(path, asked, is_copied=is_copied)
                 is_copied = self.decided[path] is Decision.RECOMPUTE
                 grows = grows and (is_copied or path[-1] not in grown)
             if grows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from autotm.fusion.dataflow import Grouping
@@ -55,6 +55,11 @@ class GroupingSpace:
         """Return the grouping that a random share of all decisions to inline asks for."""
         return self._state(random_grouping(self._bench, draw))
 
+    def chosen(self, choose: Callable[[str, Sequence[Decision]], Decision]) -> State:
+        """Return the grouping that choices ask for, each of some decisions on a path."""
+        flow = self._bench.dataflow
+        return self._state(self._bench.resolved(lambda path, _: choose(path_text(flow, path), [*Decision])).grouping)
+
     def energy(self, state: State) -> float:
         """Return the time of a grouping over that of TVM's fusion; infinite where there is none."""
         return self._energy(state)
@@ -82,18 +87,5 @@ class GroupingSpace:
 
 def random_grouping(bench: Workbench, draw: random.Random) -> Grouping:
     """Return the grouping that a random share of all decisions to inline asks for, as far as it can be executed."""
-    return bench.resolved(_Drawn(draw)).grouping
-
-
-class _Drawn(dict[TreePath, Decision]):
-    """Decisions that are drawn when they are asked for."""
-
-    def __init__(self, draw: random.Random) -> None:
-        super().__init__()
-        self._draw, self._share = draw, draw.random()
-
-    def get(self, path: TreePath, default: Decision | None = None) -> Decision:  # type: ignore[override]
-        del default
-        if path not in self:
-            self[path] = Decision.INLINE if self._draw.random() < self._share else Decision.APPLY
-        return self[path]
+    share = draw.random()
+    return bench.resolved(lambda *_: Decision.INLINE if draw.random() < share else Decision.APPLY).grouping

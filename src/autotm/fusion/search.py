@@ -1,4 +1,4 @@
-"""Searches for decisions that take less time: annealing, a random walk, and independent draws.
+"""Searches for decisions that take less time: annealing, a random walk, independent draws, and a tuner.
 
 What a search does next depends on its seed and on the energies that it was told, and on nothing else: so one that was
 killed goes on where it stopped when it is told the same energies again.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from autotm.model.errors import AutotmError
 
 State = TypeVar("State")
 
@@ -30,6 +32,9 @@ class Space(Protocol[State]):
 
     def drawn(self, draw: random.Random) -> State:
         """Return a state that does not depend on others."""
+
+    def chosen(self, choose: Callable[[str, Sequence[Any]], Any]) -> State:
+        """Return the state that choices make, each of a name and of some options."""
 
     def energy(self, state: State) -> float:
         """Return the energy of a state; infinite where it cannot be had."""
@@ -79,6 +84,28 @@ def independent(space: Space[State], steps: int, seed: int) -> Iterator[Taken[St
         yield Taken(step, proposal, space.energy(proposal), 0.0, is_accepted=False)
 
 
+def tree_parzen(space: Space[State], steps: int, seed: int) -> Iterator[Taken[State]]:
+    """Yield states that Optuna's tree-structured Parzen estimator proposes, from what earlier ones took."""
+    try:
+        import optuna  # noqa: PLC0415 - installed beside PyTorch only
+    except ModuleNotFoundError:
+        raise AutotmError(
+            "Optuna, which tree_parzen is, is not installed here; `make figures/fusion` runs where it is, pip install "
+            "optuna installs it"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    for step in range(steps):
+        trial = study.ask()
+        proposal = space.chosen(trial.suggest_categorical)
+        energy = space.energy(proposal)
+        if math.isfinite(energy):
+            study.tell(trial, energy)
+        else:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        yield Taken(step, proposal, energy, 0.0, is_accepted=False)
+
+
 def _walk(space: Space[State], steps: int, seed: int, hot: Callable[[int], float]) -> Iterator[Taken[State]]:
     state = space.initial
     energy = space.energy(state)
@@ -102,5 +129,5 @@ def _draw(seed: int, step: int) -> random.Random:
     return random.Random(f"{seed} {step}")  # noqa: S311 - no secret
 
 
-SEARCHES = {"annealing": annealing, "random_walk": random_walk, "independent": independent}
+SEARCHES = {"annealing": annealing, "random_walk": random_walk, "independent": independent, "tree_parzen": tree_parzen}
 """Searches by their names."""

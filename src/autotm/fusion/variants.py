@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.fusion.dataflow import Dataflow, Grouping, Live
-from autotm.fusion.decisions import Requested, Resolved, resolve
+from autotm.fusion.decisions import Choose, Requested, Resolved, resolve
 from autotm.kernels.compiler import KernelCompiler, function_hash
 from autotm.kernels.library import KernelLibrary, pinned
 from autotm.kernels.schedules.dispatch import has_schedule
@@ -126,7 +126,7 @@ class Workbench:
         network = with_values_stored(built, paths.values)
         return cls(network, paths.scale, machine, devices_dir, paths.objects)
 
-    def resolved(self, requested: Requested) -> Resolved:
+    def resolved(self, requested: Requested | Choose) -> Resolved:
         """Return the groups that decisions ask for, as far as autotm's schedules compute each in one kernel."""
         return resolve(self.dataflow, requested, self.has_schedule)
 

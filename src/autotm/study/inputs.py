@@ -182,7 +182,7 @@ def link_files(study: Study) -> dict[str, Path]:
 
 FUSION_FIGURES = ("gap", "sums", "search")
 """Figures of fusion: how far TVM's is from the best, how well sums of kernels predict steps, what searches find."""
-SEARCHES = ("annealing", "random_walk", "independent")
+SEARCHES = ("annealing", "random_walk", "independent", "tree_parzen")
 FUSION_STEPS = ("training", "inference")
 
 
