@@ -1,6 +1,6 @@
 # What the rules use: the checked study, and functions of wildcards (`snakemake --lint` wants them apart from rules).
 # Nothing here runs a job.
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -230,6 +230,27 @@ def fusion_files(wildcards):
 def fusion_search(wildcards):
     """How a step's fusion is searched at a scale; not of which networks."""
     return scale_of(wildcards).of_fusion(STUDY.config.fusion).settings
+
+
+def fusion_problem(wildcards):
+    """Groupings of a step that were measured."""
+    return or_stop(inputs.fusion_problem_files, learning_study(wildcards), wildcards.network, wildcards.step)
+
+
+def fusion_learning(wildcards):
+    """What policies are learned from."""
+    return or_stop(inputs.fusion_learning_files, learning_study(wildcards))
+
+
+def learning_study(wildcards):
+    """The study on the machine and at the scale of a path."""
+    config = STUDY.config.model_copy(update={"scale": wildcards.scale})
+    return replace(STUDY, machine=machine_of(wildcards), scale=scale_of(wildcards), config=config)
+
+
+def is_held_out(wildcards):
+    """Whether no policy learns from a network."""
+    return wildcards.network not in STUDY.config.fusion.training
 
 
 def figure_files(wildcards):

@@ -1,5 +1,5 @@
-# Which operators share a kernel: every grouping of a step's operators is priced, the cheapest are measured -> table ->
-# picture. Most networks are blocks that PyTorch defines: `make figures/fusion/gap.pdf` sees to it that it is there.
+# Which operators share a kernel: every grouping of a step's operators is priced, the cheapest are measured; rewards are
+# fitted to these and to searches, policies learned from rewards, and steps measured that policies fuse -> table -> picture. Most networks are blocks that PyTorch defines: `make figures/fusion/gap.pdf` sees to it that it is there.
 
 
 rule fusion_exhaustive:
@@ -65,6 +65,151 @@ rule fusion_search:
         "Searching groupings of the operators of {wildcards.network} ({wildcards.scale}, {wildcards.step}): {wildcards.algorithm}"
     script:
         "../workflow/scripts/fusion.py"
+
+
+rule fusion_problem:
+    input:
+        unpack(fusion_problem),
+        own=network_file,
+    output:
+        problem="results/{machine}/{scale}/fusion/{network}/{step}/problem.json",
+    log:
+        "logs/{machine}/{scale}/fusion/{network}/{step}/problem.log",
+    benchmark:
+        "logs/{machine}/{scale}/fusion/{network}/{step}/problem.benchmark.tsv"
+    wildcard_constraints:
+        step="training|inference",
+    conda:
+        "../envs/measure.yaml"
+    threads: 1
+    resources:
+        mem_mb=scale_memory_mb,
+        runtime=scale_minutes,
+    params:
+        machine=machine_params,
+        network=network_params,
+        seed=STUDY.config.seed,
+    message:
+        "Reading which decisions of {wildcards.network} ({wildcards.scale}, {wildcards.step}) were measured"
+    script:
+        "../workflow/scripts/fusion_learning.py"
+
+
+rule fusion_rewards:
+    input:
+        problem=rules.fusion_problem.output.problem,
+    output:
+        rewards="results/{machine}/{scale}/fusion/{network}/{step}/rewards.json",
+    log:
+        "logs/{machine}/{scale}/fusion/{network}/{step}/rewards.log",
+    benchmark:
+        "logs/{machine}/{scale}/fusion/{network}/{step}/rewards.benchmark.tsv"
+    wildcard_constraints:
+        step="training|inference",
+    conda:
+        "../envs/measure.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        machine=machine_params,
+        seed=STUDY.config.seed,
+    message:
+        "Fitting what decisions of {wildcards.network} ({wildcards.scale}, {wildcards.step}) are worth"
+    script:
+        "../workflow/scripts/fusion_learning.py"
+
+
+rule fusion_promises:
+    input:
+        own=network_file,
+        problem=rules.fusion_problem.output.problem,
+        rewards=rules.fusion_rewards.output.rewards,
+    output:
+        promises="results/{machine}/{scale}/fusion/{network}/{step}/promises.json",
+    log:
+        "logs/{machine}/{scale}/fusion/{network}/{step}/promises.log",
+    benchmark:
+        "logs/{machine}/{scale}/fusion/{network}/{step}/promises.benchmark.tsv"
+    wildcard_constraints:
+        step="training|inference",
+    conda:
+        "../envs/measure.yaml"
+    threads: timing_threads
+    resources:
+        **NODE,
+        timing=1,
+        mem_mb=scale_memory_mb,
+        runtime=scale_minutes,
+    params:
+        machine=machine_params,
+        network=network_params,
+        fusion=fusion_search,
+        run=run_options,
+        seed=STUDY.config.seed,
+    message:
+        "Measuring what rewards ask of {wildcards.network} ({wildcards.scale}, {wildcards.step})"
+    script:
+        "../workflow/scripts/fusion_learning.py"
+
+
+rule fusion_policies:
+    input:
+        unpack(fusion_learning),
+    output:
+        selection="results/{machine}/{scale}/fusion/selection.json",
+        policies="results/{machine}/{scale}/fusion/policies.json",
+    log:
+        "logs/{machine}/{scale}/fusion/policies.log",
+    benchmark:
+        "logs/{machine}/{scale}/fusion/policies.benchmark.tsv"
+    conda:
+        "../envs/measure.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    params:
+        machine=machine_params,
+        seed=STUDY.config.seed,
+    message:
+        "Learning policies for fusion ({wildcards.scale})"
+    script:
+        "../workflow/scripts/fusion_learning.py"
+
+
+rule fusion_bench:
+    input:
+        own=network_file,
+        policies=rules.fusion_policies.output.policies,
+    output:
+        bench="results/{machine}/{scale}/fusion/{network}/{step}/bench.json",
+    log:
+        "logs/{machine}/{scale}/fusion/{network}/{step}/bench.log",
+    benchmark:
+        "logs/{machine}/{scale}/fusion/{network}/{step}/bench.benchmark.tsv"
+    wildcard_constraints:
+        step="training|inference",
+    conda:
+        "../envs/measure.yaml"
+    threads: timing_threads
+    resources:
+        **NODE,
+        timing=1,
+        mem_mb=scale_memory_mb,
+        runtime=scale_minutes,
+    params:
+        machine=machine_params,
+        network=network_params,
+        fusion=fusion_search,
+        run=run_options,
+        is_held_out=is_held_out,
+        seed=STUDY.config.seed,
+    message:
+        "Measuring {wildcards.network} ({wildcards.scale}, {wildcards.step}) as policies fuse it"
+    script:
+        "../workflow/scripts/fusion_learning.py"
 
 
 rule figure_fusion:

@@ -25,7 +25,10 @@ _BY_NAME = {
     r".*fraction|.*_error|.*price|.*price_ratio|.*slowdown|share_of_peak|speedup|load_1min": "ratio",
     r"losses|.*_loss(es)?|loss_margin": "as the loss",
     r"emulation_stretch|ratio_achieved|Contention\.to_.*|FusionTimes\.(ratio|noise|difference)": "ratio",
-    r"SearchStep\.temperature": "ratio",
+    r"SearchStep\.temperature|Execution\.ratio|.*\.best_seen|Rewards\.r2.*|Setting\.(decay|strength)": "ratio",
+    r"FusionProblem\.features|Policy\.(means|scales)|Branch\.threshold|Layer\..*": "as the features",
+    r"Rewards\.weights|Promise\.benefit": "as the target", r"FusionSelection\.misses": "what there is to gain",
+    r"Branch\.shares|Policy\.(surely|labels|accuracy.*|importance)": "share",
     r"Initial\.scale": "as the values",
 }  # fmt: skip
 """Units by what a name says, or with its class where that says nothing; the first that fits the whole name holds."""

@@ -19,6 +19,14 @@ from autotm.memory.emulation import DeviceFile, PublishedDevice
 from autotm.model.config import ScaleFile, StudyConfig
 from autotm.model.files import schema_version
 from autotm.model.fusion import FusionDecisions, FusionOptimum, FusionRun, FusionSearch
+from autotm.model.fusion_policy import (
+    FusionBench,
+    FusionPolicies,
+    FusionProblem,
+    FusionPromises,
+    FusionRewards,
+    FusionSelection,
+)
 from autotm.model.graph import Graph
 from autotm.model.kernel_studies import Sensitivity, TimingStudy
 from autotm.model.links import Links
@@ -73,6 +81,7 @@ _BY_PEOPLE = (
 )
 _STEP = "results/MACHINE/SCALE/NETWORK"
 _PLACED = f"{_STEP}/OPTIMIZER/LIMIT"
+_FUSION = "results/MACHINE/SCALE/fusion"
 _BY_AUTOTM = (
     Format("links.json", "`results/MACHINE/links.json`, by rule `calibrate`.", Links, "links"),
     Format("graph.json", f"`{_STEP}/graph.json`, by rule `kernel_profile`.", Graph, "graph"),
@@ -91,6 +100,31 @@ _BY_AUTOTM = (
         FusionSearch,
         "fusion_search",
     ),
+    Format(
+        "problem.json",
+        f"`{_FUSION}/NETWORK/STEP/problem.json`, by rule `fusion_problem`.",
+        FusionProblem,
+        "fusion_problem",
+    ),
+    Format(
+        "rewards.json",
+        f"`{_FUSION}/NETWORK/STEP/rewards.json`, by rule `fusion_rewards`.",
+        FusionRewards,
+        "fusion_rewards",
+    ),
+    Format(
+        "promises.json",
+        f"`{_FUSION}/NETWORK/STEP/promises.json`, by rule `fusion_promises`.",
+        FusionPromises,
+        "fusion_promises",
+    ),
+    Format(
+        "selection.json", f"`{_FUSION}/selection.json`, by rule `fusion_policies`.", FusionSelection, "fusion_selection"
+    ),
+    Format(
+        "policies.json", f"`{_FUSION}/policies.json`, by rule `fusion_policies`.", FusionPolicies, "fusion_policies"
+    ),
+    Format("bench.json", f"`{_FUSION}/NETWORK/STEP/bench.json`, by rule `fusion_bench`.", FusionBench, "fusion_bench"),
     Format("record.json", f"`{_PLACED}/record.json`, by rule `run`.", Record, "record"),
     Format("timeline.json", f"`{_PLACED}/timeline.json`, by rule `run` on a GPU.", Timeline, "timeline"),
     Format("torch.json", f"`{_PLACED}/torch.json`, by rule `save_on_cpu`.", FrameworkRecord, "framework_record"),

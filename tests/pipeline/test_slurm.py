@@ -20,6 +20,8 @@ MEASURES = {
     "control_flow_search",
     "fusion_exhaustive",
     "fusion_search",
+    "fusion_promises",
+    "fusion_bench",
 }
 PROFILE = yaml.safe_load((ROOT / "profiles" / "slurm" / "profile.yaml").read_text(encoding="utf-8"))
 

@@ -7,5 +7,9 @@ from autotm.stages.fusion import fusion_figure_stage
 from autotm.stages.jobs import rule
 
 with rule(snakemake):
-    optima, searches = ([Path(path) for path in snakemake.input.get(key, [])] for key in ("optima", "searches"))
-    fusion_figure_stage(StyleConfig(**snakemake.params.style), optima, searches, Path(snakemake.output.csv))
+    # Where there is one file of a kind, Snakemake gives it as text.
+    files = {
+        key: [Path(path) for path in ([value] if isinstance(value, str) else value)]
+        for key, value in snakemake.input.items()
+    }
+    fusion_figure_stage(StyleConfig(**snakemake.params.style), files, Path(snakemake.output.csv))

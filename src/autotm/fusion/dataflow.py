@@ -191,15 +191,16 @@ class Dataflow:
             read = self._loads[place]
             whole = read.total() + sum(count * (loads[other] - 1) for other, count in read.items() if other in loads)
             alone, longest = alone + read.total(), max(longest, whole)
-            if self._pattern(place) <= _INJECTIVE:
+            if self.pattern(place) <= _INJECTIVE:
                 loads[place] = whole
         return longest > MOST_REPEATED * alone
 
     def is_opaque(self, group: Sequence[int]) -> bool:
         """Return whether the code of one of some operators cannot be joined with that of others."""
-        return any(self._pattern(place) == _OPAQUE for place in group)
+        return any(self.pattern(place) == _OPAQUE for place in group)
 
-    def _pattern(self, operator: int) -> int:
+    def pattern(self, operator: int) -> int:
+        """Return the kind of an operator for fusion, of TVM's `OpPatternKind`."""
         return int(self.nodes[operator].function.attrs[_PATTERN])
 
     def order(self, grouping: Grouping) -> list[int]:

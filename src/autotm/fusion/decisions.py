@@ -73,19 +73,19 @@ def resolve(dataflow: Dataflow, requested: Requested | Choose, has_schedule: Has
     for path, wanted in {**{path: asked[path] for path in trees.decided}, **given}.items():
         if path not in trees.decided:
             changed[path] = Changed(None, Reason.HIDDEN)
-        elif (own := _decision(grouping, path)) is not wanted:
-            is_split = path in refused or _decision(joined, path) is wanted
+        elif (own := decision_at(grouping, path)) is not wanted:
+            is_split = path in refused or decision_at(joined, path) is wanted
             changed[path] = Changed(own, Reason.UNSCHEDULED if is_split else trees.reasons.get(path, Reason.INSIDE))
     return Resolved(grouping, changed)
 
 
 def executed(dataflow: Dataflow, grouping: Grouping) -> dict[TreePath, Decision]:
     """Return the decisions that ask for a grouping, those of operators that are applied included."""
-    paths = _Trees(dataflow, lambda path, _: _decision(grouping, path)).decided
-    return {path: _decision(grouping, path) for path in paths}
+    paths = _Trees(dataflow, lambda path, _: decision_at(grouping, path)).decided
+    return {path: decision_at(grouping, path) for path in paths}
 
 
-def _decision(grouping: Grouping, path: TreePath) -> Decision:
+def decision_at(grouping: Grouping, path: TreePath) -> Decision:
     """Return what becomes of the last operator of a path where the others are grouped so."""
     *readers, read = path
     group = grouping.home[readers[0]]

@@ -13,6 +13,7 @@ from time import perf_counter_ns
 
 import numpy as np
 import numpy.typing as npt
+import tvm
 
 from autotm.fusion.dataflow import Dataflow, Grouping, Live
 from autotm.fusion.decisions import Choose, Requested, Resolved, resolve
@@ -66,6 +67,32 @@ class Variant:
     library: KernelLibrary
 
 
+class Schedules:
+    """Tells whether one kernel can compute a group; the groups of TVM's fusion are one, whatever it is."""
+
+    def __init__(self, dataflow: Dataflow, target: tvm.target.Target, threads: int) -> None:
+        """Know nothing yet of a step's groups."""
+        self._dataflow, self._target, self._threads = dataflow, target, threads
+        self._default = {*dataflow.default.groups}
+        self._known: dict[Live, bool] = {}
+        self._functions: dict[str, bool] = {}
+
+    def __call__(self, group: Live) -> bool:
+        """Return whether a schedule computes a group."""
+        if group not in self._known:
+            self._known[group] = group.nodes in self._default or self._is_scheduled(group)
+        return self._known[group]
+
+    def _is_scheduled(self, group: Live) -> bool:
+        if self._dataflow.is_opaque(group.nodes) or self._dataflow.expands(group.nodes):
+            return False
+        function = self._dataflow.primitive(group)
+        key = function_hash(function)
+        if key not in self._functions:
+            self._functions[key] = has_schedule(function, self._target, self._threads)
+        return self._functions[key]
+
+
 class Workbench:
     """What makes variants of a step.
 
@@ -76,6 +103,7 @@ class Workbench:
         machine: runs it.
         devices_dir: folder of the device files.
         compiler: of kernels.
+        has_schedule: tells whether one kernel can compute a group.
     """
 
     def __init__(self, network: Network, scale: str, machine: Machine, devices_dir: Path, objects: Path) -> None:
@@ -100,8 +128,7 @@ class Workbench:
             self.dataflow = Dataflow(self._step.module, self._target)
         except NotImplementedError as error:
             raise AutotmError(f"network {network.name}: {error}{first_use(network, str(error))}") from None
-        self._schedules: dict[Live, bool] = {}
-        self._functions: dict[str, bool] = {}
+        self.has_schedule = Schedules(self.dataflow, self._target, machine.threads)
 
     @classmethod
     def of_source(
@@ -240,25 +267,6 @@ class Workbench:
                     f"{shares[worst]:.3g} times what is allowed; please report the decisions"
                 )
         return outcomes
-
-    def has_schedule(self, group: Live) -> bool:
-        """Return whether one kernel can compute a group; the groups of TVM's fusion are one, whatever it is."""
-        if group not in self._schedules:
-            self._schedules[group] = group.nodes in self._default or self._is_scheduled(group)
-        return self._schedules[group]
-
-    def _is_scheduled(self, group: Live) -> bool:
-        if self.dataflow.is_opaque(group.nodes) or self.dataflow.expands(group.nodes):
-            return False
-        function = self.dataflow.primitive(group)
-        key = function_hash(function)
-        if key not in self._functions:
-            self._functions[key] = has_schedule(function, self._target, self.machine.threads)
-        return self._functions[key]
-
-    @cached_property
-    def _default(self) -> set[tuple[int, ...]]:
-        return {*self.dataflow.default.groups}
 
 
 def _peak(values: npt.NDArray[np.float64]) -> float:

@@ -370,6 +370,8 @@ class FusionConfig(Strict):
         description="in place of profile.rotation_bytes: about a core's own cache, filled by the kernels before",
     )
 
+    random_policies: int = Field(20, ge=0, description="random policies that are measured on each held-out network")
+
     @property
     def settings(self) -> dict[str, Any]:
         """How a step is searched, whatever the network."""

@@ -140,13 +140,17 @@ class Paths(MachinePaths):
         """Return the step of the plan, or of a rival, on a GPU that is modelled."""
         return self._of_network / optimizer / limit.slug / "modelled.json"
 
-    def fusion(self, step: str) -> Path:
-        """Return the file with the best groupings of a step's operators: `training` or `inference`."""
-        return self._of_machine / self.scale / "fusion" / self.network / step / "optimum.json"
+    def fusion(self, step: str, what: str = "optimum") -> Path:
+        """Return a file on the groupings of a step's operators, `training` or `inference`: by default of the best."""
+        return self.fusion_learning(f"{self.network}/{step}/{what}")
+
+    def fusion_learning(self, what: str) -> Path:
+        """Return a file on what is learned about fusion from several networks."""
+        return self._of_machine / self.scale / "fusion" / f"{what}.json"
 
     def fusion_search(self, algorithm: str, seed: int) -> Path:
         """Return the file with what a search for the best grouping of the training step's operators found."""
-        return self.fusion("training").with_name(f"{algorithm}-{seed}.json")
+        return self.fusion("training", f"{algorithm}-{seed}")
 
     def view(self, optimizer: str, limit: Limit) -> Path:
         """Return the plan as a page; nothing depends on it."""

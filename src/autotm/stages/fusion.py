@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -186,21 +186,28 @@ def fusion_search_stage(
     log.unlink()
 
 
-def fusion_figure_stage(style: StyleConfig, optima: Sequence[Path], searches: Sequence[Path], csv: Path) -> None:
-    """Make the figure that `csv` names: what was found -> table -> picture, and print what it concludes.
+def fusion_figure_stage(style: StyleConfig, files: Mapping[str, Sequence[Path]], csv: Path) -> None:
+    """Make the figure that `csv` names from files by what they hold, and print what it concludes.
 
     Raises:
         DamagedFileError: a file cannot be read.
     """
     from autotm.study.drawing import draw_to_files
     from autotm.study.figures.fusion import FUSION_FIGURES, summary, table_of_optima
+    from autotm.study.figures.fusion_learning import LEARNING_FIGURES
     from autotm.study.figures.fusion_search import draw_search, search_summary, table_of_searches
     from autotm.study.tables import read_table, write_table
 
-    write_table(table_of_searches(searches, optima) if searches else table_of_optima(optima), csv)
+    figures = {
+        **{name: (table_of_optima, draw, summary) for name, draw in FUSION_FIGURES.items()},
+        "search": (table_of_searches, draw_search, search_summary),
+        **LEARNING_FIGURES,
+    }
+    table_of, draw, conclusions = figures[csv.stem]
+    write_table(table_of(**files), csv)
     table = read_table(csv)
-    draw_to_files(draw_search if searches else FUSION_FIGURES[csv.stem], table, csv, style)
-    for line in (search_summary if searches else summary)(table):
+    draw_to_files(draw, table, csv, style)
+    for line in conclusions(table):
         _LOG.info("%s", line)
 
 

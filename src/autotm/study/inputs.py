@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -180,8 +181,9 @@ def link_files(study: Study) -> dict[str, Path]:
     return {"links": study.machine_paths.links, **of_device}
 
 
-FUSION_FIGURES = ("gap", "sums", "search")
-"""Figures of fusion: how far TVM's is from the best, how well sums of kernels predict steps, what searches find."""
+FUSION_FIGURES = ("gap", "sums", "search", "rewards", "labels", "policies")
+"""Figures of fusion: how far TVM's is from the best, how well sums of kernels predict steps, what searches find; what
+decisions are worth, what policies learn from that, and what they gain."""
 SEARCHES = ("annealing", "random_walk", "independent", "tree_parzen")
 FUSION_STEPS = ("training", "inference")
 
@@ -206,13 +208,52 @@ def fusion_files(study: Study, figure: str) -> dict[str, list[Path]]:
             f"config/scales/{study.config.scale}.yaml has sizes for none of the networks of figure {figure}, which "
             f"fusion.{'searched' if networks else 'training and fusion.held_out'} names; add them"
         )
-    if figure != "search":
-        return {"optima": [study.paths(name).fusion(step) for name in networks for step in FUSION_STEPS]}
+    if figure in {"gap", "sums"}:
+        return {"optima": _of_steps(study, networks, "optimum")}
+    if figure == "policies":
+        return {"benches": _of_steps(study, networks, "bench"), "optima": _of_steps(study, networks, "optimum")}
+    if figure == "labels":
+        return {"policies": [study.paths(networks[0]).fusion_learning("policies")]}
+    if figure == "rewards":
+        of_learning = fusion_learning_files(study)
+        selection = study.paths(networks[0]).fusion_learning("selection")
+        return {"rewards": of_learning["rewards"], "promises": of_learning["promises"], "selection": [selection]}
     of_search = product(searched, SEARCHES, study.config.fusion.search_seeds)
     return {
         "optima": [study.paths(name).fusion(FUSION_STEPS[0]) for name in searched],
         "searches": [study.paths(name).fusion_search(algorithm, seed) for name, algorithm, seed in of_search],
     }
+
+
+def fusion_learning_files(study: Study) -> dict[str, list[Path]]:
+    """Return what policies are learned from: the networks for training, each as a training and an inference step.
+
+    Raises:
+        BadInputError: the scale has sizes for none of them.
+    """
+    networks = [name for name in fusion_networks(study) if name in study.config.fusion.training]
+    if not networks:
+        raise BadInputError(
+            f"config/scales/{study.config.scale}.yaml has sizes for none of the networks that fusion.training names; "
+            "add them"
+        )
+    files = {"problems": "problem", "rewards": "rewards", "promises": "promises"}
+    return {key: _of_steps(study, networks, what) for key, what in files.items()}
+
+
+def fusion_problem_files(study: Study, network: str, step: str) -> dict[str, Path]:
+    """Return the files with groupings of a step that were measured, by what they are called there."""
+    paths, config = study.paths(network), study.config.fusion
+    is_searched = network in config.searched and step == FUSION_STEPS[0]
+    of_search = product(SEARCHES, config.search_seeds) if is_searched else ()
+    return {
+        "optimum": paths.fusion(step),
+        **{f"{algorithm}-{seed}": paths.fusion_search(algorithm, seed) for algorithm, seed in of_search},
+    }
+
+
+def _of_steps(study: Study, networks: Sequence[str], what: str) -> list[Path]:
+    return [study.paths(name).fusion(step, what) for name in networks for step in FUSION_STEPS]
 
 
 _LOOPS, _BRANCHES = ("lstm", "nasrnn"), ("blockdrop", "skipnet")

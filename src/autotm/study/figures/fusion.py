@@ -79,8 +79,8 @@ def summary(table: pd.DataFrame) -> Iterator[str]:
         best = table[(table["grouping"] == AGAIN) & (table["step"] == step)]
         if best.empty:
             continue
-        mean, low, high = _geometric_mean(best["step_ratio"])
-        noise = _geometric_mean(best["noise"])
+        mean, low, high = geometric_mean(best["step_ratio"])
+        noise = geometric_mean(best["noise"])
         faster = int((best["step_ratio"] + Z * best["ratio_error"] < best["noise"] - Z * best["noise_error"]).sum())
         yield (
             f"Of {step} the best grouping takes {mean:.3f} of the time of TVM's fusion in geometric mean of "
@@ -88,7 +88,7 @@ def summary(table: pd.DataFrame) -> Iterator[str]:
             f"({noise[1]:.3f} to {noise[2]:.3f}); beyond the noise it is faster on {faster}"
         )
     unfused = table[table["grouping"] == Kind.UNFUSED]
-    mean, low, high = _geometric_mean(unfused["step_ratio"])
+    mean, low, high = geometric_mean(unfused["step_ratio"])
     yield f"No fusion takes {mean:.3f} of TVM's fusion's time ({low:.3f} to {high:.3f})"
     own = table[table["grouping"] != AGAIN].dropna(subset="step_ratio")
     if len(own) > 1:
@@ -112,7 +112,7 @@ def _explained(own: pd.DataFrame) -> float:
     return float(1 - rest / whole) if whole else math.nan
 
 
-def _geometric_mean(ratios: pd.Series) -> tuple[float, float, float]:
+def geometric_mean(ratios: pd.Series) -> tuple[float, float, float]:
     """Return a geometric mean over networks and its 95 % bootstrap interval."""
     logs = np.log(ratios.dropna().to_numpy())
     if not len(logs):
