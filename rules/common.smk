@@ -232,6 +232,12 @@ def fusion_search(wildcards):
     return scale_of(wildcards).of_fusion(STUDY.config.fusion).settings
 
 
+def fusion_placements(wildcards):
+    """How placements of tensors are searched."""
+    names = {"placed_limit", "placements", "search_seeds"}
+    return STUDY.config.fusion.model_dump(mode="json", include=names)
+
+
 def fusion_problem(wildcards):
     """Groupings of a step that were measured."""
     return or_stop(inputs.fusion_problem_files, learning_study(wildcards), wildcards.network, wildcards.step)

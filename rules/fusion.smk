@@ -212,6 +212,35 @@ rule fusion_bench:
         "../workflow/scripts/fusion_learning.py"
 
 
+rule placements:
+    input:
+        graph="results/{machine}/{scale}/{network}/graph.json",
+        profile="results/{machine}/{scale}/{network}/profile.parquet",
+        links="results/{machine}/links.json",
+    output:
+        placements="results/{machine}/{scale}/{network}/placements.json",
+    log:
+        "logs/{machine}/{scale}/{network}/placements.log",
+    benchmark:
+        "logs/{machine}/{scale}/{network}/placements.benchmark.tsv"
+    conda:
+        "../envs/measure.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=solve_minutes,
+    params:
+        machine=machine_params,
+        fusion=fusion_placements,
+        options=STUDY.config.solve.model_dump(),
+        seed=STUDY.config.seed,
+        counts=STUDY.config.counts,
+    message:
+        "Searching placements of the tensors of {wildcards.network} ({wildcards.scale})"
+    script:
+        "../workflow/scripts/fusion_learning.py"
+
+
 rule figure_fusion:
     input:
         unpack(fusion_files),

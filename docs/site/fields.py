@@ -28,6 +28,7 @@ _BY_NAME = {
     r"SearchStep\.temperature|Execution\.ratio|.*\.best_seen|Rewards\.r2.*|Setting\.(decay|strength)": "ratio",
     r"FusionProblem\.features|Policy\.(means|scales)|Branch\.threshold|Layer\..*": "as the features",
     r"Rewards\.weights|Promise\.benefit": "as the target", r"FusionSelection\.misses": "what there is to gain",
+    r"PlacementCurve\.improved|PlacementSearch\.(all_slow|first_touch)": "ratio",
     r"Branch\.shares|Policy\.(surely|labels|accuracy.*|importance)": "share",
     r"Initial\.scale": "as the values",
 }  # fmt: skip

@@ -26,6 +26,7 @@ from autotm.model.fusion_policy import (
     FusionPromises,
     FusionRewards,
     FusionSelection,
+    PlacementSearch,
 )
 from autotm.model.graph import Graph
 from autotm.model.kernel_studies import Sensitivity, TimingStudy
@@ -124,6 +125,7 @@ _BY_AUTOTM = (
     Format(
         "policies.json", f"`{_FUSION}/policies.json`, by rule `fusion_policies`.", FusionPolicies, "fusion_policies"
     ),
+    Format("placements.json", f"`{_STEP}/placements.json`, by rule `placements`.", PlacementSearch, "placements"),
     Format("bench.json", f"`{_FUSION}/NETWORK/STEP/bench.json`, by rule `fusion_bench`.", FusionBench, "fusion_bench"),
     Format("record.json", f"`{_PLACED}/record.json`, by rule `run`.", Record, "record"),
     Format("timeline.json", f"`{_PLACED}/timeline.json`, by rule `run` on a GPU.", Timeline, "timeline"),

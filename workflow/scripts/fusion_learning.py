@@ -1,10 +1,11 @@
-"""Rules fusion_problem, _rewards, _promises, _policies and _bench: what decisions are worth, and who learns it."""
+"""Rules fusion_problem, _rewards, _promises, _policies, _bench, placements: what decisions are worth, who learns it."""
 
 from pathlib import Path
 
-from autotm.model.config import FusionConfig, RunConfig
+from autotm.model.config import FusionConfig, RunConfig, SolveConfig
 from autotm.model.network_source import NetworkSource
 from autotm.stages import fusion_learning as stages
+from autotm.stages.context import PlacementInputs
 from autotm.stages.jobs import rule
 
 with rule(snakemake) as job:
@@ -40,6 +41,14 @@ with rule(snakemake) as job:
         case "fusion_policies":
             several = ([Path(path) for path in given.get(key)] for key in ("problems", "rewards", "promises"))
             stages.fusion_policies_stage(context, *several, Path(snakemake.output.selection), output)
+        case "placements":
+            stages.placements_stage(
+                context,
+                FusionConfig(**params.fusion),
+                SolveConfig(**params.options),
+                PlacementInputs(job.paths),
+                output,
+            )
         case "fusion_bench":
             stages.fusion_bench_stage(
                 context,

@@ -371,6 +371,9 @@ class FusionConfig(Strict):
     )
 
     random_policies: int = Field(20, ge=0, description="random policies that are measured on each held-out network")
+    placed: Names = Field([], description="networks of the zoo whose tensor placements are searched as decisions are")
+    placed_limit: Limit = Field("4:1", validate_default=True, description="of fast memory, for these placements")
+    placements: int = Field(2000, ge=1, description="placements that a search looks at")
 
     @property
     def settings(self) -> dict[str, Any]:

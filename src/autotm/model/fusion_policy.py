@@ -1,4 +1,4 @@
-"""What fusion decisions are worth, as rewards say, and policies that are learned from them, as files have them."""
+"""What decisions are worth, as rewards say, and policies that are learned from them, as files have them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from autotm.model.fusion import Decision, FusionTimes
+from autotm.model.limit import Limit
 
 FEATURE_VERSION = 1
 """Raised when features change their meaning, so that an older policy no longer fits."""
@@ -315,3 +316,48 @@ class FusionBench:
     is_held_out: bool
     choices: Mapping[str, int]
     groupings: tuple[MeasuredGrouping, ...]
+
+
+@dataclass(frozen=True)
+class PlacementCurve:
+    """What a search for a placement of tensors had found after how many evaluations.
+
+    Attributes:
+        algorithm: `annealing`, `random_walk`, `independent` draws, or `rewards` that are fitted to such draws.
+        search_seed: of the search.
+        evaluations: of the search.
+        improved: evaluations after which something better was found, and its time over that of the plan.
+    """
+
+    algorithm: str
+    search_seed: int
+    evaluations: int
+    improved: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class PlacementSearch:
+    """How near searches come to the placement of least time; each tensor stays in one memory. Times are predicted.
+
+    Attributes:
+        network, scale: whose step it is.
+        limit: of fast memory.
+        tensors: that are placed.
+        kernels: of the step.
+        plan_us: time of the plan that the solver found.
+        bound_us: no placement takes less.
+        all_slow: time with all tensors in slow memory, over the plan's.
+        first_touch: time where what is there first is in fast memory, over the plan's.
+        curves: of searches.
+    """
+
+    network: str
+    scale: str
+    limit: Limit
+    tensors: int
+    kernels: int
+    plan_us: float
+    bound_us: float
+    all_slow: float
+    first_touch: float
+    curves: tuple[PlacementCurve, ...]

@@ -144,6 +144,11 @@ class Paths(MachinePaths):
         """Return a file on the groupings of a step's operators, `training` or `inference`: by default of the best."""
         return self.fusion_learning(f"{self.network}/{step}/{what}")
 
+    @property
+    def placements(self) -> Path:
+        """The file with what searches for placements of the tensors found."""
+        return self._of_network / "placements.json"
+
     def fusion_learning(self, what: str) -> Path:
         """Return a file on what is learned about fusion from several networks."""
         return self._of_machine / self.scale / "fusion" / f"{what}.json"

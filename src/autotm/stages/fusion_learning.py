@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotm.model.config import FusionConfig, RunConfig
+from autotm.model.config import FusionConfig, RunConfig, SolveConfig
 from autotm.model.files import load, require_writable, save
 from autotm.model.fusion import FusionOptimum, FusionSearch
 from autotm.model.fusion_policy import (
@@ -19,15 +19,16 @@ from autotm.model.fusion_policy import (
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.model.provenance import provenance
-from autotm.stages.context import Context
+from autotm.stages.context import Context, PlacementInputs
 from autotm.stages.fusion import OPTIMUM, SEARCH
+from autotm.stages.solve import options_of
 
 if TYPE_CHECKING:
     from autotm.fusion.variants import Workbench
     from autotm.runtime.step_times import RunOptions
 
 PROBLEM, REWARDS, PROMISES = "fusion_problem", "fusion_rewards", "fusion_promises"
-SELECTION, POLICIES, BENCH = "fusion_selection", "fusion_policies", "fusion_bench"
+SELECTION, POLICIES, BENCH, PLACEMENTS = "fusion_selection", "fusion_policies", "fusion_bench", "placements"
 _LOG = logging.getLogger(__name__)
 
 
@@ -193,6 +194,30 @@ def fusion_bench_stage(
         is_held_out=is_held_out,
     )
     save(output, BENCH, found, provenance(context.machine, context.seed, **source.provenance))
+
+
+def placements_stage(
+    context: Context, config: FusionConfig, solving: SolveConfig, inputs: PlacementInputs, output: Path
+) -> None:
+    """Write how near searches and rewards come to the placement of least time; times are predicted.
+
+    Raises:
+        InfeasibleLimitError: nothing keeps the limit.
+    """
+    from autotm.fusion.placements import searched
+
+    require_writable(output)
+    step, times, copies = inputs.read(context.counts)
+    found = searched(
+        step,
+        times,
+        copies,
+        config.placed_limit,
+        options_of(context, solving),
+        evaluations=config.placements,
+        seeds=config.search_seeds,
+    )
+    save(output, PLACEMENTS, found, provenance(context.machine, context.seed))
 
 
 def _bench(context: Context, source: NetworkSource, paths: Paths, *, is_inference: bool) -> Workbench:

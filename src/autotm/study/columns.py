@@ -166,6 +166,9 @@ MEANINGS: Mapping[str, str] = {
     "steps": "of networks that it learned from",
     "feature": "that the policy reads",
     "importance": "share of labels that it no longer tells where the feature is shuffled",
+    "proven_gap": "of the solver's plan to its bound",
+    "all_slow_ratio": "time with all tensors in slow memory over the plan's",
+    "first_touch_ratio": "time where what is there first is in fast memory, over the plan's",
     "use": "`training`, or `held out`: no policy learned from the network",
     "peak_ratio": "peak of tensors and workspaces over that by TVM's fusion",
     # Times of kernels in several configurations.

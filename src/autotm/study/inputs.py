@@ -181,9 +181,9 @@ def link_files(study: Study) -> dict[str, Path]:
     return {"links": study.machine_paths.links, **of_device}
 
 
-FUSION_FIGURES = ("gap", "sums", "search", "rewards", "labels", "policies")
+FUSION_FIGURES = ("gap", "sums", "search", "rewards", "labels", "policies", "placements")
 """Figures of fusion: how far TVM's is from the best, how well sums of kernels predict steps, what searches find; what
-decisions are worth, what policies learn from that, and what they gain."""
+decisions are worth, what policies learn from that, and what they gain; how near searches come to the best placement."""
 SEARCHES = ("annealing", "random_walk", "independent", "tree_parzen")
 FUSION_STEPS = ("training", "inference")
 
@@ -201,6 +201,9 @@ def fusion_files(study: Study, figure: str) -> dict[str, list[Path]]:
     Raises:
         BadInputError: the scale has sizes for none of the networks.
     """
+    if figure == "placements":
+        placed = [name for name in study.config.fusion.placed if name in study.scale.networks]
+        return {"placements": [study.paths(name).placements for name in placed]}
     networks = fusion_networks(study)
     searched = [name for name in networks if name in study.config.fusion.searched]
     if not networks or (figure == "search" and not searched):

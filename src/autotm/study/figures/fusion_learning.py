@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from autotm.model.fusion_policy import (
     FusionPromises,
     FusionRewards,
     FusionSelection,
+    PlacementSearch,
     Policy,
     Target,
 )
@@ -380,6 +382,78 @@ def _draw_greedy(axes: Axes, chosen_by: pd.DataFrame, judged: pd.DataFrame, use:
     axes.plot(counts, [own.max() for own in least], "--", color=color, linewidth=0.8, label=f"{use}: worst step")
 
 
+# Placements.
+
+
+def table_of_placements(placements: Sequence[Path]) -> pd.DataFrame:
+    """Return a row for each evaluation after which a search had a better placement, and one for its last.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+    """
+    rows = []
+    for path in placements:
+        found, source = load_with_provenance(path, "placements", PlacementSearch)
+        common = {
+            "network": found.network,
+            "limit": str(found.limit),
+            "tensors": found.tensors,
+            "proven_gap": found.plan_us / found.bound_us - 1,
+            "all_slow_ratio": found.all_slow,
+            "first_touch_ratio": found.first_touch,
+            **_origin(source),
+        }
+        for curve in found.curves:
+            last = (curve.evaluations, curve.improved[-1][1])
+            rows += [
+                common
+                | {"algorithm": curve.algorithm, "search_seed": curve.search_seed, "trial": count, "best_ratio": best}
+                for count, best in (*curve.improved, last)
+            ]
+    return pd.DataFrame(rows)
+
+
+def placements_summary(table: pd.DataFrame) -> Iterator[str]:
+    """Yield for each network how far from the proven plan searches end, and after how many evaluations."""
+    for network, own in table.groupby("network", sort=False):
+        first, parts = own.iloc[0], []
+        for algorithm, runs in own.groupby("algorithm", sort=False):
+            ends = runs.sort_values("trial").groupby("search_seed").tail(1)
+            found = ", ".join(f"{ratio - 1:.2%}" for ratio in ends["best_ratio"])
+            parts.append(f"{algorithm} {found} after {ends['trial'].max()}")
+        yield (
+            f"{network}, {first['tensors']} tensors, limit {first['limit']}: above the solver's plan, which is proven "
+            f"to {first['proven_gap']:.2%}, end {'; '.join(parts)} evaluations; first touch is "
+            f"{first['first_touch_ratio'] - 1:.0%} above it, all slow {first['all_slow_ratio'] - 1:.0%}"
+        )
+
+
+def draw_placements(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """Draw how far above the proven plan the best placement of each search is, by evaluations."""
+    networks = list(dict.fromkeys(table["network"]))
+    algorithms = list(dict.fromkeys(table["algorithm"]))
+    colors = dict(zip(algorithms, sns.color_palette(style.palette, len(algorithms)), strict=True))
+    figure, axes_of = panels(len(networks), style, columns=min(3, len(networks)))
+    for letter, axes, network in zip(string.ascii_lowercase, axes_of, networks, strict=False):
+        own = table[table["network"] == network].sort_values("trial")
+        for (algorithm, seed), run in own.groupby(["algorithm", "search_seed"], sort=False):
+            is_first = seed == own["search_seed"].min()
+            # A tenth of a per mille is as good as the plan.
+            above = (run["best_ratio"] - 1).clip(lower=1e-4)
+            axes.step(run["trial"], above, where="post", color=colors[algorithm], label=algorithm if is_first else None)
+        axes.axhline(max(own["proven_gap"].iloc[0], 1e-4), color=GRAY, linewidth=0.8, label="proven gap of the plan")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("evaluations")
+        axes.set_ylabel("above the plan, share")
+        finish(axes, letter if len(networks) > 1 else "", network)
+    figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure, (
+        "How near searches come to the placement of least time that a solver proves, each tensor in one memory for "
+        f"life, by evaluations. Times are PREDICTED from profiles. {_machine(table)} {'. '.join(placements_summary(table))}."
+    )
+
+
 def _machine(table: pd.DataFrame) -> str:
     first = table.iloc[0]
     is_disturbed = "disturbed" in table and table["disturbed"].fillna(value=False).any()
@@ -393,5 +467,6 @@ LEARNING_FIGURES: Mapping[
     "rewards": (table_of_rewards, draw_rewards, rewards_summary),
     "labels": (table_of_labels, draw_labels, labels_summary),
     "policies": (table_of_policies, draw_policies, policies_summary),
+    "placements": (table_of_placements, draw_placements, placements_summary),
 }
 """What makes the table of a figure, its picture and caption, and what it concludes."""
