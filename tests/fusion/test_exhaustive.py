@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 
 import pytest
@@ -26,7 +27,7 @@ from autotm.stages.fusion import fusion_exhaustive_stage
 from autotm.study.setup import load_study
 from autotm.zoo.builder import NetworkBuilder
 
-CONFIG = FusionConfig(best=6, random=2, step_s=0.0)
+CONFIG = FusionConfig(best=6, random=2, copies=2, step_s=0.0)
 PROFILE = ProfileOptions(min_repeats=3, max_repeats=3, rotation_bytes=1)
 RUN = RunOptions(min_steps=3, min_seconds=0.0, patience_s=0.0)
 
@@ -85,15 +86,31 @@ def found(bench, path) -> FusionOptimum:
 
 
 def test_the_cheapest_are_measured_beside_others_and_all_are_right(found):
-    assert [one.kind for one in found.groupings] == [*[Kind.CHEAPEST] * 6, Kind.UNFUSED, *[Kind.RANDOM] * 2]
+    assert [one.kind for one in found.groupings] == [
+        *[Kind.CHEAPEST] * 6, Kind.UNFUSED, *[Kind.RANDOM] * 2, *[Kind.DEFAULT] * 2,
+    ]  # fmt: skip
     assert all(one.times.difference <= 1 for one in found.groupings)
     sums = [one.sum_s for one in found.groupings[:6]]
     assert sums == pytest.approx(sorted(sums), rel=1e-9)  # Equal sums of the same numbers in another order.
     assert sums[0] <= found.default_sum_s * (1 + 1e-9)
     assert found.groupings[6].kernels == found.operators
-    ratios = [one.times.ratio for one in found.groupings]
+    ratios = [one.times.ratio for one in found.groupings if one.kind is not Kind.DEFAULT]
     assert ratios[found.best] == min(ratios)
     assert found.best_times.ratio > 0
+
+
+def test_the_best_is_no_copy_of_the_default(found):
+    first = found.groupings[0]
+    slow, fast = (dataclasses.replace(first.times, ratio=ratio) for ratio in (1.1, 0.5))
+    copy = dataclasses.replace(first, kind=Kind.DEFAULT, times=fast)
+    assert exhaustive._fastest([copy, dataclasses.replace(first, times=slow), copy]) == 1
+    assert exhaustive._fastest([copy]) == -1
+
+
+def test_copies_of_the_default_are_its_kernels(found):
+    copies = [one for one in found.groupings if one.kind is Kind.DEFAULT]
+    assert {one.kernels for one in copies} == {found.default_kernels}
+    assert {one.sum_s for one in copies} == {found.default_sum_s}
 
 
 def test_regions_that_are_alike_are_searched_once_and_decided_alike(bench, found):

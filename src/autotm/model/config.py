@@ -359,6 +359,7 @@ class FusionConfig(Strict):
     )
     best: int = Field(20, ge=1, description="cheapest groupings, by sums of kernels, that are measured as whole steps")
     random: int = Field(10, ge=0, description="random groupings that are measured beside them")
+    copies: int = Field(3, ge=0, description="fresh copies of TVM's fusion that are measured beside them: the noise")
     step_s: float = Field(0.3, ge=0, description="each grouping's steps are timed for so long, s")
     searched: Names = Field([], description="of these networks, those whose training step algorithms search, too")
     trials: int = Field(60, ge=1, description="groupings that a search tries")

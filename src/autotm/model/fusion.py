@@ -155,6 +155,8 @@ class Kind(StrEnum):
     CHEAPEST = "cheapest"
     UNFUSED = "unfused"
     RANDOM = "random"
+    DEFAULT = "default"
+    """TVM's own, compiled anew: the same code at another place in memory, so its ratio is noise."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,8 @@ class FusionOptimum:
         kernels_timed: different kernels that were timed alone.
         regions: of the operators; a region of a single one is left out.
         groupings: that were measured whole.
-        best: the fastest of them, measured once more, since the fastest of many is so by luck, too; its place in
-            `groupings`, -1 where all were wrong.
+        best: the fastest of them that is no copy of TVM's fusion, measured once more, since the fastest of many is so
+            by luck, too; its place in `groupings`, -1 where all were wrong.
         best_times: of that second measurement.
     """
 
