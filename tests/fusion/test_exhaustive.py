@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
 import small_step
@@ -12,7 +13,8 @@ from tiny_study import CONFIG as SHIPPED
 from autotm.fusion import exhaustive
 from autotm.fusion.decisions import path_of
 from autotm.fusion.pricing import KernelTimes
-from autotm.fusion.variants import Workbench
+from autotm.fusion.variants import Workbench, WrongResultError
+from autotm.kernels.compiler import KernelCompiler, function_hash
 from autotm.model.config import FusionConfig, ProfileConfig, RunConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import read_yaml
@@ -159,6 +161,36 @@ def test_kernels_that_were_timed_are_not_timed_again(bench, path, found, monkeyp
     with KernelStore(path) as store:
         again = optimum(bench, store)
     assert [one.sum_s for one in again.groupings] == [one.sum_s for one in found.groupings]
+
+
+def test_groups_that_cannot_be_compiled_are_left_out(bench, path, found, monkeypatch):
+    flow = bench.dataflow
+    default = {function_hash(flow.primitive(live)) for live in exhaustive._kernels(flow, flow.default)}
+    groups = [exhaustive._live(flow, group) for own in exhaustive._regions(bench, 1000) for group in own.groups]
+    shared = [group for group in groups if len(group.nodes) > 1 and bench.has_schedule(group)]
+    broken = next(group for group in shared if function_hash(flow.primitive(group)) not in default)
+    symbol, make = function_hash(flow.primitive(broken)), KernelCompiler.make
+
+    def fail(self, requests):
+        if any(function_hash(request.func) == symbol for request in requests):
+            raise RuntimeError("no registers left\nBacktrace")
+        return make(self, requests)
+
+    monkeypatch.setattr(KernelCompiler, "make", fail)
+    monkeypatch.setattr(bench, "compiled", lambda grouping: refuse_broken(grouping, flow, symbol))
+    monkeypatch.setattr(bench, "compared", lambda variants, _: [WrongResultError("not compared")] * len(variants))
+    with KernelStore(path) as store:
+        left = optimum(bench, store)
+    names = ", ".join(flow.nodes[place].name for place in broken.nodes)
+    assert f"{names}: no registers left" in left.failures
+    assert sum(region.groups for region in left.regions) < sum(region.groups for region in found.regions)
+
+
+def refuse_broken(grouping, flow, symbol):
+    """Stand for a variant, which no kernel that cannot be compiled is in."""
+    kernels = [*exhaustive._kernels(flow, grouping)]
+    assert symbol not in {function_hash(flow.primitive(live)) for live in kernels}
+    return SimpleNamespace(graph=SimpleNamespace(kernels=kernels, peak_live_bytes=0))
 
 
 def test_regions_with_too_many_groups_keep_the_kernels_of_tvm(bench, path):

@@ -62,7 +62,7 @@ def optimum(
         run: how steps are timed.
 
     Raises:
-        AutotmError: as `Workbench.compared` and `KernelTimes.add`.
+        AutotmError: as `Workbench.compared` and `KernelTimes.add`; a kernel of TVM's fusion cannot be compiled.
     """
     flow = bench.dataflow
     searched = _regions(bench, config.max_groups)
@@ -75,13 +75,20 @@ def optimum(
     times.add(groups)
     _LOG.info("%d kernels of %d groups timed alone", len(times), len({*groups}))
 
+    for live, reason in times.failures.items():
+        _LOG.warning("%s", _failure(flow, live, reason))
+
     def sum_s(grouping: Grouping) -> float:
         kernels = [*_kernels(flow, grouping)]
         times.add(kernels)  # Those of regions that are alike are other operators, though the same code.
         return math.fsum(map(times.seconds, kernels))
 
+    default_sum_s = sum_s(flow.default)
     chosen = [(Kind.CHEAPEST, grouping) for grouping in _cheapest(flow, searched, times, config.best)]
-    chosen += [(Kind.UNFUSED, unfused), *((Kind.RANDOM, grouping) for grouping in drawn)]
+    others = [(Kind.UNFUSED, unfused), *((Kind.RANDOM, grouping) for grouping in drawn)]
+    chosen += [
+        (kind, grouping) for kind, grouping in others if times.failures.keys().isdisjoint(_kernels(flow, grouping))
+    ]
     chosen += [(Kind.DEFAULT, flow.default)] * config.copies
     variants = [bench.compiled(grouping) for _, grouping in chosen]
     outcomes = bench.compared(variants, replace(run, min_seconds=config.step_s))
@@ -107,7 +114,7 @@ def optimum(
         len(flow.operators),
         len(default.kernels),
         default.peak_live_bytes,
-        sum_s(flow.default),
+        default_sum_s,
         len(times),
         tuple(
             RegionSearch(
@@ -122,7 +129,12 @@ def optimum(
         measured,
         best,
         None if isinstance(again, WrongResultError) else again,
+        tuple(_failure(flow, live, reason) for live, reason in times.failures.items()),
     )
+
+
+def _failure(flow: Dataflow, live: Live, reason: str) -> str:
+    return f"{', '.join(flow.nodes[place].name for place in live.nodes)}: {reason}"
 
 
 def _fastest(measured: Sequence[GroupingTimes]) -> int:

@@ -198,6 +198,7 @@ class FusionOptimum:
         best: the fastest of them that is no copy of TVM's fusion, measured once more, since the fastest of many is so
             by luck, too; its place in `groupings`, -1 where all were wrong.
         best_times: of that second measurement.
+        failures: groups whose kernels could not be compiled, with the reason; groupings that have one are left out.
     """
 
     network: str
@@ -213,6 +214,7 @@ class FusionOptimum:
     groupings: tuple[GroupingTimes, ...]
     best: int
     best_times: FusionTimes | None
+    failures: tuple[str, ...] = ()
 
 
 State = tuple[tuple[str, Decision], ...]
