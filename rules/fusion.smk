@@ -24,7 +24,7 @@ rule fusion_exhaustive:
     params:
         machine=machine_params,
         network=network_params,
-        fusion=fusion_search,
+        fusion=fusion_exhaustive,
         options=profile_options,
         run=run_options,
         seed=STUDY.config.seed,

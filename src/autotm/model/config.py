@@ -372,9 +372,14 @@ class FusionConfig(Strict):
     )
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """How a step is searched, whatever the network."""
-        return self.model_dump(exclude={"training", "held_out", "searched", "search_seeds"})
+    def exhaustive_settings(self) -> dict[str, Any]:
+        """What rule fusion_exhaustive depends on; another value measures all its steps anew."""
+        return self.model_dump(include={"max_groups", "best", "random", "copies", "step_s", "rotation_bytes"})
+
+    @property
+    def search_settings(self) -> dict[str, Any]:
+        """What rule fusion_search depends on; another value repeats all its searches."""
+        return self.model_dump(include={"step_s", "trials", "trial_s"})
 
 
 class VerificationConfig(Strict):
