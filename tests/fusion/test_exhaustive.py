@@ -12,6 +12,7 @@ from tiny_study import CONFIG as SHIPPED
 
 from autotm.fusion import exhaustive
 from autotm.fusion.decisions import path_of
+from autotm.fusion.partitions import Partition, Precedence
 from autotm.fusion.pricing import KernelTimes
 from autotm.fusion.variants import Workbench, WrongResultError
 from autotm.kernels.compiler import KernelCompiler, function_hash
@@ -87,6 +88,10 @@ def found(bench, path) -> FusionOptimum:
         return optimum(bench, store)
 
 
+def regions_of(bench):
+    return exhaustive._regions(bench, Precedence([node.reads for node in bench.dataflow.nodes]), 1000)
+
+
 def test_the_cheapest_are_measured_beside_others_and_all_are_right(found):
     assert [one.kind for one in found.groupings] == [
         *[Kind.CHEAPEST] * 6, Kind.UNFUSED, *[Kind.RANDOM] * 2, *[Kind.DEFAULT] * 2,
@@ -119,7 +124,7 @@ def test_regions_that_are_alike_are_searched_once_and_decided_alike(bench, found
     assert sum(region.alike > 1 for region in found.regions) >= 1
     assert not any(region.failure for region in found.regions)
     flow = bench.dataflow
-    inner = [one for one in exhaustive._regions(bench, 1000) if len(one.alike) > 1]
+    inner = [one for one in regions_of(bench) if len(one.alike) > 1]
     assert {len(one.alike) for one in inner} <= {2, 3}
     for one in inner:
         names = [[flow.nodes[place].name.partition(".")[0] for place in region.nodes] for region in one.alike]
@@ -129,11 +134,11 @@ def test_regions_that_are_alike_are_searched_once_and_decided_alike(bench, found
 def test_groups_that_are_alike_have_one_kernel(bench, path):
     """What is searched for one region holds for those that are alike: the same code, so the same time."""
     flow = bench.dataflow
-    alike = [one for one in exhaustive._regions(bench, 1000) if len(one.alike) > 1]
+    alike = [one for one in regions_of(bench) if len(one.alike) > 1]
     with KernelStore(path) as store:
         times = KernelTimes(bench, store, PROFILE)
         groups = [
-            exhaustive._live(flow, tuple(region.nodes[own.region.nodes.index(node)] for node in group))
+            exhaustive._live(flow, tuple(region.nodes[own.first.nodes.index(node)] for node in group))
             for own in alike
             for group in own.groups
             for region in own.alike
@@ -166,7 +171,7 @@ def test_kernels_that_were_timed_are_not_timed_again(bench, path, found, monkeyp
 def test_groups_that_cannot_be_compiled_are_left_out(bench, path, found, monkeypatch):
     flow = bench.dataflow
     default = {function_hash(flow.primitive(live)) for live in exhaustive._kernels(flow, flow.default)}
-    groups = [exhaustive._live(flow, group) for own in exhaustive._regions(bench, 1000) for group in own.groups]
+    groups = [exhaustive._live(flow, group) for own in regions_of(bench) for group in own.groups]
     shared = [group for group in groups if len(group.nodes) > 1 and bench.has_schedule(group)]
     broken = next(group for group in shared if function_hash(flow.primitive(group)) not in default)
     symbol, make = function_hash(flow.primitive(broken)), KernelCompiler.make
@@ -203,3 +208,22 @@ def test_regions_with_too_many_groups_keep_the_kernels_of_tvm(bench, path):
 
 def test_groupings_differ(found):
     assert len({tuple(sorted(one.decisions.items())) for one in found.groupings[:6]}) == 6
+
+
+def test_the_default_is_a_candidate_where_no_combination_of_regions_is_possible(bench, path, monkeypatch):
+    monkeypatch.setattr(exhaustive, "_is_acyclic", lambda *_: False)
+    with KernelStore(path) as store:
+        left = optimum(bench, store)
+    cheapest = [one for one in left.groupings if one.kind is Kind.CHEAPEST]
+    assert [(one.sum_s, one.kernels) for one in cheapest] == [(left.default_sum_s, left.default_kernels)]
+
+
+def test_combinations_of_regions_are_given_up_after_many(bench, monkeypatch):
+    asked = []
+    monkeypatch.setattr(exhaustive, "_MOST_COMBINATIONS", 5)
+    monkeypatch.setattr(exhaustive, "_is_acyclic", lambda _, grouping: asked.append(grouping))
+    searched = regions_of(bench)
+    for region in searched:
+        region.partitions = [Partition(1.0, tuple((node,) for node in region.first.nodes))] * 3
+    assert exhaustive._cheapest(bench.dataflow, searched, 100) == [bench.dataflow.default]
+    assert len(asked) == 5

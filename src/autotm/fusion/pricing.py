@@ -28,7 +28,7 @@ class KernelTimes:
     the same ones.
 
     Attributes:
-        failures: why groups have no time, of those whose kernels could not be compiled.
+        failures: which operators a kernel could not be compiled for, and why, by group.
     """
 
     def __init__(self, bench: Workbench, store: KernelStore, options: ProfileOptions) -> None:
@@ -74,7 +74,11 @@ class KernelTimes:
         new = [group for group in dict.fromkeys(groups) if group not in self._code.keys() | self.failures.keys()]
         functions = [bench.dataflow.primitive(group) for group in new]
         outcomes = [*zip(new, functions, self._compiled(functions), strict=True)]
-        self.failures |= {group: outcome for group, _, outcome in outcomes if isinstance(outcome, str)}
+        self.failures |= {
+            group: f"{', '.join(bench.dataflow.nodes[place].name for place in group.nodes)}: {outcome}"
+            for group, _, outcome in outcomes
+            if isinstance(outcome, str)
+        }
         made = [(group, function, facts) for group, function, facts in outcomes if not isinstance(facts, str)]
         untimed = {
             facts.identity: (function, facts, _results(bench, group))
