@@ -13,7 +13,7 @@ from autotm.fusion.variants import Workbench
 from autotm.kernels.compiler import KernelFacts, Request
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.tir import extents
-from autotm.lower.graph import workspaces
+from autotm.lower.graph import kernel_call
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor
 from autotm.profile.kernel_timing import ProfileOptions
@@ -123,17 +123,7 @@ def _kernel(number: int, function: tirx.PrimFunc, facts: KernelFacts, results: i
         Operand(f"{name}.{slot}", extents(buffer), str(buffer.dtype)) for slot, buffer in enumerate(function.params)
     )
     inputs = len(operands) - results
-    return Kernel(
-        name=name,
-        function=facts.symbol,
-        identity=facts.identity,
-        op=facts.op,
-        op_class=facts.op_class,
-        flops=facts.flops,
-        inputs=operands[:inputs],
-        outputs=operands[inputs:],
-        workspaces=workspaces(name, facts),
-    )
+    return kernel_call(name, facts, operands[:inputs], operands[inputs:])
 
 
 def _side_by_side(kernels: list[Kernel]) -> Graph:

@@ -13,7 +13,7 @@ import seaborn as sns
 
 from autotm.model.config import StyleConfig
 from autotm.model.files import load_with_provenance
-from autotm.model.fusion import FusionOptimum, FusionTimes, GroupingTimes, Kind
+from autotm.model.fusion import FusionOptimum, FusionSearch, FusionTimes, GroupingTimes, Kind
 from autotm.study.drawing import GRAY, Drawn, finish, panels
 from autotm.study.tables import versions_text
 
@@ -44,28 +44,35 @@ def table_of_optima(optima: Sequence[Path]) -> pd.DataFrame:
 def _row(
     found: FusionOptimum, one: GroupingTimes, grouping: str, times: FusionTimes | None, source: Mapping[str, Any]
 ) -> dict[str, Any]:
-    searched = sum(region.operators * region.alike for region in found.regions if not region.failure)
-    left = sum(region.operators * region.alike for region in found.regions if region.failure)
-    return {
-        "network": found.network,
-        "step": STEPS[0] if found.is_training else STEPS[1],
+    return measured_columns(found, times, source) | {
         "grouping": grouping,
         "operators": found.operators,
-        "searched_operators": searched,
-        "left_operators": left,
+        "searched_operators": sum(each.operators * each.alike for each in found.regions if not each.failure),
+        "left_operators": sum(each.operators * each.alike for each in found.regions if each.failure),
         "kernels": one.kernels,
         "default_kernels": found.default_kernels,
         "kernels_timed": found.kernels_timed,
         "sum_ratio": one.sum_s / found.default_sum_s,
         "sum_error": math.nan if times is None else found.default_sum_s / times.default_s - 1,
-        "step_ratio": math.nan if times is None else times.ratio,
-        "ratio_error": math.nan if times is None else times.ratio * times.ratio_error,
-        "noise": math.nan if times is None else times.noise,
-        "noise_error": math.nan if times is None else times.noise * times.noise_error,
-        "default_ms": math.nan if times is None else times.default_s * 1e3,
-        "disturbed": times is not None and times.disturbed,
         "peak_ratio": one.peak_bytes / max(found.default_peak_bytes, 1),
         "failure": one.failure,
+    }
+
+
+def measured_columns(
+    of: FusionOptimum | FusionSearch, times: FusionTimes | None, source: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what every table of fusion says of a grouping: whose step it is, its times, and where they are from."""
+    known = times is not None
+    return {
+        "network": of.network,
+        "step": STEPS[0] if of.is_training else STEPS[1],
+        "step_ratio": times.ratio if known else math.nan,
+        "ratio_error": times.ratio * times.ratio_error if known else math.nan,
+        "noise": times.noise if known else math.nan,
+        "noise_error": times.noise * times.noise_error if known else math.nan,
+        "default_ms": times.default_s * 1e3 if known else math.nan,
+        "disturbed": known and times.disturbed,
         "machine": source["machine"],
         "cpu_model": source["cpu_model"],
         "seed": source["seed"],
