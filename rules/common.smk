@@ -227,9 +227,20 @@ def fusion_files(wildcards):
     return or_stop(inputs.fusion_files, study, wildcards.figure)
 
 
+def fusion_exhaustive(wildcards):
+    """How the best grouping of a step is looked for at a scale; not of which networks."""
+    return scale_of(wildcards).of_fusion(STUDY.config.fusion).exhaustive_settings
+
+
 def fusion_search(wildcards):
-    """How a step's fusion is searched at a scale; not of which networks."""
-    return scale_of(wildcards).of_fusion(STUDY.config.fusion).settings
+    """How a step's fusion is searched by algorithms at a scale; not of which networks."""
+    return scale_of(wildcards).of_fusion(STUDY.config.fusion).search_settings
+
+
+def fusion_steps(wildcards):
+    """How steps are timed that rewards and policies fuse, and of held-out networks how many random ones."""
+    names = {"step_s"} | ({"random_policies"} if is_held_out(wildcards) else set())
+    return scale_of(wildcards).of_fusion(STUDY.config.fusion).model_dump(include=names)
 
 
 def fusion_placements(wildcards):

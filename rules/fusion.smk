@@ -24,7 +24,7 @@ rule fusion_exhaustive:
     params:
         machine=machine_params,
         network=network_params,
-        fusion=fusion_search,
+        fusion=fusion_exhaustive,
         options=profile_options,
         run=run_options,
         seed=STUDY.config.seed,
@@ -145,7 +145,7 @@ rule fusion_promises:
     params:
         machine=machine_params,
         network=network_params,
-        fusion=fusion_search,
+        fusion=fusion_steps,
         run=run_options,
         seed=STUDY.config.seed,
     message:
@@ -202,7 +202,7 @@ rule fusion_bench:
     params:
         machine=machine_params,
         network=network_params,
-        fusion=fusion_search,
+        fusion=fusion_steps,
         run=run_options,
         is_held_out=is_held_out,
         seed=STUDY.config.seed,

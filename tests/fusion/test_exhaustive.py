@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
 import small_step
@@ -10,8 +12,10 @@ from tiny_study import CONFIG as SHIPPED
 
 from autotm.fusion import exhaustive
 from autotm.fusion.decisions import path_of
+from autotm.fusion.partitions import Partition, Precedence
 from autotm.fusion.pricing import KernelTimes
-from autotm.fusion.variants import Workbench
+from autotm.fusion.variants import Workbench, WrongResultError
+from autotm.kernels.compiler import KernelCompiler, function_hash
 from autotm.model.config import FusionConfig, ProfileConfig, RunConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import read_yaml
@@ -26,7 +30,7 @@ from autotm.stages.fusion import fusion_exhaustive_stage
 from autotm.study.setup import load_study
 from autotm.zoo.builder import NetworkBuilder
 
-CONFIG = FusionConfig(best=6, random=2, step_s=0.0)
+CONFIG = FusionConfig(best=6, random=2, copies=2, step_s=0.0)
 PROFILE = ProfileOptions(min_repeats=3, max_repeats=3, rotation_bytes=1)
 RUN = RunOptions(min_steps=3, min_seconds=0.0, patience_s=0.0)
 
@@ -84,23 +88,43 @@ def found(bench, path) -> FusionOptimum:
         return optimum(bench, store)
 
 
+def regions_of(bench):
+    return exhaustive._regions(bench, Precedence([node.reads for node in bench.dataflow.nodes]), 1000)
+
+
 def test_the_cheapest_are_measured_beside_others_and_all_are_right(found):
-    assert [one.kind for one in found.groupings] == [*[Kind.CHEAPEST] * 6, Kind.UNFUSED, *[Kind.RANDOM] * 2]
+    assert [one.kind for one in found.groupings] == [
+        *[Kind.CHEAPEST] * 6, Kind.UNFUSED, *[Kind.RANDOM] * 2, *[Kind.DEFAULT] * 2,
+    ]  # fmt: skip
     assert all(one.times.difference <= 1 for one in found.groupings)
     sums = [one.sum_s for one in found.groupings[:6]]
     assert sums == pytest.approx(sorted(sums), rel=1e-9)  # Equal sums of the same numbers in another order.
     assert sums[0] <= found.default_sum_s * (1 + 1e-9)
     assert found.groupings[6].kernels == found.operators
-    ratios = [one.times.ratio for one in found.groupings]
+    ratios = [one.times.ratio for one in found.groupings if one.kind is not Kind.DEFAULT]
     assert ratios[found.best] == min(ratios)
     assert found.best_times.ratio > 0
+
+
+def test_the_best_is_no_copy_of_the_default(found):
+    first = found.groupings[0]
+    slow, fast = (dataclasses.replace(first.times, ratio=ratio) for ratio in (1.1, 0.5))
+    copy = dataclasses.replace(first, kind=Kind.DEFAULT, times=fast)
+    assert exhaustive._fastest([copy, dataclasses.replace(first, times=slow), copy]) == 1
+    assert exhaustive._fastest([copy]) == -1
+
+
+def test_copies_of_the_default_are_its_kernels(found):
+    copies = [one for one in found.groupings if one.kind is Kind.DEFAULT]
+    assert {one.kernels for one in copies} == {found.default_kernels}
+    assert {one.sum_s for one in copies} == {found.default_sum_s}
 
 
 def test_regions_that_are_alike_are_searched_once_and_decided_alike(bench, found):
     assert sum(region.alike > 1 for region in found.regions) >= 1
     assert not any(region.failure for region in found.regions)
     flow = bench.dataflow
-    inner = [one for one in exhaustive._regions(bench, 1000) if len(one.alike) > 1]
+    inner = [one for one in regions_of(bench) if len(one.alike) > 1]
     assert {len(one.alike) for one in inner} <= {2, 3}
     for one in inner:
         names = [[flow.nodes[place].name.partition(".")[0] for place in region.nodes] for region in one.alike]
@@ -110,11 +134,11 @@ def test_regions_that_are_alike_are_searched_once_and_decided_alike(bench, found
 def test_groups_that_are_alike_have_one_kernel(bench, path):
     """What is searched for one region holds for those that are alike: the same code, so the same time."""
     flow = bench.dataflow
-    alike = [one for one in exhaustive._regions(bench, 1000) if len(one.alike) > 1]
+    alike = [one for one in regions_of(bench) if len(one.alike) > 1]
     with KernelStore(path) as store:
         times = KernelTimes(bench, store, PROFILE)
         groups = [
-            exhaustive._live(flow, tuple(region.nodes[own.region.nodes.index(node)] for node in group))
+            exhaustive._live(flow, tuple(region.nodes[own.first.nodes.index(node)] for node in group))
             for own in alike
             for group in own.groups
             for region in own.alike
@@ -144,6 +168,36 @@ def test_kernels_that_were_timed_are_not_timed_again(bench, path, found, monkeyp
     assert [one.sum_s for one in again.groupings] == [one.sum_s for one in found.groupings]
 
 
+def test_groups_that_cannot_be_compiled_are_left_out(bench, path, found, monkeypatch):
+    flow = bench.dataflow
+    default = {function_hash(flow.primitive(live)) for live in exhaustive._kernels(flow, flow.default)}
+    groups = [exhaustive._live(flow, group) for own in regions_of(bench) for group in own.groups]
+    shared = [group for group in groups if len(group.nodes) > 1 and bench.has_schedule(group)]
+    broken = next(group for group in shared if function_hash(flow.primitive(group)) not in default)
+    symbol, make = function_hash(flow.primitive(broken)), KernelCompiler.make
+
+    def fail(self, requests):
+        if any(function_hash(request.func) == symbol for request in requests):
+            raise RuntimeError("no registers left\nBacktrace")
+        return make(self, requests)
+
+    monkeypatch.setattr(KernelCompiler, "make", fail)
+    monkeypatch.setattr(bench, "compiled", lambda grouping: refuse_broken(grouping, flow, symbol))
+    monkeypatch.setattr(bench, "compared", lambda variants, _: [WrongResultError("not compared")] * len(variants))
+    with KernelStore(path) as store:
+        left = optimum(bench, store)
+    names = ", ".join(flow.nodes[place].name for place in broken.nodes)
+    assert f"{names}: no registers left" in left.failures
+    assert sum(region.groups for region in left.regions) < sum(region.groups for region in found.regions)
+
+
+def refuse_broken(grouping, flow, symbol):
+    """Stand for a variant, which no kernel that cannot be compiled is in."""
+    kernels = [*exhaustive._kernels(flow, grouping)]
+    assert symbol not in {function_hash(flow.primitive(live)) for live in kernels}
+    return SimpleNamespace(graph=SimpleNamespace(kernels=kernels, peak_live_bytes=0))
+
+
 def test_regions_with_too_many_groups_keep_the_kernels_of_tvm(bench, path):
     with KernelStore(path) as store:
         left = optimum(bench, store, CONFIG.model_copy(update={"max_groups": 1}))
@@ -154,3 +208,22 @@ def test_regions_with_too_many_groups_keep_the_kernels_of_tvm(bench, path):
 
 def test_groupings_differ(found):
     assert len({tuple(sorted(one.decisions.items())) for one in found.groupings[:6]}) == 6
+
+
+def test_the_default_is_a_candidate_where_no_combination_of_regions_is_possible(bench, path, monkeypatch):
+    monkeypatch.setattr(exhaustive, "_is_acyclic", lambda *_: False)
+    with KernelStore(path) as store:
+        left = optimum(bench, store)
+    cheapest = [one for one in left.groupings if one.kind is Kind.CHEAPEST]
+    assert [(one.sum_s, one.kernels) for one in cheapest] == [(left.default_sum_s, left.default_kernels)]
+
+
+def test_combinations_of_regions_are_given_up_after_many(bench, monkeypatch):
+    asked = []
+    monkeypatch.setattr(exhaustive, "_MOST_COMBINATIONS", 5)
+    monkeypatch.setattr(exhaustive, "_is_acyclic", lambda _, grouping: asked.append(grouping))
+    searched = regions_of(bench)
+    for region in searched:
+        region.partitions = [Partition(1.0, tuple((node,) for node in region.first.nodes))] * 3
+    assert exhaustive._cheapest(bench.dataflow, searched, 100) == [bench.dataflow.default]
+    assert len(asked) == 5

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from workplace import LIMITS, TARGET, Workplace
+from workplace import LIMITS, TARGET, Workplace, make_workplace
 
 from autotm.model.limit import Limit
 
@@ -49,6 +49,42 @@ def test_a_change_needs_what_depends_on_it(
 ) -> None:
     finished.change(*keys, value=value)
     assert finished.jobs_due() == due
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "due"),
+    [
+        ("trials", 7, {"fusion_search": 1}),
+        ("trial_s", 7.0, {"fusion_search": 1}),
+        ("best", 7, {"fusion_exhaustive": 1}),
+        ("copies", 7, {"fusion_exhaustive": 1}),
+        ("step_s", 0.7, {"fusion_exhaustive": 1, "fusion_search": 1}),
+    ],
+)
+def test_what_one_search_for_groupings_depends_on_repeats_no_other(
+    searched: Workplace, key: str, value: float, due: dict[str, int]
+) -> None:
+    searched.change("fusion", key, value=value)
+    assert searched.jobs_due(target=_searches(searched)) == due
+
+
+@pytest.fixture(scope="module")
+def searched_once(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """A study with stand-in stages that searched groupings of one step in both ways; copy it before a change."""
+    place = make_workplace(tmp_path_factory.mktemp("pipeline") / "searched", stand_in=True)
+    assert place.snakemake(*_searches(place)).returncode == 0
+    return place
+
+
+@pytest.fixture
+def searched(searched_once: Workplace, tmp_path: Path) -> Workplace:
+    return searched_once.copied_to(tmp_path / "place")
+
+
+def _searches(place: Workplace) -> tuple[str, ...]:
+    paths = place.study.paths("mlp")
+    files = paths.fusion("training"), paths.fusion_search("annealing", 1)
+    return tuple(str(file.relative_to(place.folder)) for file in files)
 
 
 def test_how_long_a_scale_measures_keeps_the_links(finished: Workplace) -> None:

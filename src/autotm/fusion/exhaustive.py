@@ -6,8 +6,8 @@ import logging
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 
 from autotm.fusion.dataflow import CircleError, Dataflow, Grouping, Live
 from autotm.fusion.decisions import executed, path_text
@@ -27,7 +27,7 @@ from autotm.fusion.pricing import KernelTimes
 from autotm.fusion.variants import Workbench, WrongResultError
 from autotm.kernels.compiler import function_hash
 from autotm.model.config import FusionConfig
-from autotm.model.fusion import Decision, FusionOptimum, FusionTimes, GroupingTimes, Kind, RegionSearch
+from autotm.model.fusion import FusionOptimum, FusionTimes, GroupingTimes, Kind, RegionSearch
 from autotm.profile.kernel_timing import ProfileOptions
 from autotm.profile.store import KernelStore
 from autotm.runtime.step_times import RunOptions
@@ -39,14 +39,34 @@ _MOST_STATES = 100_000
 """Sets of operators that can have been computed at a time: some seconds of work, some 100 MB."""
 
 
+_MOST_COMBINATIONS = 10_000
+"""Combinations of regions' partitions that are looked at; each takes a millisecond or so. Where kernels of several
+regions read one another's values, nearly all may be impossible."""
+
+
 @dataclass
 class _Region:
-    """A region, those of the step that are like it, and the groups within."""
+    """Regions of the same operators, and what is looked at of the first of them.
 
-    region: Region
+    Attributes:
+        first: of the regions.
+        alike: all of them.
+        groups: of the first one's operators, that one kernel may compute.
+        partitions: of the first one's operators into groups, the cheapest first.
+        failure: why all keep the groups of TVM's fusion.
+    """
+
+    first: Region
     alike: list[Region]
-    groups: list[Group]
+    groups: list[Group] = field(default_factory=list)
+    partitions: list[Partition] = field(default_factory=list)
     failure: str = ""
+
+    def groups_everywhere(self, choice: int) -> Iterator[Group]:
+        """Yield the groups of a partition, in each of the regions."""
+        for region in self.alike:
+            counterpart = dict(zip(self.first.nodes, region.nodes, strict=True))
+            yield from (tuple(counterpart[node] for node in group) for group in self.partitions[choice].groups)
 
 
 def optimum(
@@ -62,42 +82,28 @@ def optimum(
         run: how steps are timed.
 
     Raises:
-        AutotmError: as `Workbench.compared` and `KernelTimes.add`.
+        AutotmError: as `Workbench.compared` and `KernelTimes.add`; a kernel of TVM's fusion cannot be compiled.
     """
     flow = bench.dataflow
-    searched = _regions(bench, config.max_groups)
-    drawn = [random_grouping(bench, random.Random(f"{run.seed} {number}")) for number in range(config.random)]  # noqa: S311
-    unfused = Grouping.of([place] for place in range(len(flow.nodes)))
-    fixed = [flow.default, unfused, *drawn]
-    groups = [live for own in searched for group in own.groups if _can_be_kernel(bench, live := _live(flow, group))]
-    groups += [live for grouping in fixed for live in _kernels(flow, grouping)]
+    precedence = Precedence([node.reads for node in flow.nodes])
+    searched = _regions(bench, precedence, config.max_groups)
+    others = _others(bench, config, run.seed)
     times = KernelTimes(bench, store, profile)
-    times.add(groups)
-    _LOG.info("%d kernels of %d groups timed alone", len(times), len({*groups}))
-
-    def sum_s(grouping: Grouping) -> float:
-        kernels = [*_kernels(flow, grouping)]
-        times.add(kernels)  # Those of regions that are alike are other operators, though the same code.
-        return math.fsum(map(times.seconds, kernels))
-
-    chosen = [(Kind.CHEAPEST, grouping) for grouping in _cheapest(flow, searched, times, config.best)]
-    chosen += [(Kind.UNFUSED, unfused), *((Kind.RANDOM, grouping) for grouping in drawn)]
-    variants = [bench.compiled(grouping) for _, grouping in chosen]
-    outcomes = bench.compared(variants, replace(run, min_seconds=config.step_s))
-    measured = tuple(
-        GroupingTimes(
-            kind,
-            _decisions(flow, grouping),
-            len(variant.graph.kernels),
-            variant.graph.peak_live_bytes,
-            sum_s(grouping),
-            *((outcome, "") if isinstance(outcome, FusionTimes) else (None, str(outcome))),
-        )
-        for (kind, grouping), variant, outcome in zip(chosen, variants, outcomes, strict=True)
-    )
-    ratios = {at: one.times.ratio for at, one in enumerate(measured) if one.times is not None}
-    best = min(ratios, key=ratios.__getitem__, default=-1)
-    again = bench.compared([variants[best]], run)[0] if ratios else None
+    groups = (_live(flow, group) for region in searched for group in region.groups)
+    kernels = [group for group in groups if _can_be_kernel(bench, group)]
+    for grouping in (flow.default, *(grouping for _, grouping in others)):
+        kernels += _kernels(flow, grouping)
+    times.add(kernels)
+    _LOG.info("%d kernels timed alone", len(times))
+    for failure in times.failures.values():
+        _LOG.warning("%s", failure)
+    default_sum_s = _sum_s(flow, times, flow.default)
+    for region in searched:
+        _partition(flow, region, times, precedence, config.best)
+    chosen = [(Kind.CHEAPEST, grouping) for grouping in _cheapest(flow, searched, config.best)]
+    failed = times.failures.keys()
+    chosen += [(kind, grouping) for kind, grouping in others if failed.isdisjoint(_kernels(flow, grouping))]
+    measured, best, best_times = _measured(bench, times, chosen, config.step_s, run)
     default = bench.default.graph
     return FusionOptimum(
         bench.network.name,
@@ -107,22 +113,73 @@ def optimum(
         len(flow.operators),
         len(default.kernels),
         default.peak_live_bytes,
-        sum_s(flow.default),
+        default_sum_s,
         len(times),
         tuple(
             RegionSearch(
-                len(own.region.nodes),
-                len(own.region.edges),
-                len(own.alike),
-                sum(_live(flow, group) in times for group in own.groups),
-                own.failure,
+                len(region.first.nodes),
+                len(region.first.edges),
+                len(region.alike),
+                sum(_live(flow, group) in times for group in region.groups),
+                region.failure,
             )
-            for own in searched
+            for region in searched
         ),
         measured,
         best,
-        None if isinstance(again, WrongResultError) else again,
+        best_times,
+        tuple(times.failures.values()),
     )
+
+
+def _others(bench: Workbench, config: FusionConfig, seed: int) -> list[tuple[Kind, Grouping]]:
+    """Return the groupings that are measured beside the cheapest, whatever their kernels take."""
+    flow = bench.dataflow
+    draws = [random.Random(f"{seed} {number}") for number in range(config.random)]  # noqa: S311
+    return [
+        (Kind.UNFUSED, Grouping.of([place] for place in range(len(flow.nodes)))),
+        *((Kind.RANDOM, random_grouping(bench, draw)) for draw in draws),
+        *[(Kind.DEFAULT, flow.default)] * config.copies,
+    ]
+
+
+def _sum_s(flow: Dataflow, times: KernelTimes, grouping: Grouping) -> float:
+    kernels = [*_kernels(flow, grouping)]
+    times.add(kernels)  # Those of regions that are alike are other operators, though the same code.
+    return math.fsum(map(times.seconds, kernels))
+
+
+def _measured(
+    bench: Workbench, times: KernelTimes, chosen: Sequence[tuple[Kind, Grouping]], step_s: float, run: RunOptions
+) -> tuple[tuple[GroupingTimes, ...], int, FusionTimes | None]:
+    """Measure groupings whole, in turn; return their times, the place of the best, and its times in a second run."""
+    flow = bench.dataflow
+    variants = [bench.compiled(grouping) for _, grouping in chosen]
+    outcomes = bench.compared(variants, replace(run, min_seconds=step_s))
+    measured = tuple(
+        GroupingTimes(
+            kind,
+            {path_text(flow, path): decision for path, decision in executed(flow, grouping).items()},
+            len(variant.graph.kernels),
+            variant.graph.peak_live_bytes,
+            _sum_s(flow, times, grouping),
+            *((outcome, "") if isinstance(outcome, FusionTimes) else (None, str(outcome))),
+        )
+        for (kind, grouping), variant, outcome in zip(chosen, variants, outcomes, strict=True)
+    )
+    best = _fastest(measured)
+    again = bench.compared([variants[best]], run)[0] if best >= 0 else None
+    return measured, best, None if isinstance(again, WrongResultError) else again
+
+
+def _fastest(measured: Sequence[GroupingTimes]) -> int:
+    """Return the place of the fastest grouping that is no copy of TVM's fusion; -1 where all were wrong."""
+    ratios = {
+        place: one.times.ratio
+        for place, one in enumerate(measured)
+        if one.times is not None and one.kind is not Kind.DEFAULT
+    }
+    return min(ratios, key=ratios.__getitem__, default=-1)
 
 
 def _can_be_kernel(bench: Workbench, group: Live) -> bool:
@@ -142,14 +199,9 @@ def _kernels(flow: Dataflow, grouping: Grouping) -> Iterator[Live]:
     return (live for live in flow.live(grouping).values() if flow.nodes[live.nodes[0]].function is not None)
 
 
-def _decisions(flow: Dataflow, grouping: Grouping) -> dict[str, Decision]:
-    return {path_text(flow, path): own for path, own in executed(flow, grouping).items()}
-
-
-def _regions(bench: Workbench, max_groups: int) -> list[_Region]:
+def _regions(bench: Workbench, precedence: Precedence, max_groups: int) -> list[_Region]:
     """Return the regions of two operators or more, each with those that have the same operators."""
     flow = bench.dataflow
-    precedence = Precedence([node.reads for node in flow.nodes])
     default = flow.default.home
     edges = [
         (read, reader)
@@ -166,16 +218,16 @@ def _regions(bench: Workbench, max_groups: int) -> list[_Region]:
         if key in by_code:
             by_code[key].alike.append(region)
             continue
-        own = by_code[key] = _Region(region, [region], [])
+        new = by_code[key] = _Region(region, [region])
         try:
             groups = list(convex_groups(region, precedence, _MOST_SETS))
         except TooManyError as error:
-            own.failure = str(error)
+            new.failure = str(error)
             continue
         if len(groups) > max_groups:
-            own.failure = f"{len(groups)} groups, of at most {max_groups} that are compiled"
+            new.failure = f"{len(groups)} groups, of at most {max_groups} that are compiled"
         else:
-            own.groups = groups
+            new.groups = groups
     return list(by_code.values())
 
 
@@ -185,38 +237,44 @@ def _shape(region: Region) -> list[tuple[int, int]]:
     return [(places[first], places[second]) for first, second in region.edges]
 
 
-def _cheapest(flow: Dataflow, searched: Sequence[_Region], times: KernelTimes, count: int) -> Iterator[Grouping]:
-    """Yield the groupings of least sums; regions that were not searched keep the groups of TVM's fusion."""
-    precedence = Precedence([node.reads for node in flow.nodes])
-    default = [group for group in flow.default.groups if flow.nodes[group[0]].function is not None]
-    parts: list[list[Partition]] = []
-    varied: list[_Region] = []
-    for own in searched:
-        if own.failure:
-            continue
-        prices = {group: times.seconds(live) for group in own.groups if (live := _live(flow, group)) in times}
-        try:
-            parts.append(list(islice(cheapest(own.region.nodes, prices, precedence, _MOST_STATES), count)))
-        except TooManyError as error:
-            own.failure = str(error)
-        else:
-            varied.append(own)
-    free = {node for own in varied for region in own.alike for node in region.nodes}
-    kept = [group for group in default if group[0] not in free]
-    views = [(place,) for place, node in enumerate(flow.nodes) if node.function is None]
-    found = 0
-    for choice in combined(parts, [len(own.alike) for own in varied]):
-        groups = [*kept, *views]
-        for own, part, at in zip(varied, parts, choice, strict=True):
-            for region in own.alike:
-                other = dict(zip(own.region.nodes, region.nodes, strict=True))
-                groups += [tuple(other[node] for node in group) for group in part[at].groups]
-        grouping = Grouping.of(groups)
-        try:
-            flow.order(grouping)
-        except CircleError:  # Groups of several regions read one another's values.
-            continue
-        yield grouping
-        found += 1
-        if found == count:
-            return
+def _partition(flow: Dataflow, region: _Region, times: KernelTimes, precedence: Precedence, count: int) -> None:
+    """Find the cheapest partitions of a region into groups whose times are known, or say why there are too many."""
+    if region.failure:
+        return
+    prices = {group: times.seconds(live) for group in region.groups if (live := _live(flow, group)) in times}
+    try:
+        region.partitions = list(islice(cheapest(region.first.nodes, prices, precedence, _MOST_STATES), count))
+    except TooManyError as error:
+        region.failure = str(error)
+
+
+def _cheapest(flow: Dataflow, searched: Sequence[_Region], count: int) -> list[Grouping]:
+    """Return the groupings of least sums; regions that were not searched keep the groups of TVM's fusion.
+
+    TVM's fusion is one of them if they are fewer than `count`: too many combinations had kernels that read one
+    another's values.
+    """
+    varied = [region for region in searched if not region.failure]
+    free = {node for each in varied for region in each.alike for node in region.nodes}
+    kept = [group for group in flow.default.groups if group[0] not in free]
+    choices = combined([region.partitions for region in varied], [len(region.alike) for region in varied])
+    found: list[Grouping] = []
+    for choice in islice(choices, _MOST_COMBINATIONS):
+        parts = [region.groups_everywhere(at) for region, at in zip(varied, choice, strict=True)]
+        grouping = Grouping.of([*kept, *chain.from_iterable(parts)])
+        if _is_acyclic(flow, grouping):
+            found.append(grouping)
+        if len(found) == count:
+            return found
+    if {*flow.default.groups} not in [{*grouping.groups} for grouping in found]:
+        found.append(flow.default)
+    return found
+
+
+def _is_acyclic(flow: Dataflow, grouping: Grouping) -> bool:
+    """Return whether no kernels, of several regions, read one another's values."""
+    try:
+        flow.order(grouping)
+    except CircleError:
+        return False
+    return True

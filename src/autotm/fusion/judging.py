@@ -12,7 +12,7 @@ from autotm.fusion.policy import grouping
 from autotm.fusion.rewards import most_worth, promised, requested
 from autotm.fusion.variants import Variant, Workbench
 from autotm.model.errors import AutotmError, BadInputError
-from autotm.model.fusion import Decision, FusionOptimum, FusionSearch, FusionTimes
+from autotm.model.fusion import Decision, FusionOptimum, FusionSearch, FusionTimes, Kind
 from autotm.model.fusion_policy import (
     FEATURE_VERSION,
     Execution,
@@ -41,7 +41,7 @@ def problem(bench: Workbench, optimum: FusionOptimum, searches: Mapping[str, Fus
     executions = [
         Execution("optimum", one.decisions, one.times.ratio, one.times.ratio_error)
         for one in optimum.groupings
-        if one.times is not None
+        if one.times is not None and one.kind is not Kind.DEFAULT  # Copies that tell of the noise.
     ]
     seen = set()
     for source, search in searches.items():

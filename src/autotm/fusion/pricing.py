@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tvm import tirx
@@ -13,7 +13,8 @@ from autotm.fusion.variants import Workbench
 from autotm.kernels.compiler import KernelFacts, Request
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.tir import extents
-from autotm.lower.graph import workspaces
+from autotm.lower.graph import kernel_call
+from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor
 from autotm.profile.kernel_timing import ProfileOptions
 from autotm.profile.profiler import all_fast_times
@@ -25,6 +26,9 @@ class KernelTimes:
 
     A kernel that was timed keeps its time, and so do all groups that it computes: what was chosen by times is judged by
     the same ones.
+
+    Attributes:
+        failures: which operators a kernel could not be compiled for, and why, by group.
     """
 
     def __init__(self, bench: Workbench, store: KernelStore, options: ProfileOptions) -> None:
@@ -38,6 +42,7 @@ class KernelTimes:
         self._bench, self._store, self._options = bench, store, options
         self._by_code: dict[str, float] = {}
         self._code: dict[Live, str] = {}
+        self.failures: dict[Live, str] = {}
 
     def __len__(self) -> int:
         """Return how many different kernels were timed."""
@@ -48,23 +53,37 @@ class KernelTimes:
         return group in self._code
 
     def seconds(self, group: Live) -> float:
-        """Return the median time of a group's kernel."""
+        """Return the median time of a group's kernel.
+
+        Raises:
+            AutotmError: it could not be compiled.
+        """
+        if group in self.failures:
+            raise AutotmError(self.failures[group])
         return self._by_code[self._code[group]]
 
     def add(self, groups: Iterable[Live]) -> None:
         """Take the times of groups that are not known yet from the store, or measure them and keep them there.
 
+        A group whose kernel cannot be compiled gets no time; the reason is kept.
+
         Raises:
             AutotmError: as `all_fast_times`.
         """
         bench = self._bench
-        new = [group for group in dict.fromkeys(groups) if group not in self._code]
+        new = [group for group in dict.fromkeys(groups) if group not in self._code.keys() | self.failures.keys()]
         functions = [bench.dataflow.primitive(group) for group in new]
-        facts = bench.compiler.make([Request(function) for function in functions])
+        outcomes = [*zip(new, functions, self._compiled(functions), strict=True)]
+        self.failures |= {
+            group: f"{', '.join(bench.dataflow.nodes[place].name for place in group.nodes)}: {outcome}"
+            for group, _, outcome in outcomes
+            if isinstance(outcome, str)
+        }
+        made = [(group, function, facts) for group, function, facts in outcomes if not isinstance(facts, str)]
         untimed = {
-            each.identity: (function, each, _results(bench, group))
-            for group, function, each in zip(new, functions, facts, strict=True)
-            if each.identity not in self._by_code
+            facts.identity: (function, facts, _results(bench, group))
+            for group, function, facts in made
+            if facts.identity not in self._by_code
         }
         if untimed:
             with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
@@ -74,7 +93,23 @@ class KernelTimes:
             graph = _side_by_side([_kernel(number, *item) for number, item in enumerate(untimed.values())])
             timings = all_fast_times(graph, library, bench.machine, self._store, self._options, bench.devices_dir)
             self._by_code |= {identity: timings[identity].median_ns / 1e9 for identity in untimed}
-        self._code |= {group: each.identity for group, each in zip(new, facts, strict=True)}
+        self._code |= {group: facts.identity for group, _, facts in made}
+
+    def _compiled(self, functions: Sequence[tirx.PrimFunc]) -> list[KernelFacts | str]:
+        """Compile functions; return facts, or the first line of the reason where one cannot be compiled.
+
+        A compiler that dies, rather than raises, in the attempt to compile a single function ends this process.
+        """
+        try:
+            return [*self._bench.compiler.make([Request(function) for function in functions])]
+        except OSError:  # Such as a full disk: no function is to blame.
+            raise
+        except Exception as error:  # noqa: BLE001 - TVM raises errors of many kinds.
+            if len(functions) == 1:
+                return [next(iter(str(error).splitlines()), type(error).__name__)]
+        # One of them fails, and nothing says which. What has been compiled is not compiled again.
+        half = len(functions) // 2
+        return self._compiled(functions[:half]) + self._compiled(functions[half:])
 
 
 def _results(bench: Workbench, group: Live) -> int:
@@ -88,17 +123,7 @@ def _kernel(number: int, function: tirx.PrimFunc, facts: KernelFacts, results: i
         Operand(f"{name}.{slot}", extents(buffer), str(buffer.dtype)) for slot, buffer in enumerate(function.params)
     )
     inputs = len(operands) - results
-    return Kernel(
-        name=name,
-        function=facts.symbol,
-        identity=facts.identity,
-        op=facts.op,
-        op_class=facts.op_class,
-        flops=facts.flops,
-        inputs=operands[:inputs],
-        outputs=operands[inputs:],
-        workspaces=workspaces(name, facts),
-    )
+    return kernel_call(name, facts, operands[:inputs], operands[inputs:])
 
 
 def _side_by_side(kernels: list[Kernel]) -> Graph:

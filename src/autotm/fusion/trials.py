@@ -96,25 +96,30 @@ def searched(job: SearchJob, log: Path, limit_s: float) -> list[SearchStep]:
     if _Log(log).job != job.identity:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(f"{json.dumps({'job': job.identity})}\n", encoding="utf-8")
-    while True:
-        command = [sys.executable, "-m", "autotm.fusion.trials", str(log)]
-        # A session of its own, so that what it has forked can be ended with it.
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        try:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError), process.stdin:
-                process.stdin.write(pickle.dumps(job))
-            ended = _ended(process, log, limit_s)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    while (steps := _Log(log).steps) is None or len(steps) != job.steps:
+        outcome = _process(job, log, limit_s)
         lines = _Log(log)
-        if lines.steps is not None and len(lines.steps) == job.steps:
-            return lines.steps
-        if lines.trying is None:
-            raise AutotmError(lines.error or f"the process that searches {ended} before it tried anything; see above")
-        _append(log, trial=Trial(lines.trying, None, None, f"the process that tried it {ended}"))
+        if lines.trying is not None:
+            _append(log, trial=Trial(lines.trying, None, None, f"the process that tried it {outcome}"))
+        elif lines.steps is None or len(lines.steps) != job.steps:
+            raise AutotmError(lines.error or f"the process that searches {outcome} before it tried anything; see above")
+    return steps
+
+
+def _process(job: SearchJob, log: Path, limit_s: float) -> str:
+    """Search in a new process until it ends, or a trial takes too long; say which."""
+    command = [sys.executable, "-m", "autotm.fusion.trials", str(log)]
+    # A session of its own, so that what it has forked can be ended with it.
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(pickle.dumps(job))
+        return _ended(process, log, limit_s)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _ended(process: subprocess.Popen[bytes], log: Path, limit_s: float) -> str:

@@ -36,6 +36,11 @@ def _kernel(name: str, call: Call, names: Mapping[str, str], facts: KernelFacts)
     def renamed(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
         return tuple(Operand(names.get(item.tensor, item.tensor), item.shape, item.dtype) for item in operands)
 
+    return kernel_call(name, facts, renamed(call.inputs), renamed(call.outputs))
+
+
+def kernel_call(name: str, facts: KernelFacts, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]) -> Kernel:
+    """Return a call of a compiled kernel on operands, with workspaces of its own."""
     return Kernel(
         name=name,
         function=facts.symbol,
@@ -43,8 +48,8 @@ def _kernel(name: str, call: Call, names: Mapping[str, str], facts: KernelFacts)
         op=facts.op,
         op_class=facts.op_class,
         flops=facts.flops,
-        inputs=renamed(call.inputs),
-        outputs=renamed(call.outputs),
+        inputs=inputs,
+        outputs=outputs,
         workspaces=workspaces(name, facts),
     )
 

@@ -359,6 +359,7 @@ class FusionConfig(Strict):
     )
     best: int = Field(20, ge=1, description="cheapest groupings, by sums of kernels, that are measured as whole steps")
     random: int = Field(10, ge=0, description="random groupings that are measured beside them")
+    copies: int = Field(3, ge=0, description="fresh copies of TVM's fusion that are measured beside them: the noise")
     step_s: float = Field(0.3, ge=0, description="each grouping's steps are timed for so long, s")
     searched: Names = Field([], description="of these networks, those whose training step algorithms search, too")
     trials: int = Field(60, ge=1, description="groupings that a search tries")
@@ -369,16 +370,20 @@ class FusionConfig(Strict):
         gt=0,
         description="in place of profile.rotation_bytes: about a core's own cache, filled by the kernels before",
     )
-
     random_policies: int = Field(20, ge=0, description="random policies that are measured on each held-out network")
     placed: Names = Field([], description="networks of the zoo whose tensor placements are searched as decisions are")
     placed_limit: Limit = Field("4:1", validate_default=True, description="of fast memory, for these placements")
     placements: int = Field(2000, ge=1, description="placements that a search looks at")
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """How a step is searched, whatever the network."""
-        return self.model_dump(exclude={"training", "held_out", "searched", "search_seeds"})
+    def exhaustive_settings(self) -> dict[str, Any]:
+        """What rule fusion_exhaustive depends on; another value measures all its steps anew."""
+        return self.model_dump(include={"max_groups", "best", "random", "copies", "step_s", "rotation_bytes"})
+
+    @property
+    def search_settings(self) -> dict[str, Any]:
+        """What rule fusion_search depends on; another value repeats all its searches."""
+        return self.model_dump(include={"step_s", "trials", "trial_s"})
 
 
 class VerificationConfig(Strict):

@@ -155,6 +155,8 @@ class Kind(StrEnum):
     CHEAPEST = "cheapest"
     UNFUSED = "unfused"
     RANDOM = "random"
+    DEFAULT = "default"
+    """TVM's own, compiled anew: the same code at another place in memory, so its ratio is noise."""
 
 
 @dataclass(frozen=True)
@@ -193,9 +195,10 @@ class FusionOptimum:
         kernels_timed: different kernels that were timed alone.
         regions: of the operators; a region of a single one is left out.
         groupings: that were measured whole.
-        best: the fastest of them, measured once more, since the fastest of many is so by luck, too; its place in
-            `groupings`, -1 where all were wrong.
+        best: the fastest of them that is no copy of TVM's fusion, measured once more, since the fastest of many is so
+            by luck, too; its place in `groupings`, -1 where all were wrong.
         best_times: of that second measurement.
+        failures: groups whose kernels could not be compiled, with the reason; groupings that have one are left out.
     """
 
     network: str
@@ -211,6 +214,7 @@ class FusionOptimum:
     groupings: tuple[GroupingTimes, ...]
     best: int
     best_times: FusionTimes | None
+    failures: tuple[str, ...] = ()
 
 
 State = tuple[tuple[str, Decision], ...]

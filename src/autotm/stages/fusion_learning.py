@@ -189,7 +189,7 @@ def fusion_bench_stage(
     found = benched(
         bench,
         load(policies, POLICIES, FusionPolicies),
-        config.random_policies,
+        config.random_policies if is_held_out else 0,
         _options(context, config, run),
         is_held_out=is_held_out,
     )

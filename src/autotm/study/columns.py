@@ -124,7 +124,7 @@ MEANINGS: Mapping[str, str] = {
     "kernel_ms": "of a call within kernels, from a run of its own; empty where a system does not tell",
     # Which operators share a kernel.
     "step": "`training` or `inference`",
-    "grouping": "`cheapest` by its sum of kernels, `unfused`, `random`; `best, again`: the fastest, measured once more",
+    "grouping": "`cheapest` by sums of kernels, `unfused`, `random`, `default`: a copy of TVM's; `best, again`: twice",
     "operators": "of the step",
     "searched_operators": "of them that can share kernels, in all ways that were priced",
     "left_operators": "of them that can share kernels in too many ways, and keep those of TVM's fusion",

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 
 from autotm.model.config import StyleConfig
 from autotm.model.files import load_with_provenance
-from autotm.model.fusion import Decision, FusionOptimum, FusionTimes
+from autotm.model.fusion import Decision, FusionOptimum
 from autotm.model.fusion_policy import (
     FusionBench,
     FusionPolicies,
@@ -27,10 +27,10 @@ from autotm.model.fusion_policy import (
     Target,
 )
 from autotm.study.drawing import GRAY, Drawn, finish, panels
-from autotm.study.figures.fusion import STEPS, Z, geometric_mean
+from autotm.study.figures.fusion import STEPS, Z, geometric_mean, measured_columns
 from autotm.study.tables import versions_text
 
-BEST_GROUPING, BEST_SEEN = "best grouping", "best seen"
+BEST_GROUPING = "best grouping"
 USES = ("training", "held out")
 _MOST_POLICIES = 8
 """Of the policies that together come near to the best of all."""
@@ -43,16 +43,6 @@ _FEATURES = 12
 def _origin(source: Mapping[str, Any]) -> dict[str, Any]:
     return {"machine": source["machine"], "cpu_model": source["cpu_model"], "seed": source["seed"],
             "versions": versions_text(source)}  # fmt: skip
-
-
-def _times(times: FusionTimes | None) -> dict[str, float | bool]:
-    return {
-        "step_ratio": math.nan if times is None else times.ratio,
-        "ratio_error": math.nan if times is None else times.ratio * times.ratio_error,
-        "noise": math.nan if times is None else times.noise,
-        "noise_error": math.nan if times is None else times.noise * times.noise_error,
-        "disturbed": times is not None and times.disturbed,
-    }
 
 
 # Rewards.
@@ -70,7 +60,6 @@ def table_of_rewards(rewards: Sequence[Path], promises: Sequence[Path], selectio
         fitted, _ = load_with_provenance(of_rewards, "fusion_rewards", FusionRewards)
         found, source = load_with_provenance(of_promises, "fusion_promises", FusionPromises)
         step = STEPS[0] if found.is_training else STEPS[1]
-        common = {"network": found.network, "step": step}
         best = chosen.best[f"{found.network}/{step}"]
         promised = {one.setting: one for one in found.promises}
         for fit in fitted.fits:
@@ -78,7 +67,7 @@ def table_of_rewards(rewards: Sequence[Path], promises: Sequence[Path], selectio
             is_log = setting.target is Target.LOG and setting.reference == "baseline"
             grouping = found.groupings[promise.grouping]
             rows.append(
-                common
+                measured_columns(found, grouping.times, source)
                 | {
                     "what": "setting",
                     "setting": setting.name,
@@ -93,13 +82,11 @@ def table_of_rewards(rewards: Sequence[Path], promises: Sequence[Path], selectio
                     "changed": promise.changed,
                     "failure": grouping.failure,
                 }
-                | _times(grouping.times)
-                | _origin(source)
             )
             if setting.name == chosen.general["ridge"]:
                 rows += [
-                    common | {"what": "decision", "setting": setting.name, "decision": str(own), "reward": weight}
-                    | _origin(source)
+                    measured_columns(found, None, source)
+                    | {"what": "decision", "setting": setting.name, "decision": str(own), "reward": weight}
                     for weights in fit.weights.values()
                     for own, weight in weights.items()
                 ]  # fmt: skip
@@ -274,18 +261,14 @@ def table_of_policies(benches: Sequence[Path], optima: Sequence[Path]) -> pd.Dat
     for of_bench, of_optimum in zip(benches, optima, strict=True):
         bench, source = load_with_provenance(of_bench, "fusion_bench", FusionBench)
         optimum, _ = load_with_provenance(of_optimum, "fusion_optimum", FusionOptimum)
-        common = {
-            "network": bench.network,
-            "step": STEPS[0] if bench.is_training else STEPS[1],
-            "use": USES[1] if bench.is_held_out else USES[0],
-        }
+        use = {"use": USES[1] if bench.is_held_out else USES[0]}
         for name, place in bench.choices.items():
             own = bench.groupings[place]
-            more = {"policy": name, "kernels": own.kernels, "failure": own.failure}
-            rows.append(common | more | _times(own.times) | _origin(source))
+            more = use | {"policy": name, "kernels": own.kernels, "failure": own.failure}
+            rows.append(measured_columns(bench, own.times, source) | more)
         if optimum.best_times is not None:
-            more = {"policy": BEST_GROUPING, "kernels": optimum.groupings[optimum.best].kernels, "failure": ""}
-            rows.append(common | more | _times(optimum.best_times) | _origin(source))
+            more = use | {"policy": BEST_GROUPING, "kernels": optimum.groupings[optimum.best].kernels, "failure": ""}
+            rows.append(measured_columns(optimum, optimum.best_times, source) | more)
     return pd.DataFrame(rows)
 
 
@@ -450,7 +433,8 @@ def draw_placements(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure, (
         "How near searches come to the placement of least time that a solver proves, each tensor in one memory for "
-        f"life, by evaluations. Times are PREDICTED from profiles. {_machine(table)} {'. '.join(placements_summary(table))}."
+        f"life, by evaluations. Times are PREDICTED from profiles. {_machine(table)} "
+        f"{'. '.join(placements_summary(table))}."
     )
 
 

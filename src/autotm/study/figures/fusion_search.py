@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,10 +12,9 @@ import seaborn as sns
 
 from autotm.model.config import StyleConfig
 from autotm.model.files import load_with_provenance
-from autotm.model.fusion import FusionOptimum, FusionSearch, FusionTimes
+from autotm.model.fusion import FusionOptimum, FusionSearch
 from autotm.study.drawing import GRAY, Drawn, finish, panels
-from autotm.study.figures.fusion import STEPS, Z
-from autotm.study.tables import versions_text
+from autotm.study.figures.fusion import Z, measured_columns
 
 EXHAUSTIVE = "exhaustive"
 """The best of all groupings in which each operator is computed once, as rule `fusion_exhaustive` found it."""
@@ -37,7 +34,9 @@ def table_of_searches(searches: Sequence[Path], optima: Sequence[Path]) -> pd.Da
         best = 1.0  # All begin with TVM's fusion.
         for step in found.steps:
             best = min(best, step.trial.energy)
-            more = {
+            columns = {
+                "algorithm": found.algorithm,
+                "search_seed": found.search_seed,
                 "trial": step.step + 1,
                 "kernels": step.trial.kernels,
                 "best_ratio": best,
@@ -45,36 +44,21 @@ def table_of_searches(searches: Sequence[Path], optima: Sequence[Path]) -> pd.Da
                 "accepted": step.is_accepted,
                 "failure": step.trial.failure,
             }
-            rows.append(_row(found, found.algorithm, found.search_seed, step.trial.times, source) | more)
+            rows.append(measured_columns(found, step.trial.times, source) | columns)
     for path in optima:
         exact, source = load_with_provenance(path, "fusion_optimum", FusionOptimum)
         if exact.best_times is not None:
             kernels = exact.groupings[exact.best].kernels
-            more = {"trial": 0, "kernels": kernels, "best_ratio": exact.best_times.ratio, "failure": ""}
-            rows.append(_row(exact, EXHAUSTIVE, 0, exact.best_times, source) | more)
+            columns = {
+                "algorithm": EXHAUSTIVE,
+                "search_seed": 0,
+                "trial": 0,
+                "kernels": kernels,
+                "best_ratio": exact.best_times.ratio,
+                "failure": "",
+            }
+            rows.append(measured_columns(exact, exact.best_times, source) | columns)
     return pd.DataFrame(rows)
-
-
-def _row(
-    of: FusionSearch | FusionOptimum, algorithm: str, seed: int, times: FusionTimes | None, source: Mapping[str, Any]
-) -> dict[str, Any]:
-    known = times is not None
-    return {
-        "network": of.network,
-        "step": STEPS[0] if of.is_training else STEPS[1],
-        "algorithm": algorithm,
-        "search_seed": seed,
-        "step_ratio": times.ratio if known else math.nan,
-        "ratio_error": times.ratio * times.ratio_error if known else math.nan,
-        "noise": times.noise if known else math.nan,
-        "noise_error": times.noise * times.noise_error if known else math.nan,
-        "default_ms": times.default_s * 1e3 if known else math.nan,
-        "disturbed": known and times.disturbed,
-        "machine": source["machine"],
-        "cpu_model": source["cpu_model"],
-        "seed": source["seed"],
-        "versions": versions_text(source),
-    }
 
 
 def search_summary(table: pd.DataFrame) -> Iterator[str]:
