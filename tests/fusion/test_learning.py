@@ -17,7 +17,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 from autotm.fusion import exhaustive, judging, learning, rewards
-from autotm.fusion.policy import DONT_CARE, probabilities
+from autotm.fusion.policy import DONT_CARE, _Model
 from autotm.fusion.variants import Workbench
 from autotm.model.config import FusionConfig
 from autotm.model.errors import BadInputError
@@ -202,7 +202,7 @@ def test_files_hold_the_models_that_were_fitted(model, classes):
     fitted = learning._MODELS[model]().fit(inputs, labels)
     assert isinstance(fitted, LogisticRegression | MLPClassifier | DecisionTreeClassifier)
     assert expert.classes == tuple(fitted.classes_)
-    assert probabilities(expert, inputs) == pytest.approx(fitted.predict_proba(inputs))
+    assert _Model(expert).probabilities(inputs) == pytest.approx(fitted.predict_proba(inputs))
 
 
 def test_policies_learn_a_rule_that_holds_on_a_network_that_was_left_out():

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from autotm.fusion.decisions import executed
 from autotm.fusion.features import Features
-from autotm.fusion.policy import DONT_CARE, LearnedFuseOps, answers, grouping
+from autotm.fusion.policy import DONT_CARE, Answers, LearnedFuseOps, grouping
 from autotm.fusion.variants import Workbench
 from autotm.kernels.target import machine_target
 from autotm.lower.step import whole_step
@@ -54,21 +54,21 @@ def always(name):
 
 def test_experts_rectify_all_but_their_last_layer():
     layers = (Layer(((1.0, -1.0),), (0.0, 0.0)), Layer(((0.0, 0.0, 1.0), (0.0, 0.0, 1.0)), (0.5, 0.0, 0.0)))
-    told = answers(policy(Expert(CLASSES, layers)), np.array([[0.2], [0.9], [-0.9]]))
+    told = Answers(policy(Expert(CLASSES, layers)))(np.array([[0.2], [0.9], [-0.9]]))
     assert told == ["apply", "inline", "inline"], "the sum of the hidden neurons is the size of the number"
 
 
 def test_a_tree_goes_below_up_to_its_threshold():
     tree = (Branch(0, 1.0, 1, 2, (0.5, 0.5)), Branch(-1, 0.0, -1, -1, (1.0, 0.0)), Branch(-1, 0.0, -1, -1, (0.2, 0.8)))
-    told = answers(policy(Expert(("apply", "inline"), tree=tree)), np.array([[0.0], [1.0], [1.5]]))
+    told = Answers(policy(Expert(("apply", "inline"), tree=tree)))(np.array([[0.0], [1.0], [1.5]]))
     assert told == ["apply", "apply", "inline"]
 
 
 def test_a_mixture_acts_where_its_mean_is_sure():
     sure = policy(always("inline"), always("inline"), always("apply"), surely=0.5)
     torn = policy(always("inline"), always("apply"), always(DONT_CARE), surely=0.5)
-    assert answers(sure, np.zeros((1, 1))) == ["inline"]
-    assert answers(torn, np.zeros((1, 1))) == [DONT_CARE]
+    assert Answers(sure)(np.zeros((1, 1))) == ["inline"]
+    assert Answers(torn)(np.zeros((1, 1))) == [DONT_CARE]
 
 
 def test_features_are_numbers_of_the_operators_at_a_path(bench):

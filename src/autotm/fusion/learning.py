@@ -15,7 +15,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 from threadpoolctl import threadpool_limits
 
-from autotm.fusion.policy import DONT_CARE, answers
+from autotm.fusion.policy import DONT_CARE, Answers
 from autotm.fusion.rewards import HAND, most_worth
 from autotm.model.errors import BadInputError
 from autotm.model.fusion import Decision
@@ -241,7 +241,7 @@ class _Fits:
         return lost
 
     def _right(self, recipe: _Recipe, data: Mapping[str, _Observations], features: Array, rows: Rows) -> int:
-        told = answers(self.policy(recipe), features[:, self._kept])
+        told = Answers(self.policy(recipe))(features[:, self._kept])
         return int(np.sum(np.array(told) == data[recipe.experts[0][1]].labels[rows]))
 
 

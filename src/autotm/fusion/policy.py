@@ -21,39 +21,52 @@ _DEEPEST = 30
 """Levels of decisions below which nothing is inlined, as in "Inlining ML with ML"."""
 
 
-def probabilities(expert: Expert, inputs: Array) -> Array:
-    """Return the probability of each class, a row for each row of inputs that were brought to a common scale."""
-    if expert.tree:
-        return np.array([_at_leaf(expert, row) for row in inputs])
-    values = inputs
-    for place, layer in enumerate(expert.layers):
-        values = values @ np.array(layer.weights) + np.array(layer.biases)
-        if place + 1 < len(expert.layers):
-            values = np.maximum(values, 0.0)
-    powers = np.exp(values - values.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
+class _Model:
+    """An expert, ready to tell probabilities."""
+
+    def __init__(self, expert: Expert) -> None:
+        self._tree = expert.tree
+        self._layers = [(np.array(layer.weights), np.array(layer.biases)) for layer in expert.layers]
+
+    def probabilities(self, inputs: Array) -> Array:
+        """Return the probability of each class, a row for each row of inputs that were brought to a common scale."""
+        if self._tree:
+            return np.array([self._at_leaf(row) for row in inputs])
+        values = inputs
+        for place, (weights, biases) in enumerate(self._layers):
+            values = (np.maximum(values, 0.0) if place else values) @ weights + biases
+        powers = np.exp(values - values.max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    def _at_leaf(self, row: Array) -> tuple[float, ...]:
+        node = self._tree[0]
+        while node.feature >= 0:
+            node = self._tree[node.below if row[node.feature] <= node.threshold else node.above]
+        return node.shares
 
 
-def _at_leaf(expert: Expert, row: Array) -> tuple[float, ...]:
-    node = expert.tree[0]
-    while node.feature >= 0:
-        node = expert.tree[node.below if row[node.feature] <= node.threshold else node.above]
-    return node.shares
-
-
-def answers(policy: Policy, features: Array) -> list[str]:
-    """Return the label that a policy gives to each row of its features: of its experts' mean probabilities the largest.
+class Answers:
+    """The labels that a policy gives: of its experts' mean probabilities the largest.
 
     Where none is as probable as the policy asks for, it does not care.
     """
-    inputs = (features - np.array(policy.means)) / np.array(policy.scales)
-    classes = sorted({name for expert in policy.experts for name in expert.classes})
-    mean = np.zeros((len(inputs), len(classes)))
-    for expert in policy.experts:
-        places = [classes.index(name) for name in expert.classes]
-        mean[:, places] += probabilities(expert, inputs) / len(policy.experts)
-    likeliest, is_sure = mean.argmax(axis=1), mean.max(axis=1) >= policy.surely
-    return [classes[at] if sure else DONT_CARE for at, sure in zip(likeliest, is_sure, strict=True)]
+
+    def __init__(self, policy: Policy) -> None:
+        """Make the experts of a policy ready."""
+        self._means, self._scales, self._surely = np.array(policy.means), np.array(policy.scales), policy.surely
+        self._classes = sorted({name for expert in policy.experts for name in expert.classes})
+        self._experts = [
+            (_Model(expert), [self._classes.index(name) for name in expert.classes]) for expert in policy.experts
+        ]
+
+    def __call__(self, features: Array) -> list[str]:
+        """Return the label of each row of the policy's features."""
+        inputs = (features - self._means) / self._scales
+        mean = np.zeros((len(inputs), len(self._classes)))
+        for model, places in self._experts:
+            mean[:, places] += model.probabilities(inputs) / len(self._experts)
+        likeliest, is_sure = mean.argmax(axis=1), mean.max(axis=1) >= self._surely
+        return [self._classes[at] if sure else DONT_CARE for at, sure in zip(likeliest, is_sure, strict=True)]
 
 
 class LearnedFuseOps:
@@ -90,10 +103,11 @@ def grouping(policy: Policy, flow: Dataflow, threads: int, has_schedule: HasSche
             f"version {FEATURE_VERSION}; learn it anew: make figures/fusion"
         )
     places = [features.names.index(name) for name in policy.feature_names]
+    answers = Answers(policy)
 
     def choose(path: TreePath, _: object) -> Decision:
         row = features.of(path)
-        (answer,) = answers(policy, np.array([[row[place] for place in places]]))
+        (answer,) = answers(np.array([[row[place] for place in places]]))
         if answer == DONT_CARE:
             return decision_at(flow.default, path)
         return Decision.APPLY if len(path) > _DEEPEST else Decision(answer)

@@ -166,6 +166,7 @@ MEANINGS: Mapping[str, str] = {
     "steps": "of networks that it learned from",
     "feature": "that the policy reads",
     "importance": "share of labels that it no longer tells where the feature is shuffled",
+    "tensors": "that are placed",
     "proven_gap": "of the solver's plan to its bound",
     "all_slow_ratio": "time with all tensors in slow memory over the plan's",
     "first_touch_ratio": "time where what is there first is in fast memory, over the plan's",

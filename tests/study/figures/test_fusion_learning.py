@@ -147,13 +147,13 @@ def test_promises_stand_beside_what_was_measured(rewards):
     assert sorted(decisions["reward"]) == [-0.1, -0.1, 0.0, 0.0, 0.1, 0.1]
     text = ". ".join(rewards_summary(table))
     assert "explains 0.90 of what it was fitted to and 0.60 of what was left out" in text
-    assert "what general ridge asks for takes 0.950 of TVM's fusion's time (0.950 to 0.950)" in text
+    assert "What general ridge asks for takes 0.950 of TVM's fusion's time (0.950 to 0.950)" in text
 
 
 def test_labels_say_what_is_told_of_unseen_networks(policies):
     text = ". ".join(labels_summary(table_of_labels(**policies)))
     assert "120 decisions of 2 steps" in text
-    assert "tree tells 0.80 of the labels that it learned, 0.60 of those of networks that were left out" in text
+    assert "Policy tree tells 0.80 of the labels that it learned, 0.60 of those of networks that were left out" in text
     assert "the commonest label is 0.50" in text
 
 
@@ -162,12 +162,12 @@ def test_the_policy_is_chosen_by_training_steps_and_judged_on_others(tmp_path):
     assert fastest_learned(table) == "q", "the least geometric mean of training steps, whatever it fails on elsewhere"
     table = table[table["policy"] != "q"]
     lines = list(policies_summary(table))
-    assert lines[0].startswith("p, the fastest policy on training steps, takes 0.995")
+    assert lines[0].startswith("The fastest policy on training steps, p, takes 0.995")
     assert "faster on 1 and slower on 1" in lines[0]
     assert "takes 1.050 of the time of TVM's fusion on 1 steps of held out networks" in lines[2]
     assert "slower on 1" in lines[2]
-    assert lines[3] == "there the best grouping takes 0.900 (0.900 to 0.900)"
-    assert lines[4] == "it is faster than 0.67 of 3 random policies"
+    assert lines[3] == "There the best grouping takes 0.900 (0.900 to 0.900)"
+    assert lines[4] == "It is faster than 0.67 of 3 random policies"
 
 
 def test_regret_is_0_of_the_best_and_1_of_the_worst(tmp_path):

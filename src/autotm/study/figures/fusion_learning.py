@@ -111,12 +111,12 @@ def rewards_summary(table: pd.DataFrame) -> Iterator[str]:
         for kind in ("best", "general", "hand"):
             of_kind = own[own["chosen"].str.contains(kind)]
             mean, low, high = geometric_mean(of_kind["step_ratio"])
-            yield f"what {kind} {model} asks for takes {mean:.3f} of TVM's fusion's time ({low:.3f} to {high:.3f})"
+            yield f"What {kind} {model} asks for takes {mean:.3f} of TVM's fusion's time ({low:.3f} to {high:.3f})"
     seen = settings.drop_duplicates(["network", "step"])
     mean, low, high = geometric_mean(seen["best_seen"])
     noise = geometric_mean(seen["noise"])
     yield (
-        f"the best grouping that was seen before takes {mean:.3f} ({low:.3f} to {high:.3f}), the least of many noisy "
+        f"The best grouping that was seen before takes {mean:.3f} ({low:.3f} to {high:.3f}), the least of many noisy "
         f"times; a second copy of TVM's fusion {noise[0]:.3f} ({noise[1]:.3f} to {noise[2]:.3f})"
     )
 
@@ -207,8 +207,8 @@ def labels_summary(table: pd.DataFrame) -> Iterator[str]:
         row = own.loc[name]
         largest = max(row["inline"], row["apply"], row["dont_care"])
         yield (
-            f"{name} tells {row['accuracy']:.2f} of the labels that it learned, {row['accuracy_unseen']:.2f} of those "
-            f"of networks that were left out, where the commonest label is {largest:.2f} of all"
+            f"Policy {name} tells {row['accuracy']:.2f} of the labels that it learned, {row['accuracy_unseen']:.2f} "
+            f"of those of networks that were left out, where the commonest label is {largest:.2f} of all"
         )
 
 
@@ -295,19 +295,19 @@ def policies_summary(table: pd.DataFrame) -> Iterator[str]:
         slower = int((own["step_ratio"] - Z * own["ratio_error"] > own["noise"] + Z * own["noise_error"]).sum())
         faster = int((own["step_ratio"] + Z * own["ratio_error"] < own["noise"] - Z * own["noise_error"]).sum())
         yield (
-            f"{name}, the fastest policy on training steps, takes {mean:.3f} of the time of TVM's fusion on {len(own)} "
-            f"steps of {use} networks ({low:.3f} to {high:.3f}); beyond the noise it is faster on {faster} and slower "
-            f"on {slower}"
+            f"The fastest policy on training steps, {name}, takes {mean:.3f} of the time of TVM's fusion on "
+            f"{len(own)} steps of {use} networks ({low:.3f} to {high:.3f}); beyond the noise it is faster on {faster} "
+            f"and slower on {slower}"
         )
         best = table[(table["policy"] == BEST_GROUPING) & (table["use"] == use)]
         of_best = geometric_mean(best["step_ratio"])
-        yield f"there the best grouping takes {of_best[0]:.3f} ({of_best[1]:.3f} to {of_best[2]:.3f})"
+        yield f"There the best grouping takes {of_best[0]:.3f} ({of_best[1]:.3f} to {of_best[2]:.3f})"
     drawn = table[table["policy"].str.startswith("random")]
     if not drawn.empty:
         own = table[table["policy"] == name].set_index(["network", "step"])["step_ratio"]
         joined = drawn.join(own.rename("learned"), on=["network", "step"])
         share = float((joined["learned"] < joined["step_ratio"]).mean())
-        yield f"it is faster than {share:.2f} of {len(drawn)} random policies"
+        yield f"It is faster than {share:.2f} of {len(drawn)} random policies"
 
 
 def regrets(table: pd.DataFrame) -> pd.DataFrame:
@@ -342,6 +342,7 @@ def draw_policies(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         ax.set_ylabel(what)
         ax.legend(title="")
     axes[0].axhline(1.0, color=GRAY, linewidth=0.8)
+    axes[0].set_yscale("log")
     finish(axes[0], "a", "steps by policies")
     finish(axes[1], "b", "0: the best policy, 1: the worst")
     for use in USES:
