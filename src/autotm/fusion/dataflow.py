@@ -180,6 +180,12 @@ class Dataflow:
             fused = fused_as_marked(with_bindings(main, [call], call.var, builder.get().functions))
         return fused[_bindings(fused["main"])[0].value.args[0]]
 
+    def computed_apart(self, group: Sequence[int]) -> Live:
+        """Return a group whose operators are computed nowhere else: what others read of it are its results."""
+        inside = {*group}
+        results = (place for place in group if place in self.returned or not inside.issuperset(self.readers[place]))
+        return Live(tuple(group), tuple(results))
+
     def expands(self, group: Sequence[int]) -> bool:
         """Return whether a group as one expression would load much more often than its operators do.
 
