@@ -163,9 +163,14 @@ class Dataflow:
 
     def split(self, group: Live) -> list[tuple[int, ...]]:
         """Return the groups that `FuseOps` makes of the operators of a group alone."""
+        return self._fused_by_tvm(self.module_of(group))
+
+    def module_of(self, group: Live) -> tvm.IRModule:
+        """Return the operators of a group alone: `main` takes what they read, and returns its results."""
         function, _ = self._function(group)
         called = {self.nodes[place].bindings[0].value.args[0]: self.nodes[place].function for place in group.nodes}
-        return self._fused_by_tvm(with_bindings(function, _bindings(function), function.body.body, called))
+        main = function.with_attr("global_symbol", "main")
+        return with_bindings(main, _bindings(main), main.body.body, called)
 
     def primitive(self, group: Live) -> tirx.PrimFunc:
         """Return the unscheduled TIR function of a group."""
