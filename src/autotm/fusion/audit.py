@@ -11,7 +11,7 @@ from autotm.fusion.dataflow import Dataflow, Grouping, Live
 from autotm.fusion.partitions import Group, Precedence, Region, TooManyError, cheapest, convex_groups, regions
 from autotm.fusion.pricing import KernelTimes
 from autotm.fusion.variants import Variant, Workbench, WrongResultError
-from autotm.kernels.compiler import function_hash
+from autotm.kernels.compiler import Request, function_hash
 from autotm.kernels.tir import extents, size_bytes
 from autotm.model.fusion import AuditedFusion, FusionAudit, FusionTimes, RegroupedStep, Verdict
 from autotm.profile.kernel_timing import ProfileOptions
@@ -20,7 +20,7 @@ from autotm.runtime.step_times import RunOptions
 
 _LOG = logging.getLogger(__name__)
 _MOST_SETS = 40
-"""Connected sets of a fusion's operators that are compiled and timed: a chain of eight has 36. Each takes about 0.2 s."""
+"""Connected sets of a fusion's operators that are compiled and timed: a chain of eight has 36. Each takes 0.2 s."""
 _MOST_STATES = 10_000
 """Sets of a fusion's operators that can have been computed at a time."""
 _Z = 1.96
@@ -82,7 +82,7 @@ def audited(
     times.add(fusion.first for fusion in fusions)
     times.add(flow.computed_apart(group) for fusion in fusions for group in fusion.candidates)
     parts = [_cheapest_parts(flow, precedence, fusion, times) for fusion in fusions]
-    alone = [_alone(flow, fusion, own, times) for fusion, own in zip(fusions, parts, strict=True)]
+    alone = [_alone(bench, fusion, own, times) for fusion, own in zip(fusions, parts, strict=True)]
     order = sorted(range(len(fusions)), key=lambda at: -alone[at].gain_s)
     fusions, parts, alone = ([items[at] for at in order] for items in (fusions, parts, alone))
     _LOG.info("%d kernels of %d different fusions timed alone", len(times), len(fusions))
@@ -208,8 +208,9 @@ def _cheapest_parts(flow: Dataflow, precedence: Precedence, fusion: Fusion, time
 # What is told of each.
 
 
-def _alone(flow: Dataflow, fusion: Fusion, parts: Parts, times: KernelTimes) -> AuditedFusion:
+def _alone(bench: Workbench, fusion: Fusion, parts: Parts, times: KernelTimes) -> AuditedFusion:
     """Return what is known of a fusion before whole steps are measured."""
+    flow = bench.dataflow
 
     def seconds(own: Parts) -> float:
         return math.fsum(times.seconds(flow.computed_apart(part)) for part in own)
@@ -217,6 +218,7 @@ def _alone(flow: Dataflow, fusion: Fusion, parts: Parts, times: KernelTimes) -> 
     def names(group: Group) -> tuple[str, ...]:
         return tuple(flow.nodes[node].name for node in group)
 
+    (facts,) = bench.compiler.make([Request(flow.primitive(fusion.first))])
     is_other = len(parts) < len(fusion.first.nodes)
     return AuditedFusion(
         names(fusion.first.nodes),
@@ -228,6 +230,7 @@ def _alone(flow: Dataflow, fusion: Fusion, parts: Parts, times: KernelTimes) -> 
         tuple(map(names, parts)) if is_other else (),
         not fusion.cuts,
         _saved_bytes(flow, fusion.first),
+        facts.kind,
     )
 
 
@@ -248,20 +251,18 @@ def _step(variant: Variant, outcome: FusionTimes | WrongResultError) -> Regroupe
 
 
 def _judged(one: AuditedFusion, off: RegroupedStep | None, partial: RegroupedStep | None) -> AuditedFusion:
-    """Return a fusion with its verdict.
-
-    It is harmful if the step takes less without it, and helpful if the step takes more with it off, by more than the
-    95 % intervals of the ratio and of the noise. A copy of TVM's fusion may be slower or faster than the first by
-    chance, so a ratio has to lie beyond 1 as well.
-    """
-    steps = {name: step.times for name, step in (("off", off), ("partial", partial)) if step is not None}
-    times = {name: each for name, each in steps.items() if each is not None}
-    verdict, remedy = verdict_of(times)
+    """Return a fusion with the steps that were measured of it, and the verdict."""
+    steps = {"off": off, "partial": partial}
+    verdict, remedy = verdict_of({name: step.times for name, step in steps.items() if step and step.times})
     return replace(one, off=off, partial_step=partial, verdict=verdict, remedy=remedy)
 
 
 def verdict_of(times: Mapping[str, FusionTimes]) -> tuple[Verdict, str]:
-    """Return the verdict on a fusion, and which step is the faster if that is harmful.
+    """Return the verdict on a fusion, and which step is the faster if it is harmful.
+
+    It is harmful if the step takes less without it, and helpful if the step takes more with it off, by more than the
+    95 % intervals of the ratio and of the noise. A copy of TVM's fusion may be slower or faster than the first by
+    chance, so a ratio has to lie beyond 1 as well.
 
     Args:
         times: of the step `off` and `partial`, as far as they were measured.
@@ -269,14 +270,14 @@ def verdict_of(times: Mapping[str, FusionTimes]) -> tuple[Verdict, str]:
     if not times:
         return Verdict.UNMEASURED, ""
     best = min(times, key=lambda name: times[name].ratio)
-    if _limits(times[best], 1) < _noise(times[best], -1):
+    if _limit(times[best], 1) < _noise(times[best], -1):
         return Verdict.HARMFUL, best
-    if "off" in times and _limits(times["off"], -1) > _noise(times["off"], 1):
+    if "off" in times and _limit(times["off"], -1) > _noise(times["off"], 1):
         return Verdict.HELPFUL, ""
     return Verdict.NEUTRAL, ""
 
 
-def _limits(times: FusionTimes, side: int) -> float:
+def _limit(times: FusionTimes, side: int) -> float:
     """Return an end of the interval of a step's ratio."""
     return times.ratio * (1 + side * _Z * times.ratio_error)
 

@@ -79,9 +79,7 @@ def file_name(number: int, fusion: AuditedFusion) -> str:
     return f"{number}-{words}.py"
 
 
-def replay(
-    module: tvm.IRModule, kernels: Kernels, threads: int, options: ProfileOptions = _TIMING
-) -> dict[str, float]:
+def replay(module: tvm.IRModule, kernels: Kernels, threads: int, options: ProfileOptions = _TIMING) -> dict[str, float]:
     """Time the operators of a module as several ways compute them, in turn, and print medians and ratios to the first.
 
     Args:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from autotm.model.graph import ScheduleKind
+
 
 class Decision(StrEnum):
     """What becomes of an operator at a place where its value is read."""
@@ -323,6 +325,7 @@ class AuditedFusion:
         is_exhaustive: whether all other kernels were looked at. Where there are too many, only single cuts were: an
             operator and what it depends on in one kernel, the rest in others.
         saved_bytes: that one occurrence does not write to memory, or does not read from there.
+        schedule: where that of the fused kernel comes from; `as written` where there is none, and it has one thread.
         off, partial_step: the step with all occurrences off, or replaced; None if it was not measured.
         verdict: on the fusion, by these steps.
         remedy: `off` or `partial`, the faster, if the fusion is harmful; else empty.
@@ -337,6 +340,7 @@ class AuditedFusion:
     partial: tuple[tuple[str, ...], ...]
     is_exhaustive: bool
     saved_bytes: int
+    schedule: ScheduleKind
     off: RegroupedStep | None = None
     partial_step: RegroupedStep | None = None
     verdict: Verdict = Verdict.UNMEASURED
@@ -354,7 +358,8 @@ class AuditedFusion:
 
     def __str__(self) -> str:
         first = f"{self.operators[0]} {list(self.shapes[0])}"
-        alone = f"alone: on {_us(self.on_s)}, off {_us(self.off_s)}"
+        written = ", as written, for want of a schedule" if self.schedule is ScheduleKind.AS_WRITTEN else ""
+        alone = f"alone: on {_us(self.on_s)}{written}, off {_us(self.off_s)}"
         if self.partial_s is not None:
             searched = "" if self.is_exhaustive else ", of single cuts"
             alone += f", partial {_us(self.partial_s)} ({'; '.join(map(_joined, self.partial))}{searched})"
@@ -388,8 +393,8 @@ class FusionAudit:
         operators: of the step.
         default_kernels, default_peak_bytes: of TVM's fusion.
         kernels_timed: different kernels that were timed alone.
-        fusions: with the least gain by kernels alone first; only as many of the first as were asked for were measured as
-            whole steps.
+        fusions: those first without which the step gains most by kernels alone. Of these as many as were asked for were
+            measured as whole steps.
         mended: the step without the harmful ones, measured in a run of its own; None if there are none.
     """
 
@@ -407,9 +412,12 @@ class FusionAudit:
     def __str__(self) -> str:
         kind = "training" if self.is_training else "inference"
         kernels = sum(one.occurrences for one in self.fusions)
-        lines = [
+        head = (
             f"{self.network} at {self.scale}, {kind}: {self.operators} operators in {self.default_kernels} kernels, "
-            f"{kernels} of them fused, {len(self.fusions)} different; peak {self.default_peak_bytes / 1e6:.4g} MB",
+            f"{kernels} of them fused, {len(self.fusions)} different; peak {self.default_peak_bytes / 1e6:.4g} MB"
+        )
+        lines = [
+            head,
             *(f"{number}. {one}" for number, one in enumerate(self.fusions, 1)),
             ", ".join(f"{verdict}: {sum(one.verdict is verdict for one in self.fusions)}" for verdict in Verdict),
         ]
