@@ -207,8 +207,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "fusion audit": of_network(
         "fusion audit mlp --most 0",
+        ["results/laptop-1t/fusion.sqlite"],
         wrong=[Misuse("fusion audit mlp --export mlp.zip", "'mlp.zip' is a file", MISUSE)],
-        unknown=[Misuse("fusion audit mlp --msot 3", "Did you mean '--most'?", MISUSE)],
+        unknown=[Misuse("fusion audit mlp --msot 3", "'--most'", MISUSE)],
     ),
     "fusion list": of_study("fusion list"),
     "kernels export": of_study("kernels export results/kernels.zip", ["results/kernels.zip"]),

@@ -79,8 +79,8 @@ def audited(
 
     # 2. Time all of these alone, and choose the cheapest others for each.
     times = KernelTimes(bench, store, profile)
-    times.add(fusion.first for fusion in fusions)
-    times.add(flow.computed_apart(group) for fusion in fusions for group in fusion.candidates)
+    others = [flow.computed_apart(group) for fusion in fusions for group in fusion.candidates]
+    times.add([*(fusion.first for fusion in fusions), *others])
     parts = [_cheapest_parts(flow, precedence, fusion, times) for fusion in fusions]
     alone = [_alone(bench, fusion, own, times) for fusion, own in zip(fusions, parts, strict=True)]
     order = sorted(range(len(fusions)), key=lambda at: -alone[at].gain_s)

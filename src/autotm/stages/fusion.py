@@ -241,8 +241,8 @@ def fusion_audit_stage(
     from autotm.runtime.step_times import RunOptions
 
     context = context.to_measure()
-    if folder is not None:
-        require_writable(folder / "1.py")
+    # The name of a script is not known yet; only its folder counts.
+    require_writable(paths.fusion_store, *([] if folder is None else [folder / "script"]))
     bench = Workbench.of_source(
         source, context.seed, paths, context.machine, context.devices_dir, is_inference=is_inference
     )
