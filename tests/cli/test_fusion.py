@@ -20,7 +20,7 @@ SHAPES = ((16, 256),) * 3
 
 def fusion(*operators: str, verdict: Verdict, remedy: str = "") -> AuditedFusion:
     return AuditedFusion(
-        operators, SHAPES, 3, 3e-5, 1e-5, None, (), True, 64, ScheduleKind.GENERATED, STEP, None, verdict, remedy
+        operators, SHAPES, 3, 3e-5, 1e-5, None, (), True, 64, ScheduleKind.GENERATED, STEP, None, None, verdict, remedy
     )
 
 

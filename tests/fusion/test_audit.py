@@ -132,6 +132,16 @@ def test_harmful_fusions_are_measured_together_once_more(bench, tmp_path, monkey
     assert "step without the harmful ones, measured again" in str(own)
 
 
+def test_a_harmful_fusion_that_is_not_so_again_makes_no_difference(bench, tmp_path, monkeypatch):
+    verdicts = itertools.chain([(Verdict.HARMFUL, "off")], itertools.repeat((Verdict.NEUTRAL, "")))
+    monkeypatch.setattr(audit, "verdict_of", lambda _: next(verdicts))
+    own, harmful = audited(bench, tmp_path, most=1)
+    first = own.fusions[0]
+    assert (first.verdict, first.remedy) == (Verdict.NEUTRAL, "")
+    assert first.again.times.difference <= 1
+    assert (own.mended, harmful) == (None, {})
+
+
 def test_too_many_kernels_leave_single_cuts(bench, monkeypatch):
     monkeypatch.setattr(audit, "_MOST_SETS", 3)
     flow = bench.dataflow

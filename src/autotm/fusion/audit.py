@@ -93,20 +93,22 @@ def audited(
         trials.append((at, "off", fusions[at].off))
         if alone[at].partial_s is not None:
             trials.append((at, "partial", parts[at]))
-    variants = [bench.compiled(regrouped(flow, {at: (fusions[at], own)})) for at, _, own in trials]
-    outcomes = bench.compared(variants, replace(run, min_seconds=step_s)) if variants else []
-    steps: dict[tuple[int, str], RegroupedStep] = {
-        (at, name): _step(variant, outcome)
-        for (at, name, _), variant, outcome in zip(trials, variants, outcomes, strict=True)
-    }
-    found = tuple(_judged(one, steps.get((at, "off")), steps.get((at, "partial"))) for at, one in enumerate(alone))
+    quick = replace(run, min_seconds=step_s)
+    steps = _measured(bench, fusions, trials, quick)
+    found = [_judged(one, steps.get((at, "off")), steps.get((at, "partial"))) for at, one in enumerate(alone)]
 
-    # 4. Time the step without all harmful fusions once more: the fastest of many steps is so by luck, too.
-    harmful = {at: one for at, one in enumerate(found) if one.verdict is Verdict.HARMFUL}
-    instead = {at: (fusions[at], fusions[at].off if one.remedy == "off" else parts[at]) for at, one in harmful.items()}
+    # 4. Time the harmful ones again, in a run of their own: of many steps some are fast by luck, and copies of the same
+    #    code differ by where they are loaded.
+    chosen = {at: fusions[at].off if one.remedy == "off" else parts[at] for at, one in enumerate(found) if one.remedy}
+    again = _measured(bench, fusions, [(at, found[at].remedy, own) for at, own in chosen.items()], quick)
+    for (at, _), step in again.items():
+        found[at] = _confirmed(found[at], step)
+
+    # 5. Time the step without all of them.
+    harmful = [at for at, one in enumerate(found) if one.verdict is Verdict.HARMFUL]
     mended = None
-    if instead:
-        variant = bench.compiled(regrouped(flow, instead))
+    if harmful:
+        variant = bench.compiled(regrouped(flow, {at: (fusions[at], chosen[at]) for at in harmful}))
         mended = _step(variant, *bench.compared([variant], run))
     default = bench.default.graph
     audit = FusionAudit(
@@ -118,7 +120,7 @@ def audited(
         len(default.kernels),
         default.peak_live_bytes,
         len(times),
-        found,
+        tuple(found),
         mended,
     )
     return audit, {at: fusions[at].first for at in harmful}
@@ -208,6 +210,20 @@ def _cheapest_parts(flow: Dataflow, precedence: Precedence, fusion: Fusion, time
 # What is told of each.
 
 
+def _measured(
+    bench: Workbench, fusions: Sequence[Fusion], trials: Sequence[tuple[int, str, Parts]], run: RunOptions
+) -> dict[tuple[int, str], RegroupedStep]:
+    """Return the step with one fusion replaced, by the fusion's place and what the replacement is called."""
+    if not trials:
+        return {}
+    variants = [bench.compiled(regrouped(bench.dataflow, {at: (fusions[at], own)})) for at, _, own in trials]
+    outcomes = bench.compared(variants, run)
+    return {
+        (at, name): _step(variant, outcome)
+        for (at, name, _), variant, outcome in zip(trials, variants, outcomes, strict=True)
+    }
+
+
 def _alone(bench: Workbench, fusion: Fusion, parts: Parts, times: KernelTimes) -> AuditedFusion:
     """Return what is known of a fusion before whole steps are measured."""
     flow = bench.dataflow
@@ -255,6 +271,14 @@ def _judged(one: AuditedFusion, off: RegroupedStep | None, partial: RegroupedSte
     steps = {"off": off, "partial": partial}
     verdict, remedy = verdict_of({name: step.times for name, step in steps.items() if step and step.times})
     return replace(one, off=off, partial_step=partial, verdict=verdict, remedy=remedy)
+
+
+def _confirmed(one: AuditedFusion, again: RegroupedStep) -> AuditedFusion:
+    """Return a harmful fusion as it is if a second measurement says so, too, else as one that makes no difference."""
+    verdict, _ = verdict_of({one.remedy: again.times} if again.times else {})
+    if verdict is Verdict.HARMFUL:
+        return replace(one, again=again)
+    return replace(one, again=again, verdict=Verdict.NEUTRAL, remedy="")
 
 
 def verdict_of(times: Mapping[str, FusionTimes]) -> tuple[Verdict, str]:

@@ -327,6 +327,7 @@ class AuditedFusion:
         saved_bytes: that one occurrence does not write to memory, or does not read from there.
         schedule: where that of the fused kernel comes from; `as written` where there is none, and it has one thread.
         off, partial_step: the step with all occurrences off, or replaced; None if it was not measured.
+        again: the faster of these steps, measured in a run of its own, if the fusion seemed harmful.
         verdict: on the fusion, by these steps.
         remedy: `off` or `partial`, the faster, if the fusion is harmful; else empty.
     """
@@ -343,6 +344,7 @@ class AuditedFusion:
     schedule: ScheduleKind
     off: RegroupedStep | None = None
     partial_step: RegroupedStep | None = None
+    again: RegroupedStep | None = None
     verdict: Verdict = Verdict.UNMEASURED
     remedy: str = ""
 
@@ -367,7 +369,7 @@ class AuditedFusion:
             alone += ", no single cut takes less"
         steps = [
             f"step, {name}: {step} of TVM's fusion's time, peak {step.peak_bytes / 1e6:.4g} MB"
-            for name, step in (("off", self.off), ("partial", self.partial_step))
+            for name, step in (("off", self.off), ("partial", self.partial_step), ("the faster again", self.again))
             if step is not None
         ]
         times = "once" if self.occurrences == 1 else f"{self.occurrences} times"
@@ -429,7 +431,7 @@ class FusionAudit:
             if (times := self.mended.times) is not None:
                 error = times.noise * times.noise_error
                 lines.append(f"TVM's fusion to itself meanwhile: {times.noise:.3f} +- {error:.3f}")
-        measured = [step for one in self.fusions for step in (one.off, one.partial_step) if step is not None]
+        measured = [step for one in self.fusions for step in (one.off, one.partial_step, one.again) if step is not None]
         if any(step.times is not None and step.times.disturbed for step in (*measured, self.mended) if step):
             lines.append("others held the cores meanwhile: these times are too long")
         return "\n".join(lines)
