@@ -18,7 +18,7 @@ from fields import Field, MeaninglessError, fields_of, in_words, inner_types, pa
 from autotm.memory.emulation import DeviceFile, PublishedDevice
 from autotm.model.config import ScaleFile, StudyConfig
 from autotm.model.files import schema_version
-from autotm.model.fusion import FusionDecisions, FusionOptimum, FusionRun, FusionSearch
+from autotm.model.fusion import FusionAudit, FusionDecisions, FusionOptimum, FusionRun, FusionSearch
 from autotm.model.fusion_policy import (
     FusionBench,
     FusionPolicies,
@@ -147,6 +147,7 @@ _ANSWERS = (
     Format("autotm explain NETWORK OPTIMIZER LIMIT", "Why a limit costs what it does.", LimitExplanation),
     Format("autotm explain NETWORK OPTIMIZER LIMIT TENSOR", "Why a tensor lives where it does.", TensorExplanation),
     Format("autotm fusion run NETWORK", "The step, beside the same by TVM's fusion.", FusionRun),
+    Format("autotm fusion audit NETWORK", "Which fusions cost the step time, and how much.", FusionAudit),
     Format("autotm compare A B", "How two plans or two records differ.", Comparison),
     Format("autotm potential NETWORK LIMIT", "What lies beyond placement.", Potential),
     Format("autotm profile NETWORK", "Under `kernel_report`, beside `provenance`.", KernelReport),

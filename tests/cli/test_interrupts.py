@@ -27,6 +27,7 @@ OTHERWISE = {
     "calibrate": Press("subprocess.Popen"),
     "profile": Press("sqlite3.connect"),
     "costs": Press("open", "config/config.yaml"),
+    "fusion audit": Press("open", "objects/"),
     "fusion list": Press("open", "config/config.yaml"),
     "fusion run": Press("open", "objects/"),
     "kernels check": Press("open", "config/config.yaml"),

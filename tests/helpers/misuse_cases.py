@@ -205,6 +205,12 @@ COMMANDS: Mapping[str, Command] = {
         wrong=[Misuse(f"fusion run mlp --decisions {PLAN}", "not a decisions file")],
         unknown=[Misuse("fusion rnu mlp", "Did you mean 'run'?", MISUSE)],
     ),
+    "fusion audit": of_network(
+        "fusion audit mlp --most 0",
+        ["results/laptop-1t/fusion.sqlite"],
+        wrong=[Misuse("fusion audit mlp --export mlp.zip", "'mlp.zip' is a file", MISUSE)],
+        unknown=[Misuse("fusion audit mlp --msot 3", "'--most'", MISUSE)],
+    ),
     "fusion list": of_study("fusion list"),
     "kernels export": of_study("kernels export results/kernels.zip", ["results/kernels.zip"]),
     "kernels check": of_study("kernels check --scale tiny"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from autotm.cli.command import Answer, answering
-from autotm.cli.options import FILE, context_of, of_network, of_study, paths_of
-from autotm.stages.fusion import fusion_run_stage
+from autotm.cli.options import FILE, FOLDER, context_of, of_network, of_study, paths_of
+from autotm.stages.fusion import fusion_audit_stage, fusion_run_stage
 from autotm.study.columns import columns
 from autotm.study.inputs import fusion_networks
 from autotm.study.setup import Study
@@ -59,4 +59,38 @@ def run(study: Study, network: str, decisions: Path | None, written: Path | None
     )
     if written is not None:
         log.info("%s: change its requests, then give it with --decisions", written)
+    return Answer(result, str(result))
+
+
+@fusion.command()
+@of_network
+@click.option("--inference", is_flag=True, help="The step of inference, of a network of the zoo that is trained.")
+@click.option(
+    "--most",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Fusions that are measured as whole steps, those with the least gain by kernels alone first.",
+)
+@click.option("--export", "folder", type=FOLDER, metavar="FOLDER", help="Write a script there for each harmful fusion.")
+@answering
+def audit(study: Study, network: str, folder: Path | None, most: int, *, inference: bool) -> Answer:
+    """Tell what each fusion by TVM does to a step: harmful, helpful, or no difference beyond the noise.
+
+    Each fused kernel is timed alone, beside a kernel for each of its operators and the cheapest others. Then the step
+    is timed with that fusion off, or replaced, in turn with TVM's.
+    """
+    paths, config = paths_of(study, network), study.config
+    result = fusion_audit_stage(
+        context_of(study),
+        study.network(network),
+        config.fusion,
+        config.profile,
+        config.run,
+        paths,
+        folder,
+        is_inference=inference,
+        most=most,
+    )
     return Answer(result, str(result))

@@ -54,7 +54,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Machine, files and kernels": {
         "doctor": ("machine:doctor", "tell what this machine has, and what of it is usable"),
-        "fusion": ("fusion:fusion", "fuse the operators of a step as a file of decisions says, and time that"),
+        "fusion": (
+            "fusion:fusion",
+            "fuse the operators of a step as a file of decisions says, and time that; audit TVM's fusion",
+        ),
         "kernels": ("machine:kernels", "export and import what was measured of kernels; check that none is missing"),
         "export": ("machine:export", "write a network's measurements and plans to one file"),
         "import": ("machine:import_", "take such a file's measurements and plans in"),

@@ -163,9 +163,14 @@ class Dataflow:
 
     def split(self, group: Live) -> list[tuple[int, ...]]:
         """Return the groups that `FuseOps` makes of the operators of a group alone."""
+        return self._fused_by_tvm(self.module_of(group))
+
+    def module_of(self, group: Live) -> tvm.IRModule:
+        """Return the operators of a group alone: `main` takes what they read, and returns its results."""
         function, _ = self._function(group)
         called = {self.nodes[place].bindings[0].value.args[0]: self.nodes[place].function for place in group.nodes}
-        return self._fused_by_tvm(with_bindings(function, _bindings(function), function.body.body, called))
+        main = function.with_attr("global_symbol", "main")
+        return with_bindings(main, _bindings(main), main.body.body, called)
 
     def primitive(self, group: Live) -> tirx.PrimFunc:
         """Return the unscheduled TIR function of a group."""
@@ -179,6 +184,12 @@ class Dataflow:
         with self._target:
             fused = fused_as_marked(with_bindings(main, [call], call.var, builder.get().functions))
         return fused[_bindings(fused["main"])[0].value.args[0]]
+
+    def computed_apart(self, group: Sequence[int]) -> Live:
+        """Return a group whose operators are computed nowhere else: what others read of it are its results."""
+        inside = {*group}
+        results = (place for place in group if place in self.returned or not inside.issuperset(self.readers[place]))
+        return Live(tuple(group), tuple(results))
 
     def expands(self, group: Sequence[int]) -> bool:
         """Return whether a group as one expression would load much more often than its operators do.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from autotm.model.graph import ScheduleKind
 
 
 class Decision(StrEnum):
@@ -277,3 +279,163 @@ class FusionSearch:
     algorithm: str
     search_seed: int
     steps: tuple[SearchStep, ...]
+
+
+class Verdict(StrEnum):
+    """What a fusion does to the time of a step, beyond the noise."""
+
+    HARMFUL = "harmful"
+    HELPFUL = "helpful"
+    NEUTRAL = "no difference"
+    UNMEASURED = "step not measured"
+
+
+@dataclass(frozen=True)
+class RegroupedStep:
+    """A step of which some fusions are off, or are replaced by several kernels.
+
+    Attributes:
+        kernels: of the step.
+        peak_bytes: of tensors and workspaces, when nothing is slow.
+        times: measured in turn with TVM's fusion; None if results were wrong.
+        failure: what was wrong.
+    """
+
+    kernels: int
+    peak_bytes: int
+    times: FusionTimes | None
+    failure: str = ""
+
+    def __str__(self) -> str:
+        if self.times is None:
+            return self.failure
+        return f"{self.times.ratio:.3f} +- {self.times.ratio * self.times.ratio_error:.3f}"
+
+
+@dataclass(frozen=True)
+class AuditedFusion:
+    """Operators that TVM's fusion computes by one kernel, wherever the step has that kernel.
+
+    Times of kernels are medians of each kernel measured alone, and sums of these.
+
+    Attributes:
+        operators: names of those of its first occurrence, in the order of the step.
+        shapes: of their results.
+        occurrences: kernels of the step with the same code.
+        on_s: of the fused kernel.
+        off_s: of a kernel for each operator.
+        partial_s: of the cheapest other kernels of these operators; None if no others take less than `off_s`.
+        partial: operators of each of these kernels.
+        is_exhaustive: whether all other kernels were looked at. Where there are too many, only single cuts were: an
+            operator and what it depends on in one kernel, the rest in others.
+        saved_bytes: that one occurrence does not write to memory, or does not read from there.
+        schedule: where that of the fused kernel comes from; `as written` where there is none, and it has one thread.
+        off, partial_step: the step with all occurrences off, or replaced; None if it was not measured.
+        again: the faster of these steps, measured in a run of its own, if the fusion seemed harmful.
+        verdict: on the fusion, by these steps.
+        remedy: `off` or `partial`, the faster, if the fusion is harmful; else empty.
+    """
+
+    operators: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    occurrences: int
+    on_s: float
+    off_s: float
+    partial_s: float | None
+    partial: tuple[tuple[str, ...], ...]
+    is_exhaustive: bool
+    saved_bytes: int
+    schedule: ScheduleKind
+    off: RegroupedStep | None = None
+    partial_step: RegroupedStep | None = None
+    again: RegroupedStep | None = None
+    verdict: Verdict = Verdict.UNMEASURED
+    remedy: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it computes, such as `conv2d + add + silu`."""
+        return _joined(self.operators)
+
+    @property
+    def gain_s(self) -> float:
+        """What the step gains without the fusion, by sums of kernels; negative where it loses."""
+        return self.occurrences * (self.on_s - min(self.off_s, self.partial_s or self.off_s))
+
+    def __str__(self) -> str:
+        first = f"{self.operators[0]} {list(self.shapes[0])}"
+        written = ", as written, for want of a schedule" if self.schedule is ScheduleKind.AS_WRITTEN else ""
+        alone = f"alone: on {_us(self.on_s)}{written}, off {_us(self.off_s)}"
+        if self.partial_s is not None:
+            searched = "" if self.is_exhaustive else ", of single cuts"
+            alone += f", partial {_us(self.partial_s)} ({'; '.join(map(_joined, self.partial))}{searched})"
+        elif not self.is_exhaustive:
+            alone += ", no single cut takes less"
+        steps = [
+            f"step, {name}: {step} of TVM's fusion's time, peak {step.peak_bytes / 1e6:.4g} MB"
+            for name, step in (("off", self.off), ("partial", self.partial_step), ("the faster again", self.again))
+            if step is not None
+        ]
+        times = "once" if self.occurrences == 1 else f"{self.occurrences} times"
+        head = f"{self.title}: {self.verdict}{f', best {self.remedy}' if self.remedy else ''}"
+        saved = f"saves {self.saved_bytes / 1e6:.4g} MB of writes and reads each time"
+        return "\n  ".join([head, f"{times}, first at {first}; {saved}", alone, *steps])
+
+
+def _joined(operators: Sequence[str]) -> str:
+    return " + ".join(name.rpartition(".")[0] for name in operators)
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.4g} us"
+
+
+@dataclass(frozen=True)
+class FusionAudit:
+    """What each fusion by TVM does to a step.
+
+    Attributes:
+        network, scale, is_training, identity: as in `FusionDecisions`.
+        operators: of the step.
+        default_kernels, default_peak_bytes: of TVM's fusion.
+        kernels_timed: different kernels that were timed alone.
+        fusions: those first without which the step gains most by kernels alone. Of these as many as were asked for were
+            measured as whole steps.
+        mended: the step without the harmful ones, measured in a run of its own; None if there are none.
+    """
+
+    network: str
+    scale: str
+    is_training: bool
+    identity: str
+    operators: int
+    default_kernels: int
+    default_peak_bytes: int
+    kernels_timed: int
+    fusions: tuple[AuditedFusion, ...]
+    mended: RegroupedStep | None
+
+    def __str__(self) -> str:
+        kind = "training" if self.is_training else "inference"
+        kernels = sum(one.occurrences for one in self.fusions)
+        head = (
+            f"{self.network} at {self.scale}, {kind}: {self.operators} operators in {self.default_kernels} kernels, "
+            f"{kernels} of them fused, {len(self.fusions)} different; peak {self.default_peak_bytes / 1e6:.4g} MB"
+        )
+        lines = [
+            head,
+            *(f"{number}. {one}" for number, one in enumerate(self.fusions, 1)),
+            ", ".join(f"{verdict}: {sum(one.verdict is verdict for one in self.fusions)}" for verdict in Verdict),
+        ]
+        if self.mended is not None:
+            lines.append(
+                f"step without the harmful ones, measured again: {self.mended} of TVM's fusion's time, "
+                f"kernels {self.mended.kernels}, peak {self.mended.peak_bytes / 1e6:.4g} MB"
+            )
+            if (times := self.mended.times) is not None:
+                error = times.noise * times.noise_error
+                lines.append(f"TVM's fusion to itself meanwhile: {times.noise:.3f} +- {error:.3f}")
+        measured = [step for one in self.fusions for step in (one.off, one.partial_step, one.again) if step is not None]
+        if any(step.times is not None and step.times.disturbed for step in (*measured, self.mended) if step):
+            lines.append("others held the cores meanwhile: these times are too long")
+        return "\n".join(lines)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from autotm.model.config import FusionConfig, ProfileConfig, RunConfig, StyleConfig
 from autotm.model.errors import BadInputError
-from autotm.model.files import load, require_writable, save
-from autotm.model.fusion import FusionDecisions, FusionRun, FusionSearch
+from autotm.model.files import load, require_writable, save, write_atomically
+from autotm.model.fusion import FusionAudit, FusionDecisions, FusionRun, FusionSearch
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.model.provenance import provenance
@@ -209,6 +209,62 @@ def fusion_figure_stage(style: StyleConfig, files: Mapping[str, Sequence[Path]],
     draw_to_files(draw, table, csv, style)
     for line in conclusions(table):
         _LOG.info("%s", line)
+
+
+def fusion_audit_stage(
+    context: Context,
+    source: NetworkSource,
+    config: FusionConfig,
+    profile: ProfileConfig,
+    run: RunConfig,
+    paths: Paths,
+    folder: Path | None,
+    *,
+    is_inference: bool,
+    most: int,
+) -> FusionAudit:
+    """Return which fusions of TVM's cost a step time, and write a script for each.
+
+    Args:
+        context: of the machine.
+        source: of the network.
+        config: how long steps are timed.
+        profile: how kernels are timed.
+        run: how the step without the harmful fusions is timed.
+        paths: of the network.
+        folder: of the scripts; None for none.
+        is_inference: whether the step is inference.
+        most: fusions that are measured as whole steps.
+
+    Raises:
+        BadInputError: the network is wrong, or PyTorch, which defines it, is not installed.
+        AutotmError: nothing can be compared or timed.
+    """
+    from autotm.fusion.audit import audited
+    from autotm.fusion.replay import file_name, script_of
+    from autotm.fusion.variants import Workbench
+    from autotm.profile.kernel_timing import ProfileOptions
+    from autotm.profile.store import KernelStore
+    from autotm.runtime.step_times import RunOptions
+
+    context = context.to_measure()
+    # The name of a script is not known yet; only its folder counts.
+    require_writable(paths.fusion_store, *([] if folder is None else [folder / "script"]))
+    bench = Workbench.of_source(
+        source, context.seed, paths, context.machine, context.devices_dir, is_inference=is_inference
+    )
+    timing = ProfileOptions(**{**profile.timing, "rotation_bytes": config.rotation_bytes}, seed=context.seed)
+    options = RunOptions(**run.model_dump(), seed=context.seed)
+    with KernelStore(paths.fusion_store) as store:
+        audit, harmful = audited(bench, store, timing, options, most=most, step_s=config.step_s)
+    for place, live in harmful.items() if folder is not None else ():
+        fusion = audit.fusions[place]
+        about = f"Of {audit}".partition("\n")[0] + f" On machine {context.machine.slug}:\n\n{fusion}"
+        text = script_of(bench.dataflow, live, fusion, about, context.machine.threads)
+        path = folder / file_name(place + 1, fusion)
+        write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
+        _LOG.info("%s: run it where autotm can be imported", path)
+    return audit
 
 
 def _read(file: Path, step: FusionDecisions, flow: Dataflow) -> Requested:
