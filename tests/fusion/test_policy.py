@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import small_step
 from pydantic import TypeAdapter
+from tiny_study import CONFIG as SHIPPED
 
 from autotm.fusion.decisions import executed
 from autotm.fusion.features import Features
@@ -18,11 +19,16 @@ from autotm.fusion.policy import DONT_CARE, Answers, LearnedFuseOps, grouping
 from autotm.fusion.variants import Workbench
 from autotm.kernels.target import machine_target
 from autotm.lower.step import whole_step
+from autotm.model.config import RunConfig
 from autotm.model.errors import BadInputError
+from autotm.model.files import read_yaml, save
 from autotm.model.fusion import Decision
-from autotm.model.fusion_policy import FEATURE_VERSION, Branch, Expert, Layer, Policy
+from autotm.model.fusion_policy import FEATURE_VERSION, Branch, Expert, FusionPolicies, Layer, Policy
 from autotm.model.graph import Initial
 from autotm.runtime.step_times import RunOptions
+from autotm.stages.context import Context
+from autotm.stages.fusion import POLICIES, fusion_run_stage
+from autotm.study.setup import load_study
 from autotm.zoo.builder import NetworkBuilder
 
 RUN = RunOptions(min_steps=3, min_seconds=0.0, patience_s=0.0)
@@ -116,3 +122,21 @@ def test_a_policy_for_other_features_is_refused(bench):
     for wrong in (older, other):
         with pytest.raises(BadInputError, match=r"policy hand was learned from features .*learn it anew"):
             grouping(wrong, bench.dataflow, 1, bench.has_schedule)
+
+
+def test_a_network_is_fused_by_a_policy_of_a_file(tmp_path):
+    context = Context(small_step.machine(threads=1), small_step.DEVICES, 20)
+    study = load_study(read_yaml(SHIPPED, "study") | {"scale": "tiny"}, SHIPPED, SHIPPED.parent, tmp_path)
+    file = tmp_path / "policies.json"
+    save(file, POLICIES, FusionPolicies((), 0, (policy(always("apply")),)), {})
+
+    def run(name):
+        config = RunConfig(min_steps=3, min_seconds=0.0, patience_s=0.0)
+        source, paths = study.network("mlp"), study.paths("mlp")
+        return fusion_run_stage(context, source, config, paths, (file, name), None, is_inference=True)
+
+    found = run("hand")
+    assert found.kernels == found.operators > found.default_kernels
+    assert set(found.decisions.executed.values()) == {Decision.APPLY}
+    with pytest.raises(BadInputError, match="unknown policy 'hnad'; did you mean 'hand'"):
+        run("hnad")

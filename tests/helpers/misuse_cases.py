@@ -202,7 +202,10 @@ COMMANDS: Mapping[str, Command] = {
         "fusion run mlp --write results/decisions.json",
         ["results/decisions.json"],
         missing=[Misuse("fusion run mlp --decisions away.json", "away.json: no such decisions file")],
-        wrong=[Misuse(f"fusion run mlp --decisions {PLAN}", "not a decisions file")],
+        wrong=[
+            Misuse(f"fusion run mlp --decisions {PLAN}", "not a decisions file"),
+            Misuse("fusion run mlp --decisions a.json --policy b.json tree", "leave one out", MISUSE),
+        ],
         unknown=[Misuse("fusion rnu mlp", "Did you mean 'run'?", MISUSE)],
     ),
     "fusion audit": of_network(

@@ -45,17 +45,33 @@ def list_networks(study: Study) -> Answer:
 @fusion.command()
 @of_network
 @click.option("--decisions", type=FILE, metavar="FILE", help="Decisions to follow, instead of those of TVM's fusion.")
+@click.option(
+    "--policy",
+    type=(FILE, str),
+    metavar="FILE NAME",
+    help="A policy to follow: a file of several, and its name.",
+)
 @click.option("--write", "written", type=FILE, metavar="FILE", help="Write the decisions there, as they are executed.")
 @click.option("--inference", is_flag=True, help="The step of inference, of a network of the zoo that is trained.")
 @answering
-def run(study: Study, network: str, decisions: Path | None, written: Path | None, *, inference: bool) -> Answer:
+def run(
+    study: Study,
+    network: str,
+    decisions: Path | None,
+    policy: tuple[Path, str] | None,
+    written: Path | None,
+    *,
+    inference: bool,
+) -> Answer:
     """Compile a step as decisions fuse it, compare its results with those of TVM's fusion, and time both in turn.
 
     Each decision that cannot be executed as requested is named, with the reason.
     """
+    if decisions is not None and policy is not None:
+        raise click.UsageError("--decisions and --policy both say how operators are fused; leave one out")
     paths, config = paths_of(study, network), study.config.run
     result = fusion_run_stage(
-        context_of(study), study.network(network), config, paths, decisions, written, is_inference=inference
+        context_of(study), study.network(network), config, paths, decisions or policy, written, is_inference=inference
     )
     if written is not None:
         log.info("%s: change its requests, then give it with --decisions", written)

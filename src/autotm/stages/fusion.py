@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotm.model.config import FusionConfig, ProfileConfig, RunConfig, StyleConfig
-from autotm.model.errors import BadInputError
+from autotm.model.errors import BadInputError, unknown_name
 from autotm.model.files import load, require_writable, save, write_atomically
 from autotm.model.fusion import FusionAudit, FusionDecisions, FusionRun, FusionSearch
+from autotm.model.fusion_policy import FusionPolicies
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.model.provenance import provenance
 from autotm.stages.context import Context
 
 if TYPE_CHECKING:
-    from autotm.fusion.dataflow import Dataflow
+    from autotm.fusion.dataflow import Dataflow, Grouping
     from autotm.fusion.decisions import Requested
+    from autotm.fusion.variants import Workbench
 
-KIND, OPTIMUM, SEARCH = "decisions", "fusion_optimum", "fusion_search"
+KIND, OPTIMUM, SEARCH, POLICIES = "decisions", "fusion_optimum", "fusion_search", "fusion_policies"
 _LOG = logging.getLogger(__name__)
 
 
@@ -30,7 +32,7 @@ def fusion_run_stage(
     source: NetworkSource,
     config: RunConfig,
     paths: Paths,
-    given: Path | None,
+    given: Path | tuple[Path, str] | None,
     written: Path | None,
     *,
     is_inference: bool,
@@ -42,12 +44,13 @@ def fusion_run_stage(
         source: of the network.
         config: how steps are timed.
         paths: of the network.
-        given: file of decisions; without one those of TVM's fusion.
+        given: file of decisions, or file and name of a policy; without either TVM's fusion decides.
         written: where the decisions go, with what became of them.
         is_inference: whether the step is inference, of a network that is trained otherwise.
 
     Raises:
-        BadInputError: the file's decisions are for another step, or name an operator or edge that is not there.
+        BadInputError: the file's decisions are for another step, or name an operator or edge that is not there; or it
+            has no such policy, or one that was learned from other features.
         WrongResultError: a result differs from the default's.
     """
     from autotm.fusion.decisions import executed, path_text
@@ -63,7 +66,10 @@ def fusion_run_stage(
     flow = bench.dataflow
     is_training = bench.network.training is not None
     step = FusionDecisions(bench.network.name, paths.scale, is_training, flow.identity, {})
-    requested = executed(flow, flow.default) if given is None else _read(given, step, flow)
+    if isinstance(given, Path):
+        requested = _read(given, step, flow)
+    else:
+        requested = executed(flow, flow.default if given is None else _by_policy(*given, bench))
     resolved = bench.resolved(requested)
     decisions = replace(
         step,
@@ -265,6 +271,16 @@ def fusion_audit_stage(
         write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
         _LOG.info("%s: run it where autotm can be imported", path)
     return audit
+
+
+def _by_policy(file: Path, name: str, bench: Workbench) -> Grouping:
+    """Return the groups that a policy of a file makes of a step."""
+    from autotm.fusion.policy import grouping
+
+    known = {policy.name: policy for policy in load(file, POLICIES, FusionPolicies).policies}
+    if name not in known:
+        raise unknown_name("policy", name, known)
+    return grouping(known[name], bench.dataflow, bench.machine.threads, bench.has_schedule)
 
 
 def _read(file: Path, step: FusionDecisions, flow: Dataflow) -> Requested:

@@ -20,7 +20,7 @@ from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.model.provenance import provenance
 from autotm.stages.context import Context, PlacementInputs
-from autotm.stages.fusion import OPTIMUM, SEARCH
+from autotm.stages.fusion import OPTIMUM, POLICIES, SEARCH
 from autotm.stages.solve import options_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autotm.runtime.step_times import RunOptions
 
 PROBLEM, REWARDS, PROMISES = "fusion_problem", "fusion_rewards", "fusion_promises"
-SELECTION, POLICIES, BENCH, PLACEMENTS = "fusion_selection", "fusion_policies", "fusion_bench", "placements"
+SELECTION, BENCH, PLACEMENTS = "fusion_selection", "fusion_bench", "placements"
 _LOG = logging.getLogger(__name__)
 
 
