@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -191,6 +192,24 @@ def test_bias_and_relu_are_fused(window: Window, name: str) -> None:
     x, w, b = random_array(window.x, 1), random_array(window.w, 2), random_array(window.w[-1:], 3)
     result = computed(fused(build, {"x": x.shape, "w": w.shape, "b": b.shape}), [x, w, b], name)
     assert error(result, np.maximum(window.forward(x, w) + b, 0)) < LIMIT
+
+
+@pytest.mark.parametrize("activation", ["silu", "tanh"])
+@with_cases([WINDOWS[1]], dict.fromkeys(("default", "lean", "winograd"), (0,)))
+def test_functions_after_a_contraction_are_arithmetic(window: Window, name: str, activation: str) -> None:
+    """The C library computes one number a call; they took longer than the convolution before them."""
+
+    def build(builder: relax.BlockBuilder, x: relax.Var, w: relax.Var) -> relax.Expr:
+        y = builder.emit_te(conv2d, x, w, window.stride, window.padding)
+        return relax.op.nn.silu(y) if activation == "silu" else relax.op.tanh(y)
+
+    x, w = random_array(window.x, 1), random_array(window.w, 2)
+    w /= np.abs(window.forward(x, w)).max().astype(np.float32)  # Where the functions bend.
+    function = fused(build, {"x": x.shape, "w": w.shape})
+    y = window.forward(x, w)
+    expected = y / (1 + np.exp(-y)) if activation == "silu" else np.tanh(y)
+    assert error(computed(function, [x, w], name), expected) < LIMIT
+    assert not re.search(r"T\.(exp|tanh|sigmoid)\(", kernel_of(function[0], implementation=name).func.script())
 
 
 @with_cases([WINDOWS[1], WINDOWS[4], WINDOWS[6]], {"default": (2,), "lean": (1,), "winograd": (0,)})

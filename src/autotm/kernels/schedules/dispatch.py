@@ -169,7 +169,7 @@ def schedule(
     op, op_class, flops = described(sch)
     scheduled, others, kind = _schedule(sch, op, target, threads, implementation)
     # Generated code allocates where it means to, and keeps partial sums from one block of loops to the next.
-    marked = scheduled.with_attr("tirx.noalias", True)
+    marked = write_out(scheduled).with_attr("tirx.noalias", True)
     hoisted, workspaces = hoist_workspaces(marked, relocate=GENERATED not in scheduled.attrs)
     if op_class not in CONTRACTIONS:
         hoisted = hoisted.with_attr(SHARED, True)
@@ -233,7 +233,7 @@ def _schedule(
         _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
         plain = Schedule(tvm.IRModule({"main": func}))
         inline_intermediates(plain)  # TVM cannot compile some functions without.
-        return write_out(plain.mod["main"]), (), ScheduleKind.AS_WRITTEN
+        return plain.mod["main"], (), ScheduleKind.AS_WRITTEN
 
 
 def _by_rule(
@@ -244,7 +244,7 @@ def _by_rule(
         others = _GENERATED[op](sch, sch.get_sblock(op), info, threads)
         return sch.mod["main"].with_attr(GENERATED, True), others or (), ScheduleKind.GENERATED
     schedule_blocks(sch, Parallelism(threads, info.lanes))
-    return write_out(sch.mod["main"]), (), ScheduleKind.GENERAL
+    return sch.mod["main"], (), ScheduleKind.GENERAL
 
 
 def has_schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> bool:
