@@ -138,13 +138,13 @@ def test_groups_that_are_alike_have_one_kernel(bench, path):
     with KernelStore(path) as store:
         times = KernelTimes(bench, store, PROFILE)
         groups = [
-            exhaustive._live(flow, tuple(region.nodes[own.first.nodes.index(node)] for node in group))
+            flow.computed_apart(tuple(region.nodes[own.first.nodes.index(node)] for node in group))
             for own in alike
             for group in own.groups
             for region in own.alike
         ]
         times.add(group for group in groups if exhaustive._can_be_kernel(bench, group))
-    known = sum(exhaustive._live(flow, group) in times for own in alike for group in own.groups)
+    known = sum(flow.computed_apart(group) in times for own in alike for group in own.groups)
     assert len(times) == known
 
 
@@ -171,7 +171,7 @@ def test_kernels_that_were_timed_are_not_timed_again(bench, path, found, monkeyp
 def test_groups_that_cannot_be_compiled_are_left_out(bench, path, found, monkeypatch):
     flow = bench.dataflow
     default = {function_hash(flow.primitive(live)) for live in exhaustive._kernels(flow, flow.default)}
-    groups = [exhaustive._live(flow, group) for own in regions_of(bench) for group in own.groups]
+    groups = [flow.computed_apart(group) for own in regions_of(bench) for group in own.groups]
     shared = [group for group in groups if len(group.nodes) > 1 and bench.has_schedule(group)]
     broken = next(group for group in shared if function_hash(flow.primitive(group)) not in default)
     symbol, make = function_hash(flow.primitive(broken)), KernelCompiler.make

@@ -89,7 +89,7 @@ def optimum(
     searched = _regions(bench, precedence, config.max_groups)
     others = _others(bench, config, run.seed)
     times = KernelTimes(bench, store, profile)
-    groups = (_live(flow, group) for region in searched for group in region.groups)
+    groups = (flow.computed_apart(group) for region in searched for group in region.groups)
     kernels = [group for group in groups if _can_be_kernel(bench, group)]
     for grouping in (flow.default, *(grouping for _, grouping in others)):
         kernels += _kernels(flow, grouping)
@@ -120,7 +120,7 @@ def optimum(
                 len(region.first.nodes),
                 len(region.first.edges),
                 len(region.alike),
-                sum(_live(flow, group) in times for group in region.groups),
+                sum(flow.computed_apart(group) in times for group in region.groups),
                 region.failure,
             )
             for region in searched
@@ -187,15 +187,6 @@ def _can_be_kernel(bench: Workbench, group: Live) -> bool:
     return len(group.nodes) == 1 or bench.has_schedule(group)
 
 
-def _live(flow: Dataflow, group: Group) -> Live:
-    """Return a group of which each node is computed there alone."""
-    inside = {*group}
-    results = tuple(
-        place for place in group if place in flow.returned or any(one not in inside for one in flow.readers[place])
-    )
-    return Live(group, results)
-
-
 def _kernels(flow: Dataflow, grouping: Grouping) -> Iterator[Live]:
     return (live for live in flow.live(grouping).values() if flow.nodes[live.nodes[0]].function is not None)
 
@@ -209,13 +200,13 @@ def _regions(bench: Workbench, precedence: Precedence, max_groups: int) -> list[
         for reader in flow.operators
         for read in flow.nodes[reader].reads
         if flow.nodes[read].function is not None
-        and (default[read] == default[reader] or bench.has_schedule(_live(flow, (read, reader))))
+        and (default[read] == default[reader] or bench.has_schedule(flow.computed_apart((read, reader))))
     ]
     by_code: dict[str, _Region] = {}
     for region in regions(flow.operators, edges):
         if not region.edges:
             continue
-        key = f"{function_hash(flow.primitive(_live(flow, region.nodes)))} {_shape(region)}"
+        key = f"{function_hash(flow.primitive(flow.computed_apart(region.nodes)))} {_shape(region)}"
         if key in by_code:
             by_code[key].alike.append(region)
             continue
@@ -242,7 +233,7 @@ def _partition(flow: Dataflow, region: _Region, times: KernelTimes, precedence: 
     """Find the cheapest partitions of a region into groups whose times are known, or say why there are too many."""
     if region.failure:
         return
-    prices = {group: times.seconds(live) for group in region.groups if (live := _live(flow, group)) in times}
+    prices = {group: times.seconds(live) for group in region.groups if (live := flow.computed_apart(group)) in times}
     try:
         region.partitions = list(islice(cheapest(region.first.nodes, prices, precedence, _MOST_STATES), count))
     except TooManyError as error:
