@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotm.api.compiling import CompiledModule, CompiledStep, compile  # noqa: A004 - as PyTorch's
+    from autotm.api.fits import fits
     from autotm.api.offload.entry import offload
     from autotm.api.preparing import plan, prepare, sweep
     from autotm.api.training_step import Placement, TrainingStep
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "autotm.api.compiling": ("CompiledModule", "CompiledStep", "compile"),
+    "autotm.api.fits": ("fits",),
     "autotm.api.offload.entry": ("offload",),
     "autotm.api.preparing": ("plan", "prepare", "sweep"),
     "autotm.api.training_step": ("Placement", "TrainingStep"),
@@ -40,6 +42,7 @@ __all__ = [
     "Training",
     "TrainingStep",
     "compile",
+    "fits",
     "from_onnx",
     "from_torch",
     "offload",

@@ -69,19 +69,19 @@ def offload(
     return build(module, inputs, loss, tuple(targets), (share, size_bytes), optimizer, kernel_s, config)
 
 
-def require_torch() -> None:
-    """Raise AutotmError where PyTorch is missing, or cannot capture what is needed here."""
+def require_torch(what: str = "offload") -> None:
+    """Raise AutotmError where PyTorch is missing, or has not what `what` needs."""
     try:
         import torch  # noqa: PLC0415
     except ImportError:
-        raise AutotmError("offload: PyTorch is not installed; pip install 'autotm[torch]'") from None
+        raise AutotmError(f"{what}: PyTorch is not installed; pip install 'autotm[torch]'") from None
     try:
         from torch._functorch.aot_autograd import (  # noqa: PLC0415 - the one way to a joint graph with names
             aot_export_joint_with_descriptors,
         )
     except ImportError:
         raise AutotmError(
-            f"offload: PyTorch {torch.__version__} has no aot_export_joint_with_descriptors; it was tried with 2.13: "
+            f"{what}: PyTorch {torch.__version__} has no aot_export_joint_with_descriptors; it was tried with 2.13: "
             "pip install 'torch>=2.13'"
         ) from None
     del aot_export_joint_with_descriptors

@@ -42,7 +42,7 @@ def capture(
 
     def call(applied: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         output = applied(*tensors[: len(inputs)])
-        return _checked(output if loss is None else loss(output, *tensors[len(inputs) :]))
+        return checked_loss(output if loss is None else loss(output, *tensors[len(inputs) :]))
 
     batch = named_batch((*inputs, *targets))
     try:
@@ -53,17 +53,17 @@ def capture(
         raise BadInputError(f"offload: {error}") from error
     except DataDependentOutputException as error:
         raise BadInputError(
-            f"offload: {_where(error)}: the step depends on the value of a tensor ({error.func}), and a plan is "
+            f"offload: {user_line(error)}: the step depends on the value of a tensor ({error.func}), and a plan is "
             "made for one order of operators; compute it without .item(), bool() or if on tensors"
         ) from error
     except DynamicOutputShapeException as error:
         raise BadInputError(
-            f"offload: {_where(error)}: the shape of what {error.func} gives depends on values, and a plan is made "
+            f"offload: {user_line(error)}: the shape of what {error.func} gives depends on values, and a plan is made "
             "for fixed shapes; use masks and torch.where instead"
         ) from error
     except Exception as error:
         raise BadInputError(
-            f"offload: {_where(error)}: PyTorch cannot capture the step: {type(error).__name__}: {error}"
+            f"offload: {user_line(error)}: PyTorch cannot capture the step: {type(error).__name__}: {error}"
         ) from error
     taken = {storage_of(node.meta["val"]) for node in captured.arguments}
     own = partial(_with_own_memory, captured.graph, taken)
@@ -75,7 +75,8 @@ def capture(
     )
 
 
-def _checked(loss: Any) -> torch.Tensor:
+def checked_loss(loss: Any) -> torch.Tensor:
+    """Return a loss; BadInputError if it is not one number that depends on a parameter."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
         described = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise BadInputError(f"the loss is {described}; it must be one floating-point number")
@@ -103,7 +104,7 @@ def storage_of(value: torch.Tensor) -> int:
     return value.untyped_storage()._cdata  # noqa: SLF001 - as PyTorch's partitioners tell storages apart
 
 
-def _where(error: BaseException) -> str:
+def user_line(error: BaseException) -> str:
     """Return the last line of the user's own code on the way to an error."""
     trace, location = error.__traceback__, "the module"
     while trace is not None:

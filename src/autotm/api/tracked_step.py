@@ -1,0 +1,199 @@
+"""Two training steps over tensors without memory, with what PyTorch would have allocated at each operator."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils._pytree import tree_map_only
+
+from autotm.api.offload.joint_graph import checked_loss, user_line
+from autotm.model.errors import BadInputError
+from autotm.model.step_memory import Cause, ModuleMemory, Peak, Phase, StepMemory
+
+_CAUSES = {
+    "Parameter": Cause.PARAMETERS,
+    "Buffer": Cause.BUFFERS,
+    "Gradient": Cause.GRADIENTS,
+    "Activation": Cause.ACTIVATIONS,
+    "Temp": Cause.TEMPORARIES,
+    "Optstate": Cause.OPTIMIZER,
+    "Other": Cause.BATCH,
+}
+"""What memory is for, by PyTorch's names."""
+_TOTAL = "Total"
+Snapshot = dict[torch.device, dict[Any, int]]
+
+
+def step_memory(
+    module: nn.Module | Callable[[], nn.Module],
+    inputs: tuple[Any, ...],
+    loss: Callable[..., Any] | None,
+    optimizer: Any,
+    targets: tuple[Any, ...],
+    budget_bytes: int | None,
+) -> StepMemory:
+    """Return the memory of two steps; the arguments are those of `fits`."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        own, counterparts = _without_memory(module, fake)
+        batch = tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, fake), (*inputs, *targets))
+        updates = _optimizer(optimizer, own, counterparts)
+
+        def step() -> torch.Tensor:
+            output = own(*batch[: len(inputs)])
+            value = checked_loss(output if loss is None else loss(output, *batch[len(inputs) :]))
+            value.backward()
+            if updates is not None:
+                updates.step()
+            return value
+
+        peaks, modules, resting_bytes = [], (), 0
+        for _ in range(2):
+            tracker = _Tracker()
+            tracker.track_external(own, batch, *([] if updates is None else [updates]))
+            own.zero_grad(set_to_none=True)
+            with tracker:
+                _run(step)
+            peaks.append(tracker.peak)
+            modules = tracker.modules(own)
+            resting_bytes = _total(tracker.get_tracker_snapshot("current"))
+    return StepMemory(
+        type(own).__name__,
+        sum(parameter.numel() for parameter in own.parameters()),
+        "" if updates is None else type(updates).__name__,
+        *peaks,
+        resting_bytes,
+        modules,
+        tuple(name or type(one).__name__ for name, one in own.named_modules() if isinstance(one, nn.RNNBase)),
+        budget_bytes,
+    )
+
+
+def _run(step: Callable[[], torch.Tensor]) -> None:
+    try:
+        step()
+    except BadInputError as error:
+        raise BadInputError(f"fits: {error}") from error
+    except DataDependentOutputException as error:
+        raise BadInputError(
+            f"fits: {user_line(error)}: the step depends on the value of a tensor ({error.func}), and tensors have "
+            "none here; compute it without .item(), bool() or if on tensors"
+        ) from error
+    except DynamicOutputShapeException as error:
+        raise BadInputError(
+            f"fits: {user_line(error)}: the shape of what {error.func} gives depends on values, and tensors have none "
+            "here; use masks and torch.where instead"
+        ) from error
+    except Exception as error:
+        raise BadInputError(f"fits: {user_line(error)}: the step ends with {type(error).__name__}: {error}") from error
+
+
+def _fake(tensor: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
+    return tensor if isinstance(tensor, torch._subclasses.FakeTensor) else fake.from_tensor(tensor)  # noqa: SLF001
+
+
+def _without_memory(
+    module: nn.Module | Callable[[], nn.Module], fake: FakeTensorMode
+) -> tuple[nn.Module, dict[int, nn.Parameter]]:
+    """Return a copy of a module whose tensors have no memory, and its parameters by the ids of the originals."""
+    if not isinstance(module, nn.Module):
+        made = module()
+        if not isinstance(made, nn.Module):
+            raise BadInputError(f"fits: the function of the module returned a {type(made).__name__}, not a module")
+        return made, {id(parameter): parameter for parameter in made.parameters()}
+    parameters = {id(own): nn.Parameter(_fake(own.detach(), fake), own.requires_grad) for own in module.parameters()}
+    buffers = {id(own): _fake(own, fake) for own in module.buffers()}
+    return copy.deepcopy(module, {**parameters, **buffers}), parameters
+
+
+def _optimizer(given: Any, module: nn.Module, counterparts: dict[int, nn.Parameter]) -> torch.optim.Optimizer | None:
+    """Return an optimizer of the module without memory: made by a function, or as the one that is given, without state.
+
+    Raises:
+        BadInputError: it is no optimizer, or calls the step itself, or has other parameters.
+    """
+    if given is None:
+        return None
+    if isinstance(given, torch.optim.Optimizer):
+        missing = [own for group in given.param_groups for own in group["params"] if id(own) not in counterparts]
+        if missing:
+            raise BadInputError(
+                f"fits: the optimizer has a parameter of shape {tuple(missing[0].shape)} that the module has not; make "
+                "it of the module's parameters"
+            )
+        made = copy.copy(given)
+        made.state = defaultdict(dict)
+        made.param_groups = [
+            {**group, "params": [counterparts[id(own)] for own in group["params"]]} for group in given.param_groups
+        ]
+    else:
+        made = given(module.parameters())
+    if not isinstance(made, torch.optim.Optimizer):
+        raise BadInputError(f"fits: the function of the optimizer returned a {type(made).__name__}, not an optimizer")
+    if isinstance(made, torch.optim.LBFGS):
+        raise BadInputError("fits: LBFGS calls the step as often as it likes, so its memory is not known beforehand")
+    return made
+
+
+class _Tracker(MemTracker):
+    """PyTorch's tracker, with when memory is most; what it says of modules while they run is left out.
+
+    Attributes:
+        peak: of all that ran.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = Peak(-1, {}, Phase.FORWARD, "", "")
+        self._operator = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note the operator, and call it."""
+        self._operator = str(func)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _update_peak_stats(self, peak_state: Any) -> None:
+        del peak_state
+        snapshot = self._curr_mem_snap
+        size_bytes = _total(snapshot)
+        if size_bytes <= self.peak.size_bytes:
+            return
+        by_cause = dict.fromkeys(Cause, 0)
+        for of_device in snapshot.values():
+            for kind, used_bytes in of_device.items():
+                if kind != _TOTAL:
+                    by_cause[_CAUSES[kind.value]] += used_bytes
+        is_backward = self._mod_tracker.is_bw
+        phase = Phase.OPTIMIZER if self._in_opt else Phase.BACKWARD if is_backward else Phase.FORWARD
+        inside = "" if self._in_opt else max(self._mod_tracker.parents - {"Global"}, key=len, default="")
+        self.peak = Peak(size_bytes, by_cause, phase, inside.partition(".")[2], self._operator)
+
+    def modules(self, whole: nn.Module) -> tuple[ModuleMemory, ...]:
+        """Return what each module takes that was called."""
+        names = {own: name for name, own in whole.named_modules()}
+        found = []
+        for own, stats in self.memory_tracking.items():
+            by_state = {state.name: snapshots for state, snapshots in stats.snapshots.items()}
+            kept = sum(
+                _activations(after) - _activations(before)
+                for before, after in zip(by_state["PRE_FW"], by_state["POST_FW"], strict=True)
+            )
+            found.append(ModuleMemory(names[own], type(own).__name__, stats.parameter_mem, kept))
+        return tuple(found)
+
+
+def _total(snapshot: Snapshot) -> int:
+    return sum(of_device[_TOTAL] for of_device in snapshot.values())
+
+
+def _activations(snapshot: Snapshot) -> int:
+    return sum(
+        size for of_device in snapshot.values() for kind, size in of_device.items()
+        if kind != _TOTAL and _CAUSES[kind.value] is Cause.ACTIVATIONS
+    )  # fmt: skip

@@ -1,0 +1,154 @@
+"""What memory a training step of PyTorch takes: by cause, by module, and when it is most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """What memory is for."""
+
+    PARAMETERS = "parameters"
+    BUFFERS = "buffers"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer state"
+    ACTIVATIONS = "activations"
+    TEMPORARIES = "temporaries"
+    BATCH = "batch"
+
+
+class Phase(StrEnum):
+    """A part of a training step."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True)
+class Peak:
+    """When a step has most memory.
+
+    Attributes:
+        size_bytes: then.
+        by_cause: the same by what it is for.
+        phase: of the step.
+        module: innermost one that computes then, by its name in the whole; empty outside of modules.
+        operator: that was called last.
+    """
+
+    size_bytes: int
+    by_cause: Mapping[Cause, int]
+    phase: Phase
+    module: str
+    operator: str
+
+
+@dataclass(frozen=True)
+class ModuleMemory:
+    """What a module takes, with all within it.
+
+    Attributes:
+        name: in the whole; empty for the whole.
+        kind: its class.
+        parameter_bytes: of its parameters.
+        kept_bytes: that its forward pass leaves for the backward pass.
+    """
+
+    name: str
+    kind: str
+    parameter_bytes: int
+    kept_bytes: int
+
+    @property
+    def depth(self) -> int:
+        """How many modules it is within."""
+        return len(self.name.split(".")) if self.name else 0
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Memory of a training step, predicted: what PyTorch's operators allocate, in PyTorch's own order.
+
+    What operators take while they run, and what an allocator loses, comes on top.
+
+    Attributes:
+        module: class of the module.
+        parameters: numbers that it has.
+        optimizer: class of the optimizer; empty where there is none.
+        first: of the first step, in which the optimizer makes its state.
+        steady: of every later step.
+        resting_bytes: between two steps, gradients included.
+        modules: the whole first, then those within, in the order in which they are called.
+        untold: recurrent layers, which keep memory that PyTorch does not tell of: the step needs more by that.
+        budget_bytes: that was asked about.
+    """
+
+    module: str
+    parameters: int
+    optimizer: str
+    first: Peak
+    steady: Peak
+    resting_bytes: int
+    modules: tuple[ModuleMemory, ...]
+    untold: tuple[str, ...] = ()
+    budget_bytes: int | None = None
+
+    @property
+    def peak(self) -> Peak:
+        """The larger of the two peaks."""
+        return max(self.first, self.steady, key=lambda peak: peak.size_bytes)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the budget holds every step; None without a budget."""
+        return None if self.budget_bytes is None else self.peak.size_bytes <= self.budget_bytes
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        peak = self.peak
+        kind = f"trained by {self.optimizer}" if self.optimizer else "forward and backward"
+        yield f"{self.module}, {self.parameters / 1e6:.4g} million parameters, {kind}: needs {_size(peak.size_bytes)}"
+        where = f" of {peak.module}" if peak.module else ""
+        yield f"most in the {peak.phase}{where}, after {peak.operator}:"
+        for cause, size_bytes in sorted(peak.by_cause.items(), key=lambda item: -item[1]):
+            if size_bytes:
+                yield f"  {cause:<16} {_size(size_bytes):>10}  {size_bytes / peak.size_bytes:4.0%}"
+        yield (
+            f"first step {_size(self.first.size_bytes)}, later ones {_size(self.steady.size_bytes)}, between steps "
+            f"{_size(self.resting_bytes)}"
+        )
+        whole = self.modules[0].kept_bytes if self.modules else 0
+        largest = [one for one in self.modules if one.name and one.kept_bytes >= _SHOWN * whole]
+        if whole and largest:
+            yield f"kept for the backward pass: {_size(whole)}; modules with a tenth of it and more:"
+            for one in largest:
+                indent = "  " * one.depth
+                yield f"{indent}{one.name} ({one.kind}): {_size(one.kept_bytes)}"
+        if self.budget_bytes is not None:
+            spare = self.budget_bytes - peak.size_bytes
+            yield (
+                f"budget {_size(self.budget_bytes)}: it fits, {_size(spare)} are left"
+                if spare >= 0
+                else f"budget {_size(self.budget_bytes)}: it does not fit, {_size(-spare)} are missing; autotm.offload "
+                "moves tensors to the host"
+            )
+        if self.untold:
+            yield f"{', '.join(self.untold)}: what these recurrent layers keep is not told by PyTorch, and is left out"
+        yield "predicted; what operators take while they run, and what an allocator loses, comes on top"
+
+
+_SHOWN = 0.1
+"""Share of what is kept, below which a module is not printed."""
+
+
+def _size(size_bytes: float) -> str:
+    """Return bytes for people, four digits."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size_bytes) >= scale:
+            return f"{size_bytes / scale:.4g} {unit}"
+    return f"{size_bytes:.0f} B"

@@ -1,0 +1,161 @@
+"""What memory a step needs, predicted without memory, beside what PyTorch's allocator was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+import autotm
+from autotm.model.errors import BadInputError
+from autotm.model.step_memory import Cause, Phase
+
+torch = pytest.importorskip("torch")
+nn, cross_entropy, checkpoint = torch.nn, torch.nn.functional.cross_entropy, torch.utils.checkpoint.checkpoint
+
+
+def convolutions():
+    layers = [
+        (nn.Conv2d(32 if at else 3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(inplace=bool(at % 2)))
+        for at in range(4)
+    ]
+    return nn.Sequential(*(one for layer in layers for one in layer), nn.Flatten(), nn.Linear(32 * 32 * 32, 10))
+
+
+class Attention(nn.Module):
+    """Two layers of a transformer, checkpointed or not, over classes."""
+
+    def __init__(self, *, is_checkpointed=False):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in range(3))
+        self.classes = nn.Linear(32, 10)
+        self.is_checkpointed = is_checkpointed
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.is_checkpointed else layer(x)
+        return self.classes(x.mean(1))
+
+
+CASES = {
+    "convolutions": (convolutions, (8, 3, 32, 32)),
+    "attention": (Attention, (8, 64, 32)),
+    "checkpointed": (lambda: Attention(is_checkpointed=True), (8, 64, 32)),
+}
+OPTIMIZERS = {
+    "adamw": torch.optim.AdamW,
+    "momentum": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
+}
+
+
+def measured_bytes(module, optimizer, x, target):
+    """Return the most bytes that two steps had, by the calls of PyTorch's allocator."""
+    tensors = [*module.parameters(), *module.buffers(), x, target]
+    now, peaks = sum(tensor.untyped_storage().nbytes() for tensor in tensors), []
+    for _ in range(2):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            module.zero_grad(set_to_none=True)
+            loss = cross_entropy(module(x), target)
+            loss.backward()
+            optimizer.step()
+            del loss
+        events = [one for one in profile.profiler.kineto_results.events() if one.name() == "[memory]"]
+        peak = now
+        for event in sorted(events, key=lambda one: one.start_ns()):
+            now += event.nbytes()
+            peak = max(peak, now)
+        peaks.append(peak)
+    return peaks
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("name", CASES)
+def test_peaks_are_those_that_are_measured(name, kind):
+    make, shape = CASES[name]
+    module, x = make(), torch.randn(shape)
+    target = torch.zeros(8, dtype=torch.long)
+    optimizer = OPTIMIZERS[kind](module.parameters())
+    found = autotm.fits(module, x, cross_entropy, optimizer, targets=(target,))
+    assert not optimizer.state
+    assert all(parameter.grad is None for parameter in module.parameters())
+    first, steady = measured_bytes(module, optimizer, x, target)
+    assert found.first.size_bytes == pytest.approx(first, rel=0.03)
+    assert found.steady.size_bytes == pytest.approx(steady, rel=0.03)
+
+
+def test_bytes_are_told_by_cause():
+    module, x = nn.Linear(1000, 500, bias=False), torch.randn(10, 1000)
+    found = autotm.fits(module, x, lambda y: y.square().mean(), torch.optim.Adam)
+    parameters = 4 * 1000 * 500
+    by_cause = found.peak.by_cause
+    assert by_cause[Cause.PARAMETERS] == by_cause[Cause.GRADIENTS] == parameters
+    assert by_cause[Cause.OPTIMIZER] >= 2 * parameters
+    assert by_cause[Cause.BATCH] == 4 * 10 * 1000
+    assert sum(by_cause.values()) == found.peak.size_bytes
+    assert (found.parameters, found.peak.phase) == (1000 * 500, Phase.OPTIMIZER)
+    assert found.resting_bytes >= 4 * parameters
+    without = autotm.fits(module, x, lambda y: y.square().mean())
+    assert without.peak.by_cause[Cause.OPTIMIZER] == 0
+    assert without.optimizer == ""
+
+
+def test_checkpoints_keep_less_and_modules_say_where():
+    plain, saving = (
+        autotm.fits(Attention(is_checkpointed=own), torch.randn(8, 64, 32), lambda y: y.square().mean())
+        for own in (False, True)
+    )
+    kept = {one.name: one.kept_bytes for one in plain.modules}
+    assert kept["layers.0"] == kept["layers.1"] > 0
+    assert kept[""] >= kept["layers.0"] + kept["layers.1"]
+    assert {one.name: one.kept_bytes for one in saving.modules}["layers.0"] < kept["layers.0"] / 2
+    assert saving.peak.size_bytes < plain.peak.size_bytes
+    assert "layers.1 (TransformerEncoderLayer)" in str(plain)
+
+
+def test_a_module_that_no_computer_could_hold_is_answered():
+    def module():
+        return nn.Sequential(nn.Linear(300_000, 300_000), nn.ReLU(), nn.Linear(300_000, 1))
+
+    found = autotm.fits(module, torch.zeros(1, 300_000), lambda y: y.sum(), torch.optim.AdamW, "80GB")
+    assert found.parameters > 9e10
+    assert found.fits is False
+    assert "budget 80 GB: it does not fit" in str(found)
+
+
+def test_layers_whose_memory_is_not_told_are_named():
+    module = nn.Sequential(nn.Linear(8, 8), nn.LSTM(8, 16))
+    found = autotm.fits(module, torch.zeros(5, 2, 8), lambda y: y[0].sum())
+    assert found.untold == ("1",)
+    assert "1: what these recurrent layers keep is not told by PyTorch" in str(found)
+    assert not autotm.fits(nn.Linear(3, 3), torch.zeros(2, 3), lambda y: y.sum()).untold
+
+
+def test_a_budget_is_held_against_the_larger_peak():
+    module, x = nn.Linear(10, 10), torch.zeros(1, 10)
+    peak = autotm.fits(module, x, lambda y: y.sum(), torch.optim.AdamW).peak.size_bytes
+    assert autotm.fits(module, x, lambda y: y.sum(), torch.optim.AdamW, float(peak)).fits is True
+    assert autotm.fits(module, x, lambda y: y.sum(), torch.optim.AdamW, float(peak - 1)).fits is False
+
+
+class Deciding(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return y if y.sum().item() > 0 else -y
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"budget": "much"}, "'much' is no budget; give bytes, as 8GB"),
+        ({"budget": "0.5x"}, "'0.5x' is no budget"),
+        ({"module": Deciding(3, 3)}, r"test_torch_fits.py:\d+: the step depends on the value of a tensor"),
+        ({"module": lambda: 3}, "the function of the module returned a int, not a module"),
+        ({"loss": lambda y: y}, r"the loss is a tensor of shape \(2, 3\)"),
+        ({"optimizer": lambda _: 3}, "the function of the optimizer returned a int"),
+        ({"optimizer": torch.optim.LBFGS}, "LBFGS calls the step as often as it likes"),
+        ({"optimizer": torch.optim.SGD(nn.Linear(4, 5).parameters(), 0.1)}, r"shape \(5, 4\) that the module has not"),
+        ({"inputs": torch.zeros(2, 7)}, "the step ends with RuntimeError"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(arguments, message):
+    given = {"module": nn.Linear(3, 3), "inputs": torch.zeros(2, 3), "loss": lambda y: y.sum()} | arguments
+    with pytest.raises(BadInputError, match=f"fits: .*{message}"):
+        autotm.fits(given.pop("module"), given.pop("inputs"), **given)
