@@ -107,7 +107,7 @@ def test_checkpoints_keep_less_and_modules_say_where():
     assert kept[""] >= kept["layers.0"] + kept["layers.1"]
     assert {one.name: one.kept_bytes for one in saving.modules}["layers.0"] < kept["layers.0"] / 2
     assert saving.peak.size_bytes < plain.peak.size_bytes
-    assert "layers.1 (TransformerEncoderLayer)" in str(plain)
+    assert "layers.* (3 TransformerEncoderLayer): " in str(plain)
 
 
 def test_a_module_that_no_computer_could_hold_is_answered():

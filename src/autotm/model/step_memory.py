@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -62,11 +63,6 @@ class ModuleMemory:
     parameter_bytes: int
     kept_bytes: int
 
-    @property
-    def depth(self) -> int:
-        """How many modules it is within."""
-        return len(self.name.split(".")) if self.name else 0
-
 
 @dataclass(frozen=True)
 class StepMemory:
@@ -122,13 +118,7 @@ class StepMemory:
             f"first step {_size(self.first.size_bytes)}, later ones {_size(self.steady.size_bytes)}, between steps "
             f"{_size(self.resting_bytes)}"
         )
-        whole = self.modules[0].kept_bytes if self.modules else 0
-        largest = [one for one in self.modules if one.name and one.kept_bytes >= _SHOWN * whole]
-        if whole and largest:
-            yield f"kept for the backward pass: {_size(whole)}; modules with a tenth of it and more:"
-            for one in largest:
-                indent = "  " * one.depth
-                yield f"{indent}{one.name} ({one.kind}): {_size(one.kept_bytes)}"
+        yield from self._kept()
         if self.budget_bytes is not None:
             spare = self.budget_bytes - peak.size_bytes
             yield (
@@ -140,6 +130,19 @@ class StepMemory:
         if self.untold:
             yield f"{', '.join(self.untold)}: what these recurrent layers keep is not told by PyTorch, and is left out"
         yield "predicted; what operators take while they run, and what an allocator loses, comes on top"
+
+    def _kept(self) -> Iterator[str]:
+        """Yield what modules keep for the backward pass; those that are numbered alike are one line."""
+        whole = self.modules[0].kept_bytes if self.modules else 0
+        alike: dict[tuple[str, str], list[int]] = {}
+        for one in self.modules[1:]:
+            alike.setdefault((re.sub(r"(?<![^.])\d+(?![^.])", "*", one.name), one.kind), []).append(one.kept_bytes)
+        largest = {key: kept for key, kept in alike.items() if sum(kept) >= max(_SHOWN * whole, 1)}
+        if largest:
+            yield f"kept for the backward pass: {_size(whole)}; modules with a tenth of it and more:"
+        for (name, kind), kept in largest.items():
+            count = f"{len(kept)} " if len(kept) > 1 else ""
+            yield f"{'  ' * len(name.split('.'))}{name} ({count}{kind}): {_size(sum(kept))}"
 
 
 _SHOWN = 0.1
