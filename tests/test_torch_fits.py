@@ -135,6 +135,17 @@ def test_a_budget_is_held_against_the_larger_peak():
     assert autotm.fits(module, x, lambda y: y.sum(), torch.optim.AdamW, float(peak - 1)).fits is False
 
 
+class Scaled(nn.Linear):
+    def forward(self, x, scale, more):
+        return super().forward(x) * scale + more["shift"]
+
+
+def test_inputs_may_be_numbers_and_mappings():
+    inputs = (torch.zeros(2, 3), 2.0, {"shift": torch.zeros(3)})
+    found = autotm.fits(Scaled(3, 3), inputs, lambda y: y.sum())
+    assert found.peak.by_cause[Cause.BATCH] == 4 * (2 * 3 + 3)
+
+
 class Deciding(nn.Linear):
     def forward(self, x):
         y = super().forward(x)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from autotm.api.offload.joint_graph import checked_loss, user_line
 from autotm.model.errors import BadInputError
@@ -43,6 +43,7 @@ def step_memory(
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         own, counterparts = _without_memory(module, fake)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, fake), (*inputs, *targets))
+        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
         updates = _optimizer(optimizer, own, counterparts)
 
         def step() -> torch.Tensor:
@@ -56,7 +57,7 @@ def step_memory(
         peaks, modules, resting_bytes = [], (), 0
         for _ in range(2):
             tracker = _Tracker()
-            tracker.track_external(own, batch, *([] if updates is None else [updates]))
+            tracker.track_external(own, tensors, updates)
             own.zero_grad(set_to_none=True)
             with tracker:
                 _run(step)
