@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import autotm
+from autotm.cli.main import main
 from autotm.model.errors import BadInputError
 from autotm.model.step_memory import Cause, Phase
 
@@ -144,6 +147,66 @@ def test_inputs_may_be_numbers_and_mappings():
     inputs = (torch.zeros(2, 3), 2.0, {"shift": torch.zeros(3)})
     found = autotm.fits(Scaled(3, 3), inputs, lambda y: y.sum())
     assert found.peak.by_cause[Cause.BATCH] == 4 * (2 * 3 + 3)
+
+
+FILE = """
+from torch import nn, optim, zeros
+
+
+def linear():
+    module = nn.Linear(200_000, 200_000)  # 160 GB, which nothing holds
+    return {"module": module, "inputs": zeros(1, 200_000), "loss": lambda y: y.sum(), "optimizer": optim.AdamW}
+
+
+def bound():
+    module = nn.Linear(20, 20)
+    optimizer = optim.Adam(module.parameters())
+    return {"module": module, "inputs": zeros(1, 20), "loss": lambda y: y.sum(), "optimizer": optimizer}
+
+
+def number():
+    return 3
+
+
+def unknown():
+    return {"module": nn.Linear(2, 2), "inputs": zeros(1, 2), "optimiser": optim.AdamW}
+
+
+def raising():
+    raise ValueError("no such size")
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def test_a_function_of_a_file_is_answered_on_the_command_line(file, capsys):
+    assert main(["fits", f"{file}:linear", "--budget", "80GB", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parameters"] == 200_000**2 + 200_000
+    assert found["first"]["by_cause"]["gradients"] == 4 * found["parameters"]
+    assert main(["fits", f"{file}:bound"]) == 0
+    assert "Linear, 0.00042 million parameters, trained by Adam: needs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("number", "number returned a int; it has to return a dict"),
+        ("unknown", "unknown returned a dict of module, inputs, optimiser"),
+        ("raising", "raising raised ValueError: no such size"),
+        ("linaer", "did you mean 'linear'"),
+    ],
+)
+def test_functions_that_describe_no_step_are_named(name, message, file, caplog):
+    assert main(["fits", f"{file}:{name}"]) == 1
+    assert message in caplog.text
+    assert main(["fits", f"{file.with_name('away.py')}:{name}"]) == 1
+    assert "away.py: no such file" in caplog.text
 
 
 class Deciding(nn.Linear):

@@ -37,6 +37,7 @@ from autotm.model.profile import KEY_COLUMNS, Timing
 from autotm.model.program import Program
 from autotm.model.provenance import Provenance
 from autotm.model.record import FrameworkRecord, Record
+from autotm.model.step_memory import StepMemory
 from autotm.model.timeline import ModelledStep, Timeline
 from autotm.runtime.verify import Reference
 from autotm.solve.potential import Potential
@@ -148,6 +149,7 @@ _ANSWERS = (
     Format("autotm explain NETWORK OPTIMIZER LIMIT TENSOR", "Why a tensor lives where it does.", TensorExplanation),
     Format("autotm fusion run NETWORK", "The step, beside the same by TVM's fusion.", FusionRun),
     Format("autotm fusion audit NETWORK", "Which fusions cost the step time, and how much.", FusionAudit),
+    Format("autotm fits FILE:FUNCTION", "What memory a step of PyTorch needs.", StepMemory),
     Format("autotm compare A B", "How two plans or two records differ.", Comparison),
     Format("autotm potential NETWORK LIMIT", "What lies beyond placement.", Potential),
     Format("autotm profile NETWORK", "Under `kernel_report`, beside `provenance`.", KernelReport),

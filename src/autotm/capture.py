@@ -44,6 +44,27 @@ def is_own(file: str) -> bool:
     return file.startswith((f"{_PYTORCH}/", f"{_OWN}/", "<"))
 
 
+def user_line(error: BaseException) -> str:
+    """Return the last line of the user's own code on the way to an error."""
+    trace, location = error.__traceback__, "the module"
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not is_own(name):
+            location = f"{name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return location
+
+
+def checked_loss(loss: Any) -> torch.Tensor:
+    """Return a loss; BadInputError if it is not one number that depends on a parameter."""
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+        described = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise BadInputError(f"the loss is {described}; it must be one floating-point number")
+    if not loss.requires_grad:
+        raise BadInputError("the loss does not depend on a parameter that requires a gradient")
+    return loss
+
+
 class _Lines(TorchFunctionMetadataMode):
     """Notes the line of the user's code that each call of PyTorch comes from; the backward pass inherits it.
 

@@ -36,6 +36,7 @@ def each(*quick: str) -> pytest.MarkDecorator:
         [
             pytest.param(command, id=name, marks=[] if name in quick else [pytest.mark.slow])
             for name, command in COMMANDS.items()
+            if command.works_here
         ],
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -41,6 +42,7 @@ class Command:
         missing: calls that read a file which does not exist.
         wrong: calls that read or write a file of another kind.
         unknown: calls with an unknown name; the message names the nearest known one.
+        needs: package without which the call does not work.
         writes: files of the study that the call writes or appends to; a call without any needs no free disk space.
         is_of_study: whether the command takes the options of a study.
     """
@@ -51,6 +53,12 @@ class Command:
     unknown: Sequence[Misuse] | str
     writes: Sequence[str] = ()
     is_of_study: bool = True
+    needs: str = ""
+
+    @property
+    def works_here(self) -> bool:
+        """Whether what the call needs is installed."""
+        return not self.needs or importlib.util.find_spec(self.needs) is not None
 
     @property
     def arguments(self) -> list[str]:
@@ -197,6 +205,14 @@ COMMANDS: Mapping[str, Command] = {
         unknown=[Misuse("doctor --wirte here", "Did you mean '--write'?", MISUSE)],
         writes=["config/machines/here.yaml"],
         is_of_study=False,
+    ),
+    "fits": Command(
+        "fits model.py:linear",
+        missing="without PyTorch nothing is read; tests/test_torch_fits.py has these",
+        wrong=[Misuse("fits model.py", "'model.py' is not FILE:FUNCTION", MISUSE)],
+        unknown=[Misuse("fits model.py:linear --bugdet 8GB", "'--budget'", MISUSE)],
+        is_of_study=False,
+        needs="torch",
     ),
     "fusion run": of_network(
         "fusion run mlp --write results/decisions.json",

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotm.api.offload.entry import require_torch
-from autotm.model.errors import BadInputError
-from autotm.model.limit import Limit
-from autotm.model.step_memory import StepMemory
+from autotm.model.step_memory import StepMemory, budget_of
 
 
 def fits(
@@ -42,19 +40,9 @@ def fits(
         BadInputError: an argument is at fault, or the step depends on the values of tensors.
         AutotmError: PyTorch is missing or too old.
     """
-    budget_bytes = None if budget is None else _bytes(budget)
+    budget_bytes = None if budget is None else budget_of(budget)
     require_torch("fits")
-    from autotm.api.tracked_step import step_memory  # noqa: PLC0415 - imports PyTorch
+    from autotm.memory.torch_step import step_memory  # noqa: PLC0415 - imports PyTorch
 
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     return step_memory(module, inputs, loss, optimizer, tuple(targets), budget_bytes)
-
-
-def _bytes(budget: str | float) -> int:
-    try:
-        size_bytes = Limit.parse(budget).size_bytes
-    except BadInputError:
-        size_bytes = None
-    if not size_bytes:
-        raise BadInputError(f"fits: '{budget}' is no budget; give bytes, as 8GB or 4GiB")
-    return size_bytes

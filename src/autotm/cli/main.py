@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "explain": ("questions:explain", "tell what binds a limit, or why a tensor lives where it does"),
         "compare": ("questions:compare", "tell how two plans, or two records, differ"),
         "potential": ("questions:potential", "bound what lies beyond placement: recomputing, another order"),
+        "fits": ("questions:fits", "tell what memory a training step of PyTorch needs"),
         "sensitivity": ("questions:sensitivity", "tell whether optimizers differ by more than noise"),
     },
     "Pictures of a plan": {

@@ -25,7 +25,9 @@ from autotm.cli.options import (
 )
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
+from autotm.model.step_memory import budget_of
 from autotm.stages.figures import placed_of
+from autotm.stages.fits import fits_stage
 from autotm.stages.run import disturbed_before, disturbed_records
 from autotm.stages.run import remeasure as remeasure_records
 from autotm.stages.solve import potential_stage, sensitivity_stage
@@ -235,3 +237,19 @@ def costs(study: Study, logs: Path) -> Answer:
     if missing := table[-1].jobs - table[-1].known_jobs:
         log.warning("%d jobs left no benchmark in %s: they ran elsewhere or before, or not at all", missing, logs)
     return Answer([asdict(cost) for cost in table], table_of_costs(table))
+
+
+@click.command()
+@click.argument("address", metavar="FILE:FUNCTION")
+@click.option("--budget", metavar="SIZE", help="Whether the step fits, such as 8GB.")
+@answering
+def fits(address: str, budget: str | None) -> Answer:
+    """Nothing is allocated, and no GPU is needed.
+
+    The function returns the arguments of `autotm.fits` as a dict: module, inputs, loss, optimizer, targets.
+    """
+    file, _, name = address.rpartition(":")
+    if not file or not name:
+        raise click.UsageError(f"'{address}' is not FILE:FUNCTION, such as model.py:llama")
+    found = fits_stage(Path(file), name, None if budget is None else budget_of(budget))
+    return Answer(found, str(found))

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from autotm.model.errors import BadInputError
+from autotm.model.limit import Limit
+
 
 class Cause(StrEnum):
     """What memory is for."""
@@ -143,6 +146,17 @@ class StepMemory:
         for (name, kind), kept in largest.items():
             count = f"{len(kept)} " if len(kept) > 1 else ""
             yield f"{'  ' * len(name.split('.'))}{name} ({count}{kind}): {_size(sum(kept))}"
+
+
+def budget_of(text: str | float) -> int:
+    """Return the bytes of a budget; BadInputError if it is none."""
+    try:
+        size_bytes = Limit.parse(text).size_bytes
+    except BadInputError:
+        size_bytes = None
+    if not size_bytes:
+        raise BadInputError(f"fits: '{text}' is no budget; give bytes, as 8GB or 4GiB")
+    return size_bytes
 
 
 _SHOWN = 0.1

@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx import Node
 
-from autotm.capture import Captured, is_own
+from autotm.capture import Captured, checked_loss, user_line
 from autotm.capture import capture as captured_by_pytorch
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Role
@@ -75,16 +75,6 @@ def capture(
     )
 
 
-def checked_loss(loss: Any) -> torch.Tensor:
-    """Return a loss; BadInputError if it is not one number that depends on a parameter."""
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-        described = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise BadInputError(f"the loss is {described}; it must be one floating-point number")
-    if not loss.requires_grad:
-        raise BadInputError("the loss does not depend on a parameter that requires a gradient")
-    return loss
-
-
 def _with_own_memory(graph: fx.Graph, taken: set[int], node: Node) -> Node:
     """Return a result, or a copy if its storage is in `taken` or larger than it, as autograd does; add to `taken`."""
     value = node.meta["val"]
@@ -102,17 +92,6 @@ def _with_own_memory(graph: fx.Graph, taken: set[int], node: Node) -> Node:
 def storage_of(value: torch.Tensor) -> int:
     """Return a key that tensors with shared memory have in common; it is valid as long as one of them lives."""
     return value.untyped_storage()._cdata  # noqa: SLF001 - as PyTorch's partitioners tell storages apart
-
-
-def user_line(error: BaseException) -> str:
-    """Return the last line of the user's own code on the way to an error."""
-    trace, location = error.__traceback__, "the module"
-    while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if not is_own(name):
-            location = f"{name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return location
 
 
 @torch.library.custom_op("autotm::bernoulli_like", mutates_args=())

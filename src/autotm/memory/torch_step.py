@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from autotm.api.offload.joint_graph import checked_loss, user_line
+from autotm.capture import checked_loss, user_line
 from autotm.model.errors import BadInputError
 from autotm.model.step_memory import Cause, ModuleMemory, Peak, Phase, StepMemory
 
@@ -40,7 +41,8 @@ def step_memory(
     budget_bytes: int | None,
 ) -> StepMemory:
     """Return the memory of two steps; the arguments are those of `fits`."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+    given = detect_fake_mode([*module.parameters()]) if isinstance(module, nn.Module) else None
+    with given or FakeTensorMode(allow_non_fake_inputs=True) as fake:
         own, counterparts = _without_memory(module, fake)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, fake), (*inputs, *targets))
         tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
