@@ -42,8 +42,8 @@ def step_memory(
 ) -> StepMemory:
     """Return the memory of two steps; the arguments are those of `fits`."""
     given = detect_fake_mode([*module.parameters()]) if isinstance(module, nn.Module) else None
-    with given or FakeTensorMode(allow_non_fake_inputs=True) as fake:
-        own, counterparts = _without_memory(module, fake)
+    with given or without_memory() as fake:
+        own, counterparts = _counterpart(module, fake)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, fake), (*inputs, *targets))
         tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
         updates = _optimizer(optimizer, own, counterparts)
@@ -78,6 +78,11 @@ def step_memory(
     )
 
 
+def without_memory() -> FakeTensorMode:
+    """Return a context in which tensors take no memory."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
 def _run(step: Callable[[], torch.Tensor]) -> None:
     try:
         step()
@@ -101,7 +106,7 @@ def _fake(tensor: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
     return tensor if isinstance(tensor, torch._subclasses.FakeTensor) else fake.from_tensor(tensor)  # noqa: SLF001
 
 
-def _without_memory(
+def _counterpart(
     module: nn.Module | Callable[[], nn.Module], fake: FakeTensorMode
 ) -> tuple[nn.Module, dict[int, nn.Parameter]]:
     """Return a copy of a module whose tensors have no memory, and its parameters by the ids of the originals."""

@@ -27,16 +27,14 @@ def fits_stage(file: Path, name: str, budget_bytes: int | None) -> StepMemory:
         AutotmError: PyTorch is not installed.
     """
     try:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
-        from autotm.memory.torch_step import step_memory
+        from autotm.memory.torch_step import step_memory, without_memory
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise AutotmError("fits: PyTorch is not installed; pip install 'autotm[torch]'") from None
     if not file.is_file():
         raise BadInputError(f"{file}: no such file; give FILE:FUNCTION")
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with without_memory():
         arguments = _arguments(file, name)
         inputs = arguments["inputs"]
         return step_memory(
