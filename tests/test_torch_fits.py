@@ -8,7 +8,7 @@ import pytest
 
 import autotm
 from autotm.cli.main import main
-from autotm.model.errors import BadInputError
+from autotm.model.errors import BadInputError, InfeasibleLimitError
 from autotm.model.step_memory import Cause, Phase
 
 torch = pytest.importorskip("torch")
@@ -113,6 +113,28 @@ def test_checkpoints_keep_less_and_modules_say_where():
     assert "layers.* (3 TransformerEncoderLayer): " in str(plain)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_the_least_is_what_a_plan_needs_but_for_workspaces(name):
+    make, shape = CASES[name]
+    module, x, target = make(), torch.randn(shape), torch.zeros(8, dtype=torch.long)
+    found = autotm.fits(module, x, cross_entropy, budget=1000, targets=(target,))
+    with pytest.raises(InfeasibleLimitError) as error:
+        autotm.offload(module, x, cross_entropy, 1, targets=(target,), kernel_s=1e-4)
+    assert found.least.size_bytes <= error.value.smallest_bytes < 1.5 * found.least.size_bytes
+    assert found.least.size_bytes < found.peak.size_bytes
+    assert "autotm.offload cannot keep it either" in str(found)
+    between = autotm.fits(module, x, cross_entropy, budget=found.peak.size_bytes - 1, targets=(target,))
+    assert "1 B are missing; autotm.offload may keep it" in str(between)
+
+
+def test_an_optimizer_adds_its_state_and_its_update():
+    module, x = nn.Sequential(nn.Linear(1000, 500), nn.Linear(500, 1000)), torch.randn(10, 1000)
+    plain, trained = (autotm.fits(module, x, lambda y: y.mean(), own).least for own in (None, torch.optim.Adam))
+    assert plain.where == "the gradients and the loss"
+    assert trained.where == "the update by the optimizer"
+    assert trained.size_bytes >= plain.size_bytes + 2 * 2 * 4 * 1000 * 500
+
+
 def test_a_module_that_no_computer_could_hold_is_answered():
     def module():
         return nn.Sequential(nn.Linear(300_000, 300_000), nn.ReLU(), nn.Linear(300_000, 1))
@@ -147,6 +169,8 @@ def test_inputs_may_be_numbers_and_mappings():
     inputs = (torch.zeros(2, 3), 2.0, {"shift": torch.zeros(3)})
     found = autotm.fits(Scaled(3, 3), inputs, lambda y: y.sum())
     assert found.peak.by_cause[Cause.BATCH] == 4 * (2 * 3 + 3)
+    assert found.least.size_bytes is None
+    assert "autotm.offload cannot move tensors of this step to the host: its inputs are not all tensors" in str(found)
 
 
 FILE = """

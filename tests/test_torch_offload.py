@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,18 +16,19 @@ import pytest
 torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-torch installs it")
 
 import autotm  # noqa: E402
-from autotm.api.offload.joint_graph import Step, capture, tensors_of  # noqa: E402
 from autotm.api.offload.measuring import Measured, measure  # noqa: E402
 from autotm.api.offload.step import OffloadedStep, arguments  # noqa: E402
+from autotm.joint_graph import Step, capture, tensors_of  # noqa: E402
 from autotm.memory.torch_device import Cpu, ThreadCopies  # noqa: E402
 from autotm.model.errors import BadInputError, InfeasibleLimitError  # noqa: E402
 from autotm.model.graph import Tier  # noqa: E402
+from autotm.model.system import MemoryLimit, SystemMemory  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 THREADS = pytest.mark.skipif(DEVICE.type == "cuda", reason="copies by threads: on a CPU only")
 torch.backends.cudnn.enabled = False  # Its batch norm rounds otherwise than PyTorch's own, which captured steps take.
-QUICK = {"kernel_s": 1e-4, "time_limit_s": 5.0}
+QUICK = {"kernel_s": 1e-4, "time_limit_s": 5.0, "recompute": False}
 
 
 class Block(nn.Module):
@@ -111,6 +113,11 @@ def convolutions() -> nn.Module:
     )  # fmt: skip
 
 
+def deep() -> nn.Module:
+    layers = [(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3)) for _ in range(6)]
+    return nn.Sequential(*itertools.chain.from_iterable(layers), nn.Linear(32, 5))
+
+
 @dataclass
 class Case:
     build: Callable[[], nn.Module]
@@ -137,6 +144,7 @@ CASES = {
     "convolutions": Case(
         convolutions, lambda: torch.randn(8, 3, 16, 16), lambda: torch.randint(5, (8,)), F.cross_entropy
     ),
+    "deep": Case(deep, lambda: torch.randn(256, 32), lambda: torch.randint(5, (256,)), F.cross_entropy),
     "block": Case(Block, lambda: torch.randn(8, 8, 12, 12), lambda: torch.randint(5, (8,)), F.cross_entropy),
     "transformer": Case(
         Transformer, lambda: torch.randint(50, (4, 12)), lambda: torch.randint(50, (48,)), F.cross_entropy
@@ -191,7 +199,7 @@ def same_bits(actual: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[bo
     return [one.shape == other.shape and torch.equal(one, other) for one, other in zip(actual, wanted, strict=True)]
 
 
-MORE = {"convolutions", "transformer"}
+MORE = {"convolutions", "deep", "transformer"}
 """Beside dropout; convolutions and batch norm in place, with branches; views, and gradients of all kinds."""
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in MORE else ()) for name in CASES]
 
@@ -206,9 +214,10 @@ def test_steps_in_the_least_memory_compute_the_same_bits(name: str) -> None:
         assert summary.moved_out_bytes > 0
         assert summary.bound_s <= summary.predicted_s
         assert all(same_bits(trained(module, name, step), plainly(name)))
-        module.zero_grad()
-        measured = step.measure(*CASES[name].batch())
+        measured = step.measure(*CASES[name].batch(), verify=True)  # Gradients are added to those that are there.
     assert measured.peak_bytes <= smallest
+    assert measured.moved_out_bytes > 0
+    assert re.match(r".* measured \(.* planned, .* allowed\); .* moved out .*predicted, bound", str(measured))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -240,10 +249,103 @@ def test_a_copy_that_does_not_come_is_seen() -> None:
             return super().start(tier, source.clone() if tier is Tier.FAST else destination, source)
 
     module = CASES["perceptron"].module()
+    start = copy.deepcopy(module.state_dict())
     with offloaded("perceptron", least("perceptron"), module) as step:
         step._executor.copies.close()
         step._executor.copies, step._executor.poison = Lost(), True
         assert not all(same_bits(trained(module, "perceptron", step), plainly("perceptron")))
+        module.load_state_dict(start)
+        module.zero_grad()
+        with pytest.raises(autotm.AutotmError, match=r"differs from that of plain PyTorch .* so the plan is wrong"):
+            step.measure(*CASES["perceptron"].batch(), verify=True)
+
+
+AGAIN = {"block": "0.75x", "deep": "0.6x", "perceptron": "0.85x", "transformer": "0.65x"}
+"""What repeats alone can keep, whatever operators take."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in MORE else ()) for name in AGAIN])
+def test_operators_that_run_again_compute_the_same_bits(name: str) -> None:
+    module = CASES[name].module()
+    with offloaded(name, AGAIN[name], module, move=False, recompute=True) as step:
+        summary = step.summary()
+        assert summary.planned_peak_bytes <= summary.budget_bytes < summary.plain_peak_bytes
+        assert (summary.moved_out_bytes, summary.host_bytes) == (0, 0)
+        assert summary.recomputed > 0
+        assert summary.plain_s <= summary.bound_s <= summary.predicted_s
+        assert summary.predicted_s == pytest.approx(summary.plain_s + summary.recomputed_s)
+        assert all(same_bits(trained(module, name, step), plainly(name)))
+        measured = step.measure(*CASES[name].batch(), verify=True)
+    assert measured.peak_bytes <= summary.budget_bytes
+
+
+@pytest.mark.parametrize("name", ["block", "perceptron"])
+def test_moves_and_repeats_together_compute_the_same_bits(name: str) -> None:
+    module = CASES[name].module()
+    with offloaded(name, least(name), module, recompute=True) as step:
+        assert step.summary().bound_s == step.summary().plain_s
+        assert all(same_bits(trained(module, name, step), plainly(name)))
+        assert step.measure(*CASES[name].batch(), verify=True).peak_bytes <= least(name)
+
+
+def test_random_operators_draw_the_same_numbers_again() -> None:
+    layers = [(nn.Linear(64, 64), nn.Dropout(0.5), nn.Tanh()) for _ in range(4)]
+    module = nn.Sequential(*itertools.chain.from_iterable(layers)).to(DEVICE)
+    batch = torch.ones(512, 64, device=DEVICE)
+    with autotm.offload(module, batch, torch.sum, "0.7x", move=False, **{**QUICK, "recompute": True}) as step:
+        again = {run.operator for run in step._executor.runs if run.wanted is not None}
+        assert any(step._step.operators[index].is_random for index in again)
+        step.measure(batch, verify=True)
+
+
+def test_a_step_that_moves_nothing_or_takes_more_than_its_budget_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, batch = CASES["perceptron"].module(), CASES["perceptron"].batch()
+    with (
+        offloaded("perceptron", least("perceptron"), module) as step,
+        offloaded("perceptron", "1x", module) as other,
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(other, "_planned", step._planned)
+            with pytest.raises(autotm.AutotmError, match=r"moved 0 bytes out and 0 back, and its plan [1-9]"):
+                other.measure(*batch)
+        peak = other._device.peak
+        monkeypatch.setattr(other._device, "peak", lambda call: (peak(call)[0], 10**9))
+        with pytest.raises(autotm.AutotmError, match=r"took 1\d{9} bytes of device memory, \d+ more than its budget"):
+            other.measure(*batch)
+
+
+@torch.library.custom_op("test_offload::unsteady", mutates_args=())
+def unsteady(like: torch.Tensor) -> torch.Tensor:
+    """Return other numbers at each call."""
+    return torch.full_like(like, next(CALLS))
+
+
+@unsteady.register_fake
+def _(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(like)
+
+
+CALLS = itertools.count()
+
+
+class Unsteady(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (super().forward(x) * unsteady(x.detach())).sum()
+
+
+def test_an_operator_that_is_not_deterministic_is_named() -> None:
+    module = Unsteady(4, 4).to(DEVICE)
+    with (
+        autotm.offload(module, torch.ones(2, 4, device=DEVICE), budget="1x", **QUICK) as step,
+        pytest.raises(autotm.AutotmError, match=r"the loss differs .* operator 'test_offload.unsteady.default"),
+    ):
+        step.measure(torch.ones(2, 4, device=DEVICE), verify=True)
+
+
+def test_host_memory_that_a_container_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SystemMemory, "memory_limit", MemoryLimit(10**6, 100))
+    with pytest.raises(autotm.AutotmError, match=r"needs \d+ bytes of host memory, 100 are available"):
+        offloaded("perceptron", least("perceptron"))
 
 
 @THREADS
@@ -372,6 +474,7 @@ def on_meta() -> nn.Module:
         ),
         (lambda: nn.Linear(4, 4), {"optimizer": "numa"}, "optimizer 'numa' does not move tensors"),
         (lambda: nn.Linear(4, 4), {"gap": 2.0}, "gap"),
+        (lambda: nn.Linear(4, 4), {"move": False, "recompute": False}, "no plan saves memory"),
         (lambda: nn.Linear(4, 4), {"kernel_s": 0}, "positive number of seconds"),
     ],
 )

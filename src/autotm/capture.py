@@ -20,7 +20,7 @@ import torch
 from torch import fx, nn
 from torch._C import DispatchKey
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-from torch._guards import TracingContext, tracing
+from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.fx import traceback as fx_traceback
@@ -35,6 +35,8 @@ from autotm.model.graph import Role
 _PYTORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
 """This package; a user's folder may be called `torch` as well."""
+TANGENT = "tangent"
+"""Name of the argument that stands for the derivative of the loss by itself."""
 _TENSOR = object()
 """Stands for a tensor among outputs; the others are the same in every step."""
 
@@ -221,7 +223,8 @@ def capture(
                 stack.enter_context(torch.set_grad_enabled(trains))
                 # Tensors that the module holds as plain attributes are constants of the step.
                 environment = None if replaced is None else ShapeEnv()
-                fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment)
+                given = detect_fake_mode([*module.parameters(), *inputs.values()])  # Of tensors without memory.
+                fake = given or FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment)
                 stack.enter_context(tracing(TracingContext(fake)))
                 joint = aot_export_joint_with_descriptors(
                     stack, step, tuple(inputs.values()), decompositions=decompose, ignore_shape_env=True
@@ -317,7 +320,7 @@ def _captured(joint: Any, step: Step, inputs: Mapping[str, torch.Tensor]) -> Cap
     like = tangents[0] if tangents else torch.empty(())
     tensors = {
         Role.PARAMETER: weights, Role.STATE: states, Role.INPUT: list(inputs.items()),
-        Role.CONSTANT: [("tangent", torch.ones(like.shape, dtype=like.dtype, device=like.device))],
+        Role.CONSTANT: [(TANGENT, torch.ones(like.shape, dtype=like.dtype, device=like.device))],
     }  # fmt: skip
 
     def named(description: Any) -> tuple[Role, str]:

@@ -15,7 +15,7 @@ from autotm.fusion.decisions import path_of
 from autotm.fusion.partitions import Partition, Precedence
 from autotm.fusion.pricing import KernelTimes
 from autotm.fusion.variants import Workbench, WrongResultError
-from autotm.kernels.compiler import KernelCompiler, function_hash
+from autotm.kernels.compiler import KernelCompiler, Request, function_hash
 from autotm.model.config import FusionConfig, ProfileConfig, RunConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import read_yaml
@@ -175,14 +175,18 @@ def test_groups_that_cannot_be_compiled_are_left_out(bench, path, found, monkeyp
     groups = [flow.computed_apart(group) for own in regions_of(bench) for group in own.groups]
     shared = [group for group in groups if len(group.nodes) > 1 and bench.has_schedule(group)]
     broken = next(group for group in shared if function_hash(flow.primitive(group)) not in default)
-    symbol, make = function_hash(flow.primitive(broken)), KernelCompiler.make
+    symbol, missing = function_hash(flow.primitive(broken)), KernelCompiler.missing
 
-    def fail(self, requests):
-        if any(function_hash(request.func) == symbol for request in requests):
-            raise RuntimeError("no registers left\nBacktrace")
-        return make(self, requests)
+    def no_longer_made(self, keys, requests):
+        asked = zip(keys, requests, strict=True)
+        lost = {key: request for key, request in asked if function_hash(request.func) == symbol}
+        return lost | missing(self, keys, requests)
 
-    monkeypatch.setattr(KernelCompiler, "make", fail)
+    def fail(*_):
+        raise RuntimeError("no registers left\nBacktrace")
+
+    monkeypatch.setattr(KernelCompiler, "missing", no_longer_made)
+    monkeypatch.setattr(Request, "scheduled", fail)
     monkeypatch.setattr(bench, "compiled", lambda grouping: refuse_broken(grouping, flow, symbol))
     monkeypatch.setattr(bench, "compared", lambda variants, _: [WrongResultError("not compared")] * len(variants))
     with KernelStore(path) as store:

@@ -52,7 +52,7 @@ class PlacementSpace:
         return self.fitted(self._tensors)
 
     def neighbour(self, state: Placement, draw: random.Random) -> Placement:
-        """Return a placement in which three tensors are flipped, and others made room where that is needed."""
+        """Return a placement with three tensors flipped; others leave fast memory where the limit asks for it."""
         flipped = draw.sample(sorted(self._tensors), min(_FLIPPED, len(self._tensors)))
         kept = sorted(state.difference(flipped))
         draw.shuffle(kept)
@@ -80,7 +80,7 @@ class PlacementSpace:
         return total_us / self._plan_us
 
     def fitted(self, names: Iterable[str]) -> Placement:
-        """Return the placement that takes tensors in an order, each of them if the limit has room for it."""
+        """Return the placement of an order of tensors: each is fast if the limit is kept with those before it."""
         used = np.zeros(len(self._graph.kernels), np.int64)
         taken = set()
         for name in names:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from tvm import tirx
 
+from autotm.fusion.compiling import attempted
 from autotm.fusion.dataflow import Live
 from autotm.fusion.variants import Workbench
 from autotm.kernels.compiler import KernelFacts, Request
@@ -68,12 +69,12 @@ class KernelTimes:
         A group whose kernel cannot be compiled gets no time; the reason is kept.
 
         Raises:
-            AutotmError: as `all_fast_times`.
+            AutotmError: as `attempted` and `all_fast_times`.
         """
         bench = self._bench
         new = [group for group in dict.fromkeys(groups) if group not in self._code.keys() | self.failures.keys()]
         functions = [bench.dataflow.primitive(group) for group in new]
-        outcomes = [*zip(new, functions, self._compiled(functions), strict=True)]
+        outcomes = [*zip(new, functions, attempted(bench.compiler, [*map(Request, functions)]), strict=True)]
         self.failures |= {
             group: f"{', '.join(bench.dataflow.nodes[place].name for place in group.nodes)}: {outcome}"
             for group, _, outcome in outcomes
@@ -94,22 +95,6 @@ class KernelTimes:
             timings = all_fast_times(graph, library, bench.machine, self._store, self._options, bench.devices_dir)
             self._by_code |= {identity: timings[identity].median_ns / 1e9 for identity in untimed}
         self._code |= {group: facts.identity for group, _, facts in made}
-
-    def _compiled(self, functions: Sequence[tirx.PrimFunc]) -> list[KernelFacts | str]:
-        """Compile functions; return facts, or the first line of the reason where one cannot be compiled.
-
-        A compiler that dies, rather than raises, in the attempt to compile a single function ends this process.
-        """
-        try:
-            return [*self._bench.compiler.make([Request(function) for function in functions])]
-        except OSError:  # Such as a full disk: no function is to blame.
-            raise
-        except Exception as error:  # noqa: BLE001 - TVM raises errors of many kinds.
-            if len(functions) == 1:
-                return [next(iter(str(error).splitlines()), type(error).__name__)]
-        # One of them fails, and nothing says which. What has been compiled is not compiled again.
-        half = len(functions) // 2
-        return self._compiled(functions[:half]) + self._compiled(functions[half:])
 
 
 def _results(bench: Workbench, group: Live) -> int:

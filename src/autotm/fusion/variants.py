@@ -7,7 +7,7 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 
+from autotm.fusion.compiling import attempted
 from autotm.fusion.dataflow import Dataflow, Grouping, Live
 from autotm.fusion.decisions import Choose, Requested, Resolved, resolve
-from autotm.kernels.compiler import KernelCompiler, function_hash
+from autotm.kernels.compiler import KernelCompiler, KernelFacts, Request, function_hash
 from autotm.kernels.library import KernelLibrary, pinned
 from autotm.kernels.schedules.dispatch import has_schedule
 from autotm.kernels.target import machine_target
@@ -158,13 +159,24 @@ class Workbench:
         return resolve(self.dataflow, requested, self.has_schedule)
 
     def compiled(self, grouping: Grouping) -> Variant:
-        """Compile a variant."""
-        make, fuse = self.compiler.make, lambda: self.dataflow.fused(grouping)
-        made = made_of(self.network, self.scale, self._step, fuse, make, "default")
+        """Compile a variant.
+
+        Raises:
+            AutotmError: a kernel cannot be compiled.
+        """
+        fuse = partial(self.dataflow.fused, grouping)
+        made = made_of(self.network, self.scale, self._step, fuse, self._make, "default")
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
             library = Path(folder) / "kernels.so"
             self.compiler.link(made.kernels, library)
             return Variant(grouping, made.graph, KernelLibrary.load(library))
+
+    def _make(self, requests: Sequence[Request]) -> list[KernelFacts]:
+        outcomes = attempted(self.compiler, requests)
+        for outcome in outcomes:
+            if isinstance(outcome, str):
+                raise AutotmError(f"network {self.network.name}: a kernel cannot be compiled: {outcome}")
+        return [outcome for outcome in outcomes if isinstance(outcome, KernelFacts)]
 
     @cached_property
     def default(self) -> Variant:

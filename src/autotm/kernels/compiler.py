@@ -322,17 +322,8 @@ class KernelCompiler:
         Raises:
             AutotmError: a process failed.
         """
-        keys = [request.key(self.target, self.threads) for request in requests]
-        code, known = held_in(self.folder)
-
-        def is_made(key: str, request: Request) -> bool:
-            if key not in known:
-                return False
-            facts = _FACTS.validate_python(known[key])
-            return facts.code_key in code or not request.wants_code(facts)
-
-        asked = zip(keys, requests, strict=True)
-        missing = {key: request for key, request in asked if not is_made(key, request)}
+        keys = self.keys(requests)
+        missing = self.missing(keys, requests)
         groups = split(sorted(missing, key=lambda key: missing[key].place))
 
         def make_group(task: int) -> None:
@@ -345,9 +336,25 @@ class KernelCompiler:
             add_object(self.folder, kernels, facts, self.target)
 
         in_processes(len(groups), make_group)
-        if missing:
-            _, known = held_in(self.folder)
+        _, known = held_in(self.folder)
         return [_FACTS.validate_python(known[key]) for key in keys]
+
+    def keys(self, requests: Iterable[Request]) -> list[str]:
+        """Return the names by which the folder holds kernels."""
+        return [request.key(self.target, self.threads) for request in requests]
+
+    def missing(self, keys: Iterable[str], requests: Iterable[Request]) -> dict[str, Request]:
+        """Return what the folder does not hold of the requests with these keys, each kernel once."""
+        code, known = held_in(self.folder)
+
+        def is_made(key: str, request: Request) -> bool:
+            if key not in known:
+                return False
+            facts = _FACTS.validate_python(known[key])
+            return facts.code_key in code or not request.wants_code(facts)
+
+        asked = zip(keys, requests, strict=True)
+        return {key: request for key, request in asked if not is_made(key, request)}
 
     def link(self, kernels: Iterable[KernelFacts], path: Path) -> None:
         """Link compiled kernels to a library, which is written whole or not at all.

@@ -20,6 +20,7 @@ from autotm.memory.gpu.links import links_of
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import Links
+from autotm.model.system import SystemMemory
 
 _LEAST_REPEATS, _MOST_REPEATS = 3, 100
 """Repeats of a call: quartiles need three; more than a hundred tell nothing new of a short call."""
@@ -52,7 +53,10 @@ class Device(ABC):
         Raises:
             AutotmError: the system has too little memory, or does not pin it.
         """
+        limit = SystemMemory().memory_limit  # A container's, or a job's.
         available = psutil.virtual_memory().available
+        if limit is not None:
+            available = min(available, limit.left_bytes)
         if size_bytes > available:
             raise AutotmError(
                 f"offload: the plan needs {size_bytes} bytes of host memory, {available} are available; give a larger "

@@ -15,8 +15,9 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from autotm.capture import checked_loss, user_line
+from autotm.joint_graph import Step, capture
 from autotm.model.errors import BadInputError
-from autotm.model.step_memory import Cause, ModuleMemory, Peak, Phase, StepMemory
+from autotm.model.step_memory import Cause, LeastMemory, ModuleMemory, Peak, Phase, StepMemory
 
 _CAUSES = {
     "Parameter": Cause.PARAMETERS,
@@ -41,11 +42,13 @@ def step_memory(
     budget_bytes: int | None,
 ) -> StepMemory:
     """Return the memory of two steps; the arguments are those of `fits`."""
-    given = detect_fake_mode([*module.parameters()]) if isinstance(module, nn.Module) else None
+    given = detect_fake_mode(
+        [*_tensors((inputs, targets)), *(module.parameters() if isinstance(module, nn.Module) else ())]
+    )
     with given or without_memory() as fake:
         own, counterparts = _counterpart(module, fake)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, fake), (*inputs, *targets))
-        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        tensors = _tensors(batch)
         updates = _optimizer(optimizer, own, counterparts)
 
         def step() -> torch.Tensor:
@@ -56,7 +59,7 @@ def step_memory(
                 updates.step()
             return value
 
-        peaks, modules, resting_bytes = [], (), 0
+        peaks, modules, resting_bytes, update_bytes = [], (), 0, 0
         for _ in range(2):
             tracker = _Tracker()
             tracker.track_external(own, tensors, updates)
@@ -64,18 +67,57 @@ def step_memory(
             with tracker:
                 _run(step)
             peaks.append(tracker.peak)
+            update_bytes = tracker.peak_bytes[Phase.OPTIMIZER]
             modules = tracker.modules(own)
             resting_bytes = _total(tracker.get_tracker_snapshot("current"))
+    state = _tensors(updates.state) if updates is not None else []
+    state_bytes = sum(tensor.untyped_storage().nbytes() for tensor in state)
     return StepMemory(
         type(own).__name__,
         sum(parameter.numel() for parameter in own.parameters()),
         "" if updates is None else type(updates).__name__,
         *peaks,
         resting_bytes,
+        _least(own, (batch[: len(inputs)], loss, batch[len(inputs) :]), state_bytes, update_bytes),
         modules,
         tuple(name or type(one).__name__ for name, one in own.named_modules() if isinstance(one, nn.RNNBase)),
         budget_bytes,
     )
+
+
+def _least(
+    module: nn.Module, arguments: tuple[tuple[Any, ...], Any, tuple[Any, ...]], state_bytes: int, update_bytes: int
+) -> LeastMemory:
+    """Return the least memory of a step whose tensors are on the device while an operator uses them, and no longer.
+
+    Args:
+        module: without memory.
+        arguments: inputs, loss and targets.
+        state_bytes: of the optimizer, which is never moved.
+        update_bytes: the most while the optimizer updates parameters, when nothing can be moved.
+    """
+    inputs, loss, targets = arguments
+    if not all(isinstance(own, torch.Tensor) for own in (*inputs, *targets)):
+        return LeastMemory(None, "", "its inputs are not all tensors")
+    try:
+        device = (*module.parameters(), *inputs)[0].device
+        step = Step(capture(module, inputs, loss, targets, device))
+    except BadInputError as error:
+        return LeastMemory(None, "", str(error).removeprefix("offload: ").partition("\n")[0])
+    held = step.held
+    always = state_bytes + sum(step.storages[place].size_bytes for place in held)
+    needs = {f"operator '{own.node.name}' ({own.node.target})": {*own.inputs, *own.outputs} for own in step.operators}
+    needs["the gradients and the loss"] = {*step.results}
+    most = {
+        where: always + sum(step.storages[place].size_bytes for place in used - held) for where, used in needs.items()
+    }
+    most["the update by the optimizer"] = update_bytes
+    where = max(most, key=most.__getitem__)
+    return LeastMemory(most[where], where)
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def without_memory() -> FakeTensorMode:
@@ -154,11 +196,13 @@ class _Tracker(MemTracker):
 
     Attributes:
         peak: of all that ran.
+        peak_bytes: of each phase.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.peak = Peak(-1, {}, Phase.FORWARD, "", "")
+        self.peak_bytes = dict.fromkeys(Phase, 0)
         self._operator = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -170,6 +214,9 @@ class _Tracker(MemTracker):
         del peak_state
         snapshot = self._curr_mem_snap
         size_bytes = _total(snapshot)
+        is_backward = self._mod_tracker.is_bw
+        phase = Phase.OPTIMIZER if self._in_opt else Phase.BACKWARD if is_backward else Phase.FORWARD
+        self.peak_bytes[phase] = max(self.peak_bytes[phase], size_bytes)
         if size_bytes <= self.peak.size_bytes:
             return
         by_cause = dict.fromkeys(Cause, 0)
@@ -177,8 +224,6 @@ class _Tracker(MemTracker):
             for kind, used_bytes in of_device.items():
                 if kind != _TOTAL:
                     by_cause[_CAUSES[kind.value]] += used_bytes
-        is_backward = self._mod_tracker.is_bw
-        phase = Phase.OPTIMIZER if self._in_opt else Phase.BACKWARD if is_backward else Phase.FORWARD
         inside = "" if self._in_opt else max(self._mod_tracker.parents - {"Global"}, key=len, default="")
         self.peak = Peak(size_bytes, by_cause, phase, inside.partition(".")[2], self._operator)
 

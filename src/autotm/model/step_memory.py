@@ -68,6 +68,21 @@ class ModuleMemory:
 
 
 @dataclass(frozen=True)
+class LeastMemory:
+    """The least that `autotm.offload` can do with, beside what operators take while they run.
+
+    Attributes:
+        size_bytes: of device memory; None if the step cannot be offloaded.
+        where: what needs it: an operator of forward or backward, the gradients at the end, or the optimizer.
+        failure: why the step cannot be offloaded.
+    """
+
+    size_bytes: int | None
+    where: str
+    failure: str = ""
+
+
+@dataclass(frozen=True)
 class StepMemory:
     """Memory of a training step, predicted: what PyTorch's operators allocate, in PyTorch's own order.
 
@@ -80,6 +95,7 @@ class StepMemory:
         first: of the first step, in which the optimizer makes its state.
         steady: of every later step.
         resting_bytes: between two steps, gradients included.
+        least: that the step can do with if tensors are moved to the host.
         modules: the whole first, then those within, in the order in which they are called.
         untold: recurrent layers, which keep memory that PyTorch does not tell of: the step needs more by that.
         budget_bytes: that was asked about.
@@ -91,6 +107,7 @@ class StepMemory:
     first: Peak
     steady: Peak
     resting_bytes: int
+    least: LeastMemory
     modules: tuple[ModuleMemory, ...]
     untold: tuple[str, ...] = ()
     budget_bytes: int | None = None
@@ -122,17 +139,25 @@ class StepMemory:
             f"{_size(self.resting_bytes)}"
         )
         yield from self._kept()
+        least = self.least
+        if least.size_bytes is None:
+            yield f"autotm.offload cannot move tensors of this step to the host: {least.failure}"
+        else:
+            yield f"with autotm.offload at least {_size(least.size_bytes)}, for {least.where}"
         if self.budget_bytes is not None:
-            spare = self.budget_bytes - peak.size_bytes
-            yield (
-                f"budget {_size(self.budget_bytes)}: it fits, {_size(spare)} are left"
-                if spare >= 0
-                else f"budget {_size(self.budget_bytes)}: it does not fit, {_size(-spare)} are missing; autotm.offload "
-                "moves tensors to the host"
-            )
+            yield f"budget {_size(self.budget_bytes)}: {self._verdict(self.budget_bytes)}"
         if self.untold:
             yield f"{', '.join(self.untold)}: what these recurrent layers keep is not told by PyTorch, and is left out"
         yield "predicted; what operators take while they run, and what an allocator loses, comes on top"
+
+    def _verdict(self, budget_bytes: int) -> str:
+        spare, least = budget_bytes - self.peak.size_bytes, self.least.size_bytes
+        if spare >= 0:
+            return f"it fits, {_size(spare)} are left"
+        missing = f"it does not fit, {_size(-spare)} are missing"
+        if least is None:
+            return missing
+        return f"{missing}; autotm.offload {'may keep it' if least <= budget_bytes else 'cannot keep it either'}"
 
     def _kept(self) -> Iterator[str]:
         """Yield what modules keep for the backward pass; those that are numbered alike are one line."""

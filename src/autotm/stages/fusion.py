@@ -27,6 +27,19 @@ KIND, OPTIMUM, SEARCH, POLICIES = "decisions", "fusion_optimum", "fusion_search"
 _LOG = logging.getLogger(__name__)
 
 
+def bench_of(context: Context, source: NetworkSource, paths: Paths, *, is_inference: bool) -> Workbench:
+    """Return what makes variants of a network's step.
+
+    Raises:
+        AutotmError: as `Workbench.of_source`.
+    """
+    from autotm.fusion.variants import Workbench
+
+    return Workbench.of_source(
+        source, context.seed, paths, context.machine, context.devices_dir, is_inference=is_inference
+    )
+
+
 def fusion_run_stage(
     context: Context,
     source: NetworkSource,
@@ -54,15 +67,13 @@ def fusion_run_stage(
         WrongResultError: a result differs from the default's.
     """
     from autotm.fusion.decisions import executed, path_text
-    from autotm.fusion.variants import Workbench, WrongResultError
+    from autotm.fusion.variants import WrongResultError
     from autotm.runtime.step_times import RunOptions
 
     context = context.to_measure()
     if written is not None:
         require_writable(written)
-    bench = Workbench.of_source(
-        source, context.seed, paths, context.machine, context.devices_dir, is_inference=is_inference
-    )
+    bench = bench_of(context, source, paths, is_inference=is_inference)
     flow = bench.dataflow
     is_training = bench.network.training is not None
     step = FusionDecisions(bench.network.name, paths.scale, is_training, flow.identity, {})
@@ -123,16 +134,13 @@ def fusion_exhaustive_stage(
         AutotmError: nothing can be compared or timed.
     """
     from autotm.fusion.exhaustive import optimum
-    from autotm.fusion.variants import Workbench
     from autotm.profile.kernel_timing import ProfileOptions
     from autotm.profile.store import KernelStore
     from autotm.runtime.step_times import RunOptions
 
     context = context.to_measure()
     require_writable(output)
-    bench = Workbench.of_source(
-        source, context.seed, paths, context.machine, context.devices_dir, is_inference=is_inference
-    )
+    bench = bench_of(context, source, paths, is_inference=is_inference)
     timing = ProfileOptions(**{**profile.timing, "rotation_bytes": config.rotation_bytes}, seed=context.seed)
     options = RunOptions(**run.model_dump(), seed=context.seed)
     with KernelStore(paths.fusion_store) as store:
@@ -248,7 +256,6 @@ def fusion_audit_stage(
     """
     from autotm.fusion.audit import audited
     from autotm.fusion.replay import file_name, script_of
-    from autotm.fusion.variants import Workbench
     from autotm.profile.kernel_timing import ProfileOptions
     from autotm.profile.store import KernelStore
     from autotm.runtime.step_times import RunOptions
@@ -256,9 +263,7 @@ def fusion_audit_stage(
     context = context.to_measure()
     # The name of a script is not known yet; only its folder counts.
     require_writable(paths.fusion_store, *([] if folder is None else [folder / "script"]))
-    bench = Workbench.of_source(
-        source, context.seed, paths, context.machine, context.devices_dir, is_inference=is_inference
-    )
+    bench = bench_of(context, source, paths, is_inference=is_inference)
     timing = ProfileOptions(**{**profile.timing, "rotation_bytes": config.rotation_bytes}, seed=context.seed)
     options = RunOptions(**run.model_dump(), seed=context.seed)
     with KernelStore(paths.fusion_store) as store:

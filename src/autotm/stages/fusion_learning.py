@@ -20,11 +20,10 @@ from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.model.provenance import provenance
 from autotm.stages.context import Context, PlacementInputs
-from autotm.stages.fusion import OPTIMUM, POLICIES, SEARCH
+from autotm.stages.fusion import OPTIMUM, POLICIES, SEARCH, bench_of
 from autotm.stages.solve import options_of
 
 if TYPE_CHECKING:
-    from autotm.fusion.variants import Workbench
     from autotm.runtime.step_times import RunOptions
 
 PROBLEM, REWARDS, PROMISES = "fusion_problem", "fusion_rewards", "fusion_promises"
@@ -59,7 +58,7 @@ def fusion_problem_stage(
     from autotm.fusion.judging import problem
 
     require_writable(output)
-    bench = _bench(context, source, paths, is_inference=is_inference)
+    bench = bench_of(context, source, paths, is_inference=is_inference)
     found = problem(
         bench,
         load(optimum, OPTIMUM, FusionOptimum),
@@ -114,7 +113,7 @@ def fusion_promises_stage(
 
     context = context.to_measure()
     require_writable(output)
-    bench = _bench(context, source, paths, is_inference=is_inference)
+    bench = bench_of(context, source, paths, is_inference=is_inference)
     found = promises(
         bench,
         load(problem, PROBLEM, FusionProblem),
@@ -185,7 +184,7 @@ def fusion_bench_stage(
 
     context = context.to_measure()
     require_writable(output)
-    bench = _bench(context, source, paths, is_inference=is_inference)
+    bench = bench_of(context, source, paths, is_inference=is_inference)
     found = benched(
         bench,
         load(policies, POLICIES, FusionPolicies),
@@ -218,14 +217,6 @@ def placements_stage(
         seeds=config.search_seeds,
     )
     save(output, PLACEMENTS, found, provenance(context.machine, context.seed))
-
-
-def _bench(context: Context, source: NetworkSource, paths: Paths, *, is_inference: bool) -> Workbench:
-    from autotm.fusion.variants import Workbench
-
-    return Workbench.of_source(
-        source, context.seed, paths, context.machine, context.devices_dir, is_inference=is_inference
-    )
 
 
 def _options(context: Context, config: FusionConfig, run: RunConfig) -> RunOptions:

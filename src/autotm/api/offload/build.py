@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from autotm.api.offload.execute import Executor, schedule
-from autotm.api.offload.joint_graph import Step, capture
 from autotm.api.offload.measuring import measure
-from autotm.api.offload.planning import model_of, place
+from autotm.api.offload.planning import Ways, model_of, place
 from autotm.api.offload.step import OffloadedStep, arguments
+from autotm.capture import checked_loss
+from autotm.joint_graph import Step, capture
 from autotm.memory.torch_device import device_of
 from autotm.model.config import SolveConfig
 from autotm.model.errors import BadInputError
@@ -24,7 +25,7 @@ def build(
     loss: Callable[..., Any] | None,
     targets: tuple[Any, ...],
     budget: tuple[float | None, int],
-    optimizer: str,
+    ways: Ways,
     kernel_s: float,
     config: SolveConfig,
 ) -> OffloadedStep:
@@ -41,16 +42,16 @@ def build(
     measured = measure(step, arguments(step, (*inputs, *targets)), device, kernel_s)
     graph, profile = model_of(step, measured, device)
     size_bytes = size_bytes if share is None else int(share * graph.peak_live_bytes)
-    planned = place(graph, profile, device, optimizer, size_bytes, config)
-    places = {
-        tensor.name: number
-        for number, (tensor, storage) in enumerate(zip(graph.tensors, step.storages, strict=False))
-        if storage.argument is None
-    }
-    before = schedule(planned.plan, planned.layout, places, len(graph.kernels))
+    planned = place(step, graph, profile, device, ways, size_bytes, config)
+    before = schedule(planned.plan, planned.layout, planned.places, len(planned.graph.kernels))
     pool = device.host_pool(planned.layout.slow_bytes)
-    executor = Executor(step, before, pool, device.copies(), measured.sizes)
-    return OffloadedStep(module, step, planned, executor, device)
+    executor = Executor(step, planned.runs, before, pool, device.copies(), measured.sizes)
+
+    def plain(applied: nn.Module, *batch: torch.Tensor) -> torch.Tensor:
+        output = applied(*batch[: len(inputs)])
+        return checked_loss(output if loss is None else loss(output, *batch[len(inputs) :]))
+
+    return OffloadedStep(module, plain, step, planned, executor, device)
 
 
 def _common_device(module: Any, inputs: tuple[Any, ...], targets: tuple[Any, ...]) -> torch.device:

@@ -24,6 +24,8 @@ def offload(
     *,
     targets: Sequence[Any] = (),
     optimizer: str = "asynchronous",
+    move: bool = True,
+    recompute: bool = True,
     kernel_s: float = 0.01,
     **solver: Any,
 ) -> OffloadedStep:
@@ -31,7 +33,8 @@ def offload(
 
     PyTorch captures the joint graph of forward and backward and computes its operators; every operand is in device
     memory while an operator uses it. In between, tensors are copied to pinned host memory and back where the plan says,
-    on streams of their own. Calling the step leaves gradients in `.grad` as `backward` does.
+    on streams of their own, or given up and computed again. Calling the step leaves gradients in `.grad` as `backward`
+    does.
 
     The budget covers all that the step has on the device: parameters, buffers, the batch, gradients made by this step,
     what is kept for the backward pass, and memory that operators take while they run. It does not cover the state of
@@ -41,10 +44,12 @@ def offload(
         module: in the mode, training or evaluation, in which it is to run.
         inputs: a tensor, or a tuple of tensors: an example of what the module is called with.
         loss: gives a scalar from the module's output and the targets; without it the module returns its loss.
-        budget: bytes, as `8GB`, `4GiB` or a number; or a part of what the step needs with nothing moved, as `0.5x` or,
+        budget: bytes, as `8GB`, `4GiB` or a number; or a part of what the plain step needs, as `0.5x` or,
             the same, `1:1`.
         targets: what the loss takes behind the module's output.
         optimizer: `asynchronous`, whose copies run beside kernels, or `synchronous`.
+        move: whether tensors may be copied to the host and back.
+        recompute: whether operators of the forward pass may run again in the backward pass, where that costs less.
         kernel_s: seconds for which each distinct operator is timed.
         solver: `gap`, `time_limit_s`, as under `solve` in the config.
 
@@ -57,6 +62,8 @@ def offload(
         AutotmError: PyTorch is missing or too old, or the memory is not to be had.
     """
     share, size_bytes = _budget(budget)
+    if not (move or recompute):
+        raise BadInputError("offload: move and recompute are both False, so no plan saves memory; allow one of them")
     if optimizer not in _OPTIMIZERS:
         raise BadInputError(f"offload: optimizer '{optimizer}' does not move tensors; give {' or '.join(_OPTIMIZERS)}")
     if not kernel_s > 0:
@@ -64,9 +71,11 @@ def offload(
     config = validated(SolveConfig, dict(solver), "solver option")
     require_torch()
     from autotm.api.offload.build import build  # noqa: PLC0415 - imports PyTorch
+    from autotm.api.offload.planning import Ways  # noqa: PLC0415 - as above
 
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    return build(module, inputs, loss, tuple(targets), (share, size_bytes), optimizer, kernel_s, config)
+    ways = Ways(optimizer if move else "static", move, recompute)
+    return build(module, inputs, loss, tuple(targets), (share, size_bytes), ways, kernel_s, config)
 
 
 def require_torch(what: str = "offload") -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
 import torch
 
-from autotm.api.offload.joint_graph import Step, Values, call_of, keep
+from autotm.api.offload.planning import Run
+from autotm.joint_graph import Step, Values, call_of, keep, tensors_of
 from autotm.memory.torch_device import Copies
 from autotm.model.graph import Tier
 from autotm.model.plan import Plan
@@ -84,23 +86,29 @@ class Executor:
 
     Attributes:
         step: what runs.
-        before: actions before each operator, before the results are taken, and at the end.
+        runs: its operators in order; one that draws random numbers draws the same ones again.
+        before: actions before each of them, before the results are taken, and at the end.
         pool: bytes of host memory.
         copies: the streams.
         sizes: of each storage in bytes, as measured.
-        poison: on a CPU, for tests: overwrite memory when it is given back and when it is taken, on both sides;
-            a read too early or too late gives NaN.
+        poison: overwrite memory when it is given back and when it is taken, on both sides: a read too early or too
+            late gives NaN.
+        moved_bytes: that the last step copied into each memory.
     """
 
     step: Step
+    runs: Sequence[Run]
     before: list[list[Action]]
     pool: torch.Tensor
     copies: Copies
     sizes: tuple[int, ...]
     poison: bool = False
+    moved_bytes: dict[Tier, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._calls = [call_of(operator.node) for operator in self.step.operators]
+        again = {run.operator for run in self.runs if run.wanted is not None}
+        self._drawing = {index for index in again if self.step.operators[index].is_random}
 
     def run(self, values: Values) -> None:
         """Run the step on `values`, which hold its arguments, then its results too; all other memory is given up.
@@ -108,18 +116,38 @@ class Executor:
         Raises:
             AutotmError: a copy failed.
         """
+        self.moved_bytes = dict.fromkeys(Tier, 0)
         for view in self.step.argument_views:
             values[view] = call_of(view)(values)
         device_bytes: dict[int, torch.Tensor] = {}
         active: dict[int, object] = {}
+        drawn: dict[int, torch.Tensor] = {}
         try:
-            for actions, operator, call in zip(self.before, self.step.operators, self._calls, strict=False):
+            for actions, run in zip(self.before, self.runs, strict=False):
                 self._prepare(actions, device_bytes, active)
-                device_bytes.update(keep(self.step, values, operator, call(values)))
-            self._prepare(self.before[len(self.step.operators)], device_bytes, active)
+                result = self._called(run, values, drawn)
+                device_bytes.update(keep(self.step, values, self.step.operators[run.operator], result, run.wanted))
+            self._prepare(self.before[len(self.runs)], device_bytes, active)
         except BaseException:
             self.copies.drain()  # The memory of a copy in progress must not be freed.
             raise
+
+    def _called(self, run: Run, values: Values, drawn: dict[int, torch.Tensor]) -> object:
+        """Call an operator; `drawn` has the generator's states before those that draw again."""
+        call = self._calls[run.operator]
+        if run.operator not in self._drawing:
+            return call(values)
+        device = next(tensors_of(self.step.operators[run.operator].node.meta["val"])).device
+        is_cuda = device.type == "cuda"
+        if run.wanted is None:
+            drawn[run.operator] = torch.cuda.get_rng_state(device) if is_cuda else torch.get_rng_state()
+            return call(values)
+        with torch.random.fork_rng([device] if is_cuda else []):
+            if is_cuda:
+                torch.cuda.set_rng_state(drawn[run.operator], device)
+            else:
+                torch.set_rng_state(drawn[run.operator])
+            return call(values)
 
     def _prepare(self, actions: list[Action], device_bytes: dict[int, torch.Tensor], active: dict[int, object]) -> None:
         """Do what comes before an operator; `device_bytes` has the bytes of storages, `active` the running copies."""
@@ -127,14 +155,18 @@ class Executor:
             host = slice(offset, offset + self.sizes[place])  # Actions without a place do not use it.
             match kind:
                 case Kind.EMPTY if self.poison:
+                    if self.pool.is_pinned():  # The device is behind, and may still have to read them.
+                        torch.cuda.synchronize()
                     self.pool[host].fill_(_POISON_BYTE)
                 case Kind.WRITE | Kind.START_OUT:
+                    self.moved_bytes[Tier.SLOW] += self.sizes[place]
                     active[copy] = self.copies.start(Tier.SLOW, self.pool[host], device_bytes[place])
                 case Kind.FREE:
                     if self.poison:
                         device_bytes[place].fill_(_POISON_BYTE)
                     device_bytes[place].untyped_storage().resize_(0)
                 case Kind.READ | Kind.START_IN:
+                    self.moved_bytes[Tier.FAST] += self.sizes[place]
                     device_bytes[place].untyped_storage().resize_(self.sizes[place])
                     if self.poison:
                         device_bytes[place].fill_(_POISON_BYTE)

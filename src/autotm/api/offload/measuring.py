@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from autotm.api.offload.joint_graph import Operator, Step, Values, call_of, keep, storage_of, tensors_of
+from autotm.joint_graph import Operator, Step, Values, call_of, keep, storage_of, tensors_of
 from autotm.memory.torch_device import Device
 from autotm.model.errors import AutotmError
 from autotm.model.profile import Timing
@@ -69,8 +69,7 @@ class _Measuring:
         self._known: dict[str, tuple[Timing, int]] = {}
         self._away: dict[int, torch.Tensor] = {}
         # The storages of arguments, to be told apart from others; they are never moved.
-        arguments = [place for place, storage in enumerate(step.storages) if storage.argument is not None]
-        self._bytes = {place: values[step.storages[place].nodes[0]] for place in arguments}
+        self._bytes = {place: values[step.storages[place].nodes[0]] for place in step.held}
         self.sizes = [storage.size_bytes for storage in step.storages]
         self.timings: list[Timing] = []
         self.identities: list[str] = []

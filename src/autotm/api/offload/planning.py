@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from autotm.api.offload.joint_graph import Step, Storage
 from autotm.api.offload.measuring import Measured
 from autotm.check.plan import check_plan
+from autotm.joint_graph import Step, Storage
 from autotm.layout.packing import layout_of
 from autotm.memory.torch_device import Device, measured_links
 from autotm.model.config import SolveConfig
@@ -32,6 +33,7 @@ from autotm.model.profile import Profile, Timing
 from autotm.model.program import Layout
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
+from autotm.solve.recomputation import AGAIN, Recomputation, recomputed, repeated
 
 RESULTS = "results"
 """The last kernel, which computes nothing: gradients, updates and the loss are in device memory at the end."""
@@ -51,22 +53,69 @@ _CLASSES = (
 
 
 @dataclass(frozen=True)
+class Ways:
+    """What a plan may do with a tensor, besides keeping it in device memory.
+
+    Attributes:
+        optimizer: how copies to the host are chosen.
+        moves: whether there are any.
+        recomputes: whether an operator may run again.
+    """
+
+    optimizer: str
+    moves: bool
+    recomputes: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an operator.
+
+    Attributes:
+        operator: its index.
+        wanted: where it ran before, the storages that are taken from this run.
+    """
+
+    operator: int
+    wanted: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Planned:
     """A plan with places in the host's pool.
 
     Attributes:
-        graph: kernel i is operator i of the step; the last one is `RESULTS`.
+        graph: the step, with operators that run again; the last kernel is `RESULTS`.
+        runs: operators by kernel, but for the last.
         plan: its stays and moves.
         layout: offsets of slow stays; PyTorch allocates fast stays.
-        plain_us: predicted microseconds of a step with nothing moved.
+        plain_us: predicted microseconds of a step in which nothing is moved and nothing runs again.
+        recomputed_us: predicted microseconds of what runs again.
+        bound_us: no plan is predicted to take less.
+        plain_peak_bytes: the most device memory if nothing is moved and nothing runs again.
         least_bytes: the least budget that a plan can keep.
     """
 
     graph: Graph
+    runs: tuple[Run, ...]
     plan: Plan
     layout: Layout
     plain_us: float
+    recomputed_us: float
+    bound_us: float
+    plain_peak_bytes: int
     least_bytes: int
+
+    @property
+    def places(self) -> dict[str, int]:
+        """The storage of each tensor that a plan moves or frees."""
+        found = {}
+        for kernel, run in zip(self.graph.kernels, self.runs, strict=False):
+            for operand in kernel.outputs:
+                place = _place(operand.tensor)
+                if run.wanted is None or place in run.wanted:
+                    found[operand.tensor] = place
+        return found
 
     @property
     def peak_bytes(self) -> int:
@@ -112,7 +161,7 @@ def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Pro
 
 
 def place(
-    graph: Graph, profile: Profile, device: Device, optimizer: str, size_bytes: int, config: SolveConfig
+    step: Step, graph: Graph, profile: Profile, device: Device, ways: Ways, size_bytes: int, config: SolveConfig
 ) -> Planned:
     """Time the device's copies; return the best plan for a budget, after the independent checker's look at it.
 
@@ -121,10 +170,65 @@ def place(
     """
     least, links = _require_budget(graph, size_bytes), measured_links(device, size_bytes)
     options = SolveOptions(**config.model_dump(), fast_operands_only=True)
-    plan = solve(graph, profile, links, optimizer, Limit(size_bytes=size_bytes), options)
-    check_plan(graph, profile, links, plan, fast_operands_only=True)
-    plain_us = sum(profile.base_us(kernel) for kernel in graph.kernels)
-    return Planned(graph, plan, layout_of(graph, plan), plain_us, least)
+    costs_us = [profile.base_us(kernel) for kernel in graph.kernels]
+    plain_us, plain_bytes = math.fsum(costs_us), graph.peak_live_bytes
+    best: Planned | None = None
+    bound_us = math.inf
+    for found in _recomputations(step, graph, costs_us, ways, size_bytes, options):
+        own = repeated(graph, found.repeats)
+        times = replace(profile, graph_hash=hash_of(own))
+        plan = solve(own, times, links, ways.optimizer, Limit(size_bytes=size_bytes), options)
+        check_plan(own, times, links, plan, fast_operands_only=True)
+        # Where both ways are open, only what is computed once is proven to be necessary.
+        bound_us = plan.bound_us if not ways.recomputes else plain_us + (0.0 if ways.moves else found.bound_us)
+        if best is None or plan.objective_us < best.plan.objective_us:
+            layout = layout_of(own, plan)
+            best = Planned(own, _runs(own), plan, layout, plain_us, found.extra_us, bound_us, plain_bytes, least)
+    if best is None:
+        raise InfeasibleLimitError(
+            f"offload: a budget of {size_bytes} bytes: no plan was found that only computes tensors again; allow "
+            "moves, or give more",
+        )
+    return best
+
+
+_SEARCHED_S = 10.0
+"""Most seconds for a search of what to compute again."""
+_NOTHING = Recomputation((), 0.0, 0, 0.0)
+
+
+def _recomputations(
+    step: Step, graph: Graph, costs_us: Sequence[float], ways: Ways, size_bytes: int, options: SolveOptions
+) -> Iterator[Recomputation]:
+    """Yield what may run again: nothing, where moves do without; what keeps the budget by itself; about half of it."""
+    need_bytes, limits = graph.peak_live_bytes, [size_bytes]
+    if ways.moves or need_bytes <= size_bytes:
+        yield _NOTHING
+    if ways.moves:
+        limits.append((size_bytes + need_bytes) // 2)
+    if not ways.recomputes or need_bytes <= size_bytes:
+        return
+    time_limit_s = min(_SEARCHED_S, options.time_limit_s)
+    may = range(step.turn)
+    for limit_bytes in limits:
+        found = recomputed(graph, costs_us, step.turn, may, limit_bytes, seed=options.seed, time_limit_s=time_limit_s)
+        if found is not None:
+            yield found
+
+
+def _runs(graph: Graph) -> tuple[Run, ...]:
+    """Return the operators of a step's kernels, but for the last."""
+    read = {operand.tensor for kernel in graph.kernels for operand in kernel.inputs}
+    runs = []
+    for kernel in graph.kernels[:-1]:
+        wanted = tuple(_place(operand.tensor) for operand in kernel.outputs if operand.tensor in read)
+        runs.append(Run(_place(kernel.name), wanted if kernel.name.endswith(AGAIN) else None))
+    return tuple(runs)
+
+
+def _place(name: str) -> int:
+    """Return the storage of a tensor, or the operator of a kernel, which its name begins with."""
+    return int(name.partition(":")[0])
 
 
 def _require_budget(graph: Graph, size_bytes: int) -> int:

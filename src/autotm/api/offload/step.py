@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -9,10 +10,11 @@ import torch
 from torch import nn
 
 from autotm.api.offload.execute import Executor
-from autotm.api.offload.joint_graph import Step, Values, named_batch
 from autotm.api.offload.planning import Planned
+from autotm.api.offload.verifying import plain_results, require_same, results_of
+from autotm.joint_graph import Step, Values, named_batch
 from autotm.memory.torch_device import Device
-from autotm.model.errors import BadInputError
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import Role, Tier
 
 
@@ -29,9 +31,11 @@ class OffloadSummary:
         least_bytes: no step of this graph needs less: the largest operator with its operands, and what never moves.
         host_bytes: of pinned memory.
         moved_out_bytes, moved_in_bytes: copied to the host and back in a step.
+        recomputed: operators that run again.
         predicted_s: of a step.
-        plain_s: of a step with nothing moved: its operators alone.
-        bound_s: no plan of this optimizer is predicted to take less.
+        recomputed_s: of that, what runs again.
+        plain_s: of a step with nothing moved, and nothing computed again: its operators alone.
+        bound_s: no plan is predicted to take less; where tensors may be moved and computed again, `plain_s`.
         gap: share of the predicted time that is not proven necessary, in [0, 1].
     """
 
@@ -44,7 +48,9 @@ class OffloadSummary:
     host_bytes: int
     moved_out_bytes: int
     moved_in_bytes: int
+    recomputed: int
     predicted_s: float
+    recomputed_s: float
     plain_s: float
     bound_s: float
     gap: float
@@ -55,6 +61,7 @@ class OffloadSummary:
             f"{self.budget_bytes / 1e6:.6g} MB allowed, {self.plain_peak_bytes / 1e6:.6g} MB with nothing moved, "
             f"{self.least_bytes / 1e6:.6g} MB at the least; {self.moved_out_bytes / 1e6:.6g} MB out and "
             f"{self.moved_in_bytes / 1e6:.6g} MB back a step through {self.host_bytes / 1e6:.6g} MB of host memory; "
+            f"{self.recomputed} operators again, {self.recomputed_s:.6g} s; "
             f"{self.predicted_s:.6g} s a step predicted ({self.plain_s:.6g} s with nothing moved), bound "
             f"{self.bound_s:.6g} s, gap {self.gap:.2%}"
         )
@@ -62,18 +69,32 @@ class OffloadSummary:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """One step, as measured.
+    """One step, as measured, beside its plan. On a CPU the time includes what counting the memory takes.
 
     Attributes:
         loss: of the batch.
         peak_bytes: the most device memory that was allocated at once, as PyTorch's allocator counts: parameters,
             buffers and the batch, and what the step allocated.
-        step_s: how long it took. On a CPU that includes what counting the memory takes.
+        step_s: how long it took.
+        moved_out_bytes, moved_in_bytes: copied to the host and back.
+        plan: what was allowed, planned and predicted.
     """
 
     loss: torch.Tensor
     peak_bytes: int
     step_s: float
+    moved_out_bytes: int
+    moved_in_bytes: int
+    plan: OffloadSummary
+
+    def __str__(self) -> str:
+        plan = self.plan
+        return (
+            f"{self.peak_bytes / 1e6:.6g} MB of device memory measured ({plan.planned_peak_bytes / 1e6:.6g} MB "
+            f"planned, {plan.budget_bytes / 1e6:.6g} MB allowed); {self.moved_out_bytes / 1e6:.6g} MB moved out and "
+            f"{self.moved_in_bytes / 1e6:.6g} MB back; {self.step_s:.6g} s measured ({plan.predicted_s:.6g} s "
+            f"predicted, bound {plan.bound_s:.6g} s)"
+        )
 
 
 class OffloadedStep:
@@ -83,8 +104,17 @@ class OffloadedStep:
     buffers, as `loss.backward()` does. Parameters are the module's own: any optimizer updates them.
     """
 
-    def __init__(self, module: nn.Module, step: Step, planned: Planned, executor: Executor, device: Device) -> None:
-        self._module, self._step, self._planned = module, step, planned
+    def __init__(
+        self,
+        module: nn.Module,
+        plain: Callable[..., torch.Tensor],
+        step: Step,
+        planned: Planned,
+        executor: Executor,
+        device: Device,
+    ) -> None:
+        """Take a planned step of a module; `plain` computes its loss from a module and a batch."""
+        self._module, self._plain, self._step, self._planned = module, plain, step, planned
         self._executor, self._device = executor, device
         self._is_training = module.training
         self._is_closed = False
@@ -118,8 +148,22 @@ class OffloadedStep:
         (loss,) = captured.outputs
         return values[loss]
 
-    def measure(self, *batch: torch.Tensor) -> MeasuredStep:
-        """Run a step, as calling it does, and count its memory and time."""
+    def measure(self, *batch: torch.Tensor, verify: bool = False) -> MeasuredStep:
+        """Run a step, as calling it does; count its memory, its time, and what it moves.
+
+        Args:
+            batch: inputs and targets.
+            verify: overwrite all memory that the step gives back, and compare the loss, gradients and buffers with
+                those of plain PyTorch, bit for bit. A plain step is run for that, on a copy of the module.
+
+        Raises:
+            BadInputError: as for a call.
+            AutotmError: the step took more memory than its budget, moved nothing though its plan
+                does, or left other bits than plain PyTorch; names the operator if one is not deterministic.
+        """
+        self._require_as_captured(batch)
+        wanted = plain_results(self._module, self._plain, batch, self._device.torch) if verify else None
+        values = arguments(self._step, tuple(tensor.clone() for tensor in batch)) if verify else {}
         losses: list[torch.Tensor] = []
         step_s = 0.0
 
@@ -127,13 +171,25 @@ class OffloadedStep:
             nonlocal step_s
             step_s = self._device.seconds(lambda: losses.append(self(*batch)), 1)
 
-        _, peak_bytes = self._device.peak(call)
-        argument_bytes = sum(storage.size_bytes for storage in self._step.storages if storage.argument is not None)
-        return MeasuredStep(losses[0], argument_bytes + peak_bytes, step_s)
+        self._executor.poison = verify
+        try:
+            _, peak_bytes = self._device.peak(call)
+        finally:
+            self._executor.poison = False
+        argument_bytes = sum(self._step.storages[place].size_bytes for place in self._step.held)
+        moved = self._executor.moved_bytes
+        measured = MeasuredStep(
+            losses[0], argument_bytes + peak_bytes, step_s, moved[Tier.SLOW], moved[Tier.FAST], self.summary()
+        )
+        if wanted is not None:
+            require_same(results_of(self._module, measured.loss), wanted, self._step, values)
+        _require_as_planned(measured)
+        return measured
 
     def summary(self) -> OffloadSummary:
         """Return the plan's memory, moves and predicted time, with a lower bound of the time."""
-        plan, graph = self._planned.plan, self._planned.graph
+        planned = self._planned
+        plan, graph = planned.plan, planned.graph
         moved = {
             tier: sum(graph.by_name[move.tensor].size_bytes for move in plan.moves if move.destination is tier)
             for tier in Tier
@@ -142,16 +198,18 @@ class OffloadedStep:
             device=self._device.name,
             optimizer=plan.optimizer,
             budget_bytes=plan.dram_limit_bytes,
-            planned_peak_bytes=self._planned.peak_bytes,
-            plain_peak_bytes=graph.peak_live_bytes,
-            least_bytes=self._planned.least_bytes,
+            planned_peak_bytes=planned.peak_bytes,
+            plain_peak_bytes=planned.plain_peak_bytes,
+            least_bytes=planned.least_bytes,
             host_bytes=self._executor.pool.numel(),
             moved_out_bytes=moved[Tier.SLOW],
             moved_in_bytes=moved[Tier.FAST],
+            recomputed=sum(run.wanted is not None for run in planned.runs),
             predicted_s=plan.objective_us / 1e6,
-            plain_s=self._planned.plain_us / 1e6,
-            bound_s=plan.bound_us / 1e6,
-            gap=plan.gap,
+            recomputed_s=planned.recomputed_us / 1e6,
+            plain_s=planned.plain_us / 1e6,
+            bound_s=planned.bound_us / 1e6,
+            gap=max(0.0, 1 - planned.bound_us / plan.objective_us),
         )
 
     def close(self) -> None:
@@ -195,6 +253,22 @@ class OffloadedStep:
                     f"offload: tensor {place} of the batch is {actual} on {tensor.device}; the step was made for "
                     f"{expected} on {self._device.torch}: shapes are fixed, so pad the batch or leave out the last one"
                 )
+
+
+def _require_as_planned(measured: MeasuredStep) -> None:
+    """Raise AutotmError where a step took more memory than its budget, or moved nothing though its plan does."""
+    plan = measured.plan
+    moves = (measured.moved_out_bytes, plan.moved_out_bytes), (measured.moved_in_bytes, plan.moved_in_bytes)
+    if any(not moved and planned for moved, planned in moves):
+        raise AutotmError(
+            f"offload: the step moved {moves[0][0]} bytes out and {moves[1][0]} back, and its plan {moves[0][1]} and "
+            f"{moves[1][1]}; please report it"
+        )
+    if (over := measured.peak_bytes - plan.budget_bytes) > 0:
+        raise AutotmError(
+            f"offload: the step took {measured.peak_bytes} bytes of device memory, {over} more than its budget: "
+            "operators took more than when they were timed; give a budget that is smaller by that"
+        )
 
 
 def arguments(step: Step, batch: tuple[torch.Tensor, ...]) -> Values:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import getitem
@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx import Node
 
-from autotm.capture import Captured, checked_loss, user_line
+from autotm.capture import TANGENT, Captured, checked_loss, user_line
 from autotm.capture import capture as captured_by_pytorch
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Role
@@ -94,7 +94,7 @@ def storage_of(value: torch.Tensor) -> int:
     return value.untyped_storage()._cdata  # noqa: SLF001 - as PyTorch's partitioners tell storages apart
 
 
-@torch.library.custom_op("autotm::bernoulli_like", mutates_args=())
+@torch.library.custom_op("autotm::bernoulli_like", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def _bernoulli_like(like: torch.Tensor, keep: float) -> torch.Tensor:
     """Return ones with probability `keep`, else zeros, drawn in the order of the memory of `like`.
 
@@ -174,6 +174,11 @@ class Operator:
     outputs: tuple[int, ...]
     views: list[Node] = field(default_factory=list)
 
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws from PyTorch's generator."""
+        return torch.Tag.nondeterministic_seeded in getattr(self.node.target, "tags", ())
+
 
 class Step:
     """A joint graph, ready to be timed, planned and run: operators, told from views by PyTorch's traced storages.
@@ -212,6 +217,18 @@ class Step:
                 self._call(node)
         last = (*captured.outputs, *captured.gradients.values(), *captured.updates.values())
         self.results = tuple(dict.fromkeys(self._places[storage_of(node.meta["val"])] for node in last))
+
+    @property
+    def held(self) -> set[int]:
+        """Storages that are never moved: those of arguments and constants."""
+        return {place for place, storage in enumerate(self.storages) if storage.argument is not None}
+
+    @property
+    def turn(self) -> int:
+        """Index of the first operator of the backward pass: the first that reads the derivative of the loss."""
+        tangents = {node for node, (_, name) in self.captured.arguments.items() if name == TANGENT}
+        readers = [reader for one in self.storages if tangents & {*one.nodes} for reader in one.readers]
+        return min(readers, default=len(self.operators))
 
     def _argument(self, node: Node, argument: Role) -> None:
         value = node.meta["val"]
@@ -302,12 +319,23 @@ def bytes_of(value: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
-def keep(step: Step, values: Values, operator: Operator, result: Any) -> dict[int, torch.Tensor]:
-    """Store an operator's result, make the views of it, and return the bytes of each storage that it made."""
+def keep(
+    step: Step, values: Values, operator: Operator, result: Any, wanted: Collection[int] | None = None
+) -> dict[int, torch.Tensor]:
+    """Store an operator's result, make the views of it, and return the bytes of each storage that it made.
+
+    `wanted` is given where the operator ran before: the storages that are taken from this result; of the others the
+    earlier one stays.
+    """
+    places = operator.outputs if wanted is None else wanted
+    views = operator.views
+    if wanted is not None:
+        nodes = {node for place in wanted for node in step.storages[place].nodes}
+        views = [view for view in views if view in nodes]
     values[operator.node] = result
-    for view in operator.views:
+    for view in views:
         values[view] = call_of(view)(values)
     tensors = list(tensors_of(result))
     if not isinstance(result, torch.Tensor):
         values[operator.node] = None  # Its tensors have nodes of their own, and are given up one by one.
-    return {place: bytes_of(tensors[step.storages[place].element]) for place in operator.outputs}
+    return {place: bytes_of(tensors[step.storages[place].element]) for place in places}

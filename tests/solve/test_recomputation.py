@@ -1,0 +1,194 @@
+"""What to compute again: traces equal the steps that they stand for, plans those of brute force, bounds hold."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from autotm.model.graph import CountedGraph, Graph, Kernel, OpClass, Operand, Role, Tensor
+from autotm.solve.recomputation import AGAIN, _bound_us, _Step, recomputed, repeated
+
+SEEDS = range(12)
+
+
+def training_step(seed, layers=6):
+    """Return a step with skips and workspaces, times of its kernels, and where its backward pass begins.
+
+    Kernel i of the forward pass reads what came before it, and has one output or two; its gradient reads some of
+    these.
+    """
+    draw = random.Random(seed)
+    kernels: list[Kernel] = []
+    sizes, held = {"x": 64 * draw.randint(1, 4)}, {"x"}
+
+    def add(name, reads, writes):
+        for written in writes:
+            sizes[written] = 64 * draw.randint(1, 20)
+        taken = ()
+        if draw.random() < 0.3:
+            sizes[f"{name}.w"] = 64 * draw.randint(1, 5)
+            taken = (slot(f"{name}.w"),)
+        kernels.append(Kernel(name, name, name, "f", OpClass.ELEMENTWISE, 0, slots(reads), slots(writes), taken))
+
+    def slot(name):
+        return Operand(name, (sizes[name],), "uint8")
+
+    def slots(names):
+        return tuple(map(slot, names))
+
+    made = ["x"]
+    for layer in range(layers):
+        skip = [draw.choice(made)] if draw.random() < 0.4 else []
+        writes = [f"a{layer}", *([f"b{layer}"] if draw.random() < 0.3 else [])]
+        add(f"f{layer}", dict.fromkeys([made[-1], *skip]), writes)
+        made.append(f"a{layer}")
+    turn, gradient = len(kernels), made[-1]
+    for layer in reversed(range(layers)):
+        kernel = kernels[layer]
+        known = [operand.tensor for operand in (*kernel.inputs, *kernel.outputs) if draw.random() < 0.6]
+        add(f"g{layer}", dict.fromkeys([gradient, *known]), [f"d{layer}"])
+        gradient = f"d{layer}"
+    add("end", [gradient], [])
+    return CountedGraph(graph_of(kernels, sizes, held)), [draw.uniform(1, 10) for _ in kernels], turn
+
+
+def graph_of(kernels, sizes, held):
+    readers = {name: [] for name in sizes}
+    producer, workspaces = {}, set()
+    for place, kernel in enumerate(kernels):
+        for operand in kernel.inputs:
+            readers[operand.tensor].append(place)
+        producer |= {operand.tensor: place for operand in (*kernel.outputs, *kernel.workspaces)}
+        workspaces |= {operand.tensor for operand in kernel.workspaces}
+
+    def role(name):
+        return Role.INPUT if name in held else Role.WORKSPACE if name in workspaces else Role.INTERMEDIATE
+
+    return Graph(
+        "step", "tiny", 1, tuple(kernels),
+        tuple(
+            Tensor(
+                name, role(name), (size,), "uint8", size, producer.get(name), tuple(readers[name]),
+                held=(0, len(kernels)) if name in held else None,
+            )
+            for name, size in sizes.items()
+        ),
+    )  # fmt: skip
+
+
+def droppable(step):
+    return [own for own in step.droppable if any(reader >= step.turn for reader in readers_of(step, own))]
+
+
+def readers_of(step, own):
+    return step.graph.by_name[step.names[own]].readers
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_trace_is_the_step_that_it_stands_for(seed):
+    graph, costs_us, turn = training_step(seed)
+    step, draw = _Step(graph, costs_us, turn, range(turn)), random.Random(seed)
+    for _ in range(20):
+        dropped = frozenset(own for own in step.droppable if draw.random() < 0.5)
+        trace = step.trace(dropped, 0)
+        again = repeated(graph, step.repeats_of(trace))
+        assert CountedGraph(again).peak_live_bytes == trace.peak_bytes
+        assert len(again.kernels) == len(graph.kernels) + len(trace.repeats)
+        times = dict(zip((kernel.name for kernel in graph.kernels), costs_us, strict=True))
+        extra = [times[kernel.name.removesuffix(AGAIN)] for kernel in again.kernels if kernel.name.endswith(AGAIN)]
+        assert sum(extra) == pytest.approx(trace.extra_us)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_kernel_reads_what_was_computed_for_it(seed):
+    """In whatever order: each value names what it was computed from, and the gradients at the end are the same."""
+    graph, costs_us, turn = training_step(seed)
+    step, draw = _Step(graph, costs_us, turn, range(turn)), random.Random(seed)
+    dropped = frozenset(own for own in step.droppable if draw.random() < 0.6)
+    again = repeated(graph, step.repeats_of(step.trace(dropped, 0)))
+
+    def values(of):
+        known = {"x": "x"}
+        for kernel in of.kernels:
+            read = [known[operand.tensor] for operand in kernel.inputs]
+            name = kernel.name.removesuffix(AGAIN)
+            known |= {one.tensor: f"{name}{place}({','.join(read)})" for place, one in enumerate(kernel.outputs)}
+        return known
+
+    plain, other = values(graph), values(again)
+    assert all(value == plain[name.removesuffix(AGAIN)] for name, value in other.items())
+
+
+def by_force(step, limit_bytes):
+    """Return the least time of repeats of any plan that keeps the limit; None if there is none."""
+    names = step.droppable
+    traces = (
+        step.trace(frozenset(itertools.compress(names, chosen)), limit_bytes)
+        for chosen in itertools.product((0, 1), repeat=len(names))
+    )
+    return min((trace.extra_us for trace in traces if not trace.excess_bytes), default=None)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_plans_are_those_of_brute_force_and_no_bound_is_above_them(seed):
+    graph, costs_us, turn = training_step(seed)
+    step = _Step(graph, costs_us, turn, range(turn))
+    for share in (0.95, 0.8, 0.65):
+        limit_bytes = int(share * graph.peak_live_bytes)
+        best, found = (
+            by_force(step, limit_bytes),
+            recomputed(graph, costs_us, turn, range(turn), limit_bytes, time_limit_s=60.0),
+        )
+        if best is None:
+            assert found is None
+            continue
+        assert found.extra_us == pytest.approx(best)
+        assert found.peak_bytes <= limit_bytes
+        assert _bound_us(step, limit_bytes, 0, 10.0) <= best * (1 + 1e-6)
+        assert 0 <= found.bound_us <= found.extra_us
+
+
+def test_nothing_runs_again_where_all_fits():
+    graph, costs_us, turn = training_step(1)
+    found = recomputed(graph, costs_us, turn, range(turn), graph.peak_live_bytes)
+    assert (found.repeats, found.extra_us, found.bound_us) == ((), 0.0, 0.0)
+
+
+def test_kernels_that_may_not_run_again_do_not():
+    graph, costs_us, turn = training_step(3, layers=10)
+    limit_bytes = int(0.8 * graph.peak_live_bytes)
+    free = recomputed(graph, costs_us, turn, range(turn), limit_bytes, time_limit_s=60.0)
+    taken = {repeat.kernel for repeat in free.repeats}
+    held = recomputed(graph, costs_us, turn, {*range(turn)} - taken, limit_bytes)
+    assert taken
+    assert held is None or (held.extra_us >= free.extra_us and taken.isdisjoint(one.kernel for one in held.repeats))
+
+
+def chain(layers):
+    """Return a chain whose gradients read all that the forward pass made, each tensor as large as any other."""
+    sizes = {"x": 64, **{f"{kind}{layer}": 64 for kind in "ad" for layer in range(layers)}}
+
+    def kernel(name, reads, writes):
+        slots = [tuple(Operand(own, (64,), "uint8") for own in some) for some in (reads, writes)]
+        return Kernel(name, name, name, "f", OpClass.ELEMENTWISE, 0, *slots)
+
+    made = ["x", *(f"a{layer}" for layer in range(layers))]
+    forward = [kernel(f"f{layer}", [made[layer]], [made[layer + 1]]) for layer in range(layers)]
+    gradients = [made[-1], *(f"d{layer}" for layer in reversed(range(layers)))]
+    backward = [
+        kernel(f"g{layer}", [gradients[place], made[layer]], [gradients[place + 1]])
+        for place, layer in enumerate(reversed(range(layers)))
+    ]
+    return graph_of([*forward, *backward, kernel("end", [gradients[-1]], [])], sizes, {"x"})
+
+
+def test_long_chains_need_about_twice_the_root_of_their_length():
+    """Chen et al., 2016: segments as long as there are of them; each kernel at most twice."""
+    layers = 100
+    graph = chain(layers)
+    found = recomputed(graph, [1.0] * len(graph.kernels), layers, range(layers), 64 * 24)
+    assert found is not None
+    assert found.extra_us <= layers
+    assert graph.peak_live_bytes >= 64 * layers
