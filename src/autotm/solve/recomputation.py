@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyomo.core as pyo
 
-from autotm.model.graph import Graph, Operand, Role, Tensor
+from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor
 from autotm.solve.highs import Outcome, Session
 
 Ints = npt.NDArray[np.int64]
@@ -96,8 +96,10 @@ def recomputed(
     best = search.best()
     if best.excess_bytes:
         return None
-    bound_us = _bound_us(step, limit_bytes, seed, max(1.0, end_s - time.perf_counter()))
-    return Recomputation(step.repeats_of(best), best.extra_us, best.peak_bytes, min(bound_us, best.extra_us))
+    bound_us = 0.0
+    if best.repeats:
+        bound_us = min(best.extra_us, _bound_us(step, limit_bytes, seed, max(1.0, end_s - time.perf_counter())))
+    return Recomputation(step.repeats_of(best), best.extra_us, best.peak_bytes, bound_us)
 
 
 def repeated(graph: Graph, repeats: Sequence[Repeat]) -> Graph:
@@ -111,7 +113,9 @@ def repeated(graph: Graph, repeats: Sequence[Repeat]) -> Graph:
             following = next(due)
         order.append((index, None))
     current = {tensor.name: tensor.name for tensor in graph.tensors}
-    kernels, producers, readers = [], {}, {tensor.name: [] for tensor in graph.tensors}
+    kernels: list[Kernel] = []
+    producers: dict[str, int] = {}
+    readers: dict[str, list[int]] = {tensor.name: [] for tensor in graph.tensors}
     again: list[Tensor] = []
     for place, (index, repeat) in enumerate(order):
         kernel = graph.kernels[index]
@@ -208,19 +212,17 @@ class _Step:
         self.graph, self.costs_us, self.turn = graph, costs_us, turn
         self.kernels = len(graph.kernels)
         written = [
-            tensor for tensor in graph.movable
+            (tensor, tensor.producer)
+            for tensor in graph.movable
             if tensor.held is None and tensor.producer is not None and tensor.role is not Role.WORKSPACE
-        ]  # fmt: skip
-        written.sort(key=lambda tensor: tensor.producer >= turn)
-        self.names = [tensor.name for tensor in written]
-        place = {name: number for number, name in enumerate(self.names)}
-        self.early = sum(tensor.producer < turn for tensor in written)
-        self.sizes = [tensor.allocated_bytes for tensor in written]
-        self.producer = [int(tensor.producer or 0) for tensor in written]
-        self.last_early = [
-            max([*(reader for reader in tensor.readers if reader < turn), int(tensor.producer or 0)])
-            for tensor in written[: self.early]
         ]
+        written.sort(key=lambda pair: pair[1] >= turn)
+        tensors, self.producer = [tensor for tensor, _ in written], [producer for _, producer in written]
+        self.names = [tensor.name for tensor in tensors]
+        place = {name: number for number, name in enumerate(self.names)}
+        self.early = sum(producer < turn for producer in self.producer)
+        self.sizes = [tensor.allocated_bytes for tensor in tensors]
+        self.last_early = [max(user for user in tensor.users if user < turn) for tensor in tensors[: self.early]]
         self.inputs = [
             list(dict.fromkeys(place[operand.tensor] for operand in kernel.inputs if operand.tensor in place))
             for kernel in graph.kernels
@@ -233,7 +235,7 @@ class _Step:
         self.always_bytes = sum(tensor.allocated_bytes for tensor in graph.tensors if tensor.held is not None)
         self.droppable = [number for number in range(self.early) if self.producer[number] in may]
         self._sizes = np.array(self.sizes, np.int64)
-        self._late_last = np.array([max(tensor.users) for tensor in written[self.early :]], np.int64)
+        self._late_last = np.array([max(tensor.users) for tensor in tensors[self.early :]], np.int64)
         self._late_producer = np.array(self.producer[self.early :], np.int64)
 
     def repeats_of(self, trace: _Trace) -> tuple[Repeat, ...]:
@@ -245,8 +247,8 @@ class _Step:
 
     def trace(self, dropped: frozenset[int], limit_bytes: int) -> _Trace:
         """Return what becomes of a step if these tensors are dropped after the forward pass."""
-        second: dict[int, int] = {}
-        last, last_second, first_late = self.last_early.copy(), {}, {}
+        last, first_late = self.last_early.copy(), dict[int, int]()
+        second, last_second = dict[int, int](), dict[int, int]()
         repeats: list[tuple[int, int]] = []
         late_slot = np.zeros(self.kernels + 1, np.int64)
         brief: list[tuple[int, int]] = []
@@ -342,21 +344,32 @@ class _Search:
 
     def best(self) -> _Trace:
         """Return the best plan that was found; it exceeds the limit if none keeps it."""
-        step = self._step
-        best = min((self._improved(self._trace(()), weight) for weight in _WEIGHTS), key=_value)
-        if not best.repeats and not best.excess_bytes:
+        best = self._trace(())
+        if not best.excess_bytes:
             return best
-        for segments in _SEGMENTS:
-            if time.perf_counter() > self._end_s:
+        for found in self._beginnings():
+            best = min(best, found, key=_value)
+            if self._is_over and not best.excess_bytes:
                 return best
-            kept = step.crossing(segments)
-            best = min(best, self._improved(self._trace(own for own in step.droppable if own not in kept)), key=_value)
         stale = 0
-        while stale < _PATIENCE and time.perf_counter() < self._end_s:
+        while stale < _PATIENCE and not self._is_over:
             found = self._improved(self._trace(self._disturbed(best.dropped)), self._draw.choice(_WEIGHTS))
             stale = 0 if found.value < best.value else stale + 1
             best = min(best, found, key=_value)
         return best
+
+    @property
+    def _is_over(self) -> bool:
+        return time.perf_counter() > self._end_s
+
+    def _beginnings(self) -> Iterator[_Trace]:
+        """Yield plans that are made from nothing, and from segments of the forward pass."""
+        step = self._step
+        for weight in _WEIGHTS:
+            yield self._improved(self._trace(()), weight)
+        for segments in _SEGMENTS:
+            kept = step.crossing(segments)
+            yield self._improved(self._trace(own for own in step.droppable if own not in kept), 1.0)
 
     def _disturbed(self, dropped: frozenset[int]) -> Iterable[int]:
         """Return a plan without its decisions in some part of the forward pass, or here and there, or with more."""
@@ -373,7 +386,7 @@ class _Search:
     def _trace(self, dropped: Iterable[int]) -> _Trace:
         return self._step.trace(frozenset(dropped), self._limit_bytes)
 
-    def _improved(self, trace: _Trace, weight: float = 1.0) -> _Trace:
+    def _improved(self, trace: _Trace, weight: float) -> _Trace:
         return self._pruned(self._filled(trace, weight))
 
     def _filled(self, trace: _Trace, weight: float) -> _Trace:
@@ -427,10 +440,12 @@ class _Search:
         return scores
 
     def _pruned(self, trace: _Trace) -> _Trace:
-        """Keep what need not be dropped, that of the slowest kernels first."""
+        """Keep what need not be dropped, that of the slowest kernels first, as long as there is time."""
         step = self._step
         kernels = {step.producer[own] for own in trace.dropped}
         for kernel in sorted(kernels, key=lambda kernel: -step.costs_us[kernel]):
+            if self._is_over:
+                break
             found = self._trace(trace.dropped.difference(step.outputs[kernel]))
             if found.value < trace.value:
                 trace = found
@@ -454,7 +469,7 @@ def _bound_us(step: _Step, limit_bytes: int, seed: int, time_limit_s: float) -> 
             span = step.last_early[own] + 1, plain.first_late[own], step.sizes[own]
             gains.setdefault(step.producer[own], []).append(span)
     kernels = sorted(gains)
-    scale_us, scale_bytes = max([step.costs_us[kernel] for kernel in kernels], default=1.0), max(limit_bytes, 1)
+    scale_us, scale_bytes = max([1e-9, *(step.costs_us[kernel] for kernel in kernels)]), max(limit_bytes, 1)
     model = pyo.ConcreteModel()
     model.again = pyo.Var(kernels, bounds=(0, 1), domain=pyo.Binary)
     slots = range(len(plain.used_bytes))
@@ -473,9 +488,7 @@ def _bound_us(step: _Step, limit_bytes: int, seed: int, time_limit_s: float) -> 
             + sum(share * model.again[kernel] for kernel, share in change.get(slot, ()))
         ),
     )
-    model.time = pyo.Objective(
-        expr=sum(step.costs_us[kernel] / max(scale_us, 1e-9) * model.again[kernel] for kernel in kernels) + 0.0
-    )
+    model.time = pyo.Objective(expr=sum(step.costs_us[kernel] / scale_us * model.again[kernel] for kernel in kernels))
     session = Session(model, seed)
     solved = session.search(time_limit_s, 1e-3, warm=False)
     if solved.outcome is Outcome.INFEASIBLE:
