@@ -37,11 +37,13 @@ class Device(ABC):
         name: what records of measurements call the device.
         torch: the device as PyTorch names it.
         granularity_bytes: its allocator rounds sizes up to multiples of this.
+        generator_bytes: of its memory that it takes to let a random operator draw the same numbers again.
     """
 
     name: str
     torch: torch.device
     granularity_bytes: int
+    generator_bytes = 0
 
     @abstractmethod
     def copies(self) -> Copies:
@@ -210,6 +212,7 @@ class Cpu(Device):
 
     def __init__(self) -> None:
         self.torch = torch.device("cpu")
+        self.generator_bytes = 2 * torch.get_rng_state().numel()  # The state before, and the one of the first run.
         self.name = "CPU, ordinary memory in the place of device memory"
 
     def copies(self) -> ThreadCopies:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from autotm.api.offload.planning import Run
@@ -121,7 +123,7 @@ class Executor:
             values[view] = call_of(view)(values)
         device_bytes: dict[int, torch.Tensor] = {}
         active: dict[int, object] = {}
-        drawn: dict[int, torch.Tensor] = {}
+        drawn: dict[int, npt.NDArray[np.uint8]] = {}
         try:
             for actions, run in zip(self.before, self.runs, strict=False):
                 self._prepare(actions, device_bytes, active)
@@ -132,7 +134,7 @@ class Executor:
             self.copies.drain()  # The memory of a copy in progress must not be freed.
             raise
 
-    def _called(self, run: Run, values: Values, drawn: dict[int, torch.Tensor]) -> object:
+    def _called(self, run: Run, values: Values, drawn: dict[int, npt.NDArray[np.uint8]]) -> object:
         """Call an operator; `drawn` has the generator's states before those that draw again."""
         call = self._calls[run.operator]
         if run.operator not in self._drawing:
@@ -140,13 +142,15 @@ class Executor:
         device = next(tensors_of(self.step.operators[run.operator].node.meta["val"])).device
         is_cuda = device.type == "cuda"
         if run.wanted is None:
-            drawn[run.operator] = torch.cuda.get_rng_state(device) if is_cuda else torch.get_rng_state()
+            state = torch.cuda.get_rng_state(device) if is_cuda else torch.get_rng_state()
+            drawn[run.operator] = state.numpy().copy()  # On a CPU a tensor would count.
             return call(values)
+        state = torch.from_numpy(drawn[run.operator])
         with torch.random.fork_rng([device] if is_cuda else []):
             if is_cuda:
-                torch.cuda.set_rng_state(drawn[run.operator], device)
+                torch.cuda.set_rng_state(state, device)
             else:
-                torch.set_rng_state(drawn[run.operator])
+                torch.set_rng_state(state)
             return call(values)
 
     def _prepare(self, actions: list[Action], device_bytes: dict[int, torch.Tensor], active: dict[int, object]) -> None:

@@ -137,7 +137,8 @@ def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Pro
     kernels, workspaces = [], []
     for index, operator in enumerate(step.operators):
         name = f"{index}:{operator.node.name}"
-        taken = math.ceil(measured.workspaces[index] / grain) * grain
+        drawn = device.generator_bytes if operator.is_random else 0
+        taken = math.ceil((measured.workspaces[index] + drawn) / grain) * grain
         own = (Operand(f"{name}.workspace", (taken,), "uint8"),) if taken else ()
         workspaces += [workspace(operand, index) for operand in own]
         op = str(operator.node.target)
