@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import getitem
@@ -313,29 +313,18 @@ def call_of(node: Node) -> Callable[[Values], Any]:
     return call
 
 
-def bytes_of(value: torch.Tensor) -> torch.Tensor:
-    """Return all bytes of the storage behind a tensor; it stays valid while that is emptied and filled again."""
+def bytes_of(result: Any, element: int) -> torch.Tensor:
+    """Return all bytes of the storage behind a tensor of a result; they stay valid while it is emptied and refilled."""
+    value = list(tensors_of(result))[element]
     storage = value.untyped_storage()
     return torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
-def keep(
-    step: Step, values: Values, operator: Operator, result: Any, wanted: Collection[int] | None = None
-) -> dict[int, torch.Tensor]:
-    """Store an operator's result, make the views of it, and return the bytes of each storage that it made.
-
-    `wanted` is given where the operator ran before: the storages that are taken from this result; of the others the
-    earlier one stays.
-    """
-    places = operator.outputs if wanted is None else wanted
-    views = operator.views
-    if wanted is not None:
-        nodes = {node for place in wanted for node in step.storages[place].nodes}
-        views = [view for view in views if view in nodes]
+def keep(step: Step, values: Values, operator: Operator, result: Any) -> dict[int, torch.Tensor]:
+    """Store an operator's result, make the views of it, and return the bytes of each storage that it made."""
     values[operator.node] = result
-    for view in views:
+    for view in operator.views:
         values[view] = call_of(view)(values)
-    tensors = list(tensors_of(result))
     if not isinstance(result, torch.Tensor):
         values[operator.node] = None  # Its tensors have nodes of their own, and are given up one by one.
-    return {place: bytes_of(tensors[step.storages[place].element]) for place in places}
+    return {place: bytes_of(result, step.storages[place].element) for place in operator.outputs}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -11,9 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import fx, nn
+from torch.fx import Node
 
 from autotm.api.offload.planning import Run
-from autotm.joint_graph import Step, Values, call_of, keep, tensors_of
+from autotm.joint_graph import Step, Values, bytes_of
 from autotm.memory.torch_device import Copies
 from autotm.model.graph import Tier
 from autotm.model.plan import Plan
@@ -86,6 +88,8 @@ _POISON_BYTE = 0xFF
 class Executor:
     """A planned step, bound to PyTorch's operators and a pool of host memory.
 
+    What runs is one function, written by `torch.fx`: it gives up each tensor after its last use.
+
     Attributes:
         step: what runs.
         runs: its operators in order; one that draws random numbers draws the same ones again.
@@ -108,9 +112,15 @@ class Executor:
     moved_bytes: dict[Tier, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._calls = [call_of(operator.node) for operator in self.step.operators]
-        again = {run.operator for run in self.runs if run.wanted is not None}
-        self._drawing = {index for index in again if self.step.operators[index].is_random}
+        captured = self.step.captured
+        self._arguments = [*self.step.constants, *captured.arguments]
+        results = (*captured.outputs, *captured.gradients.values(), *captured.updates.values())
+        self._results = [*dict.fromkeys(results)]
+        self._functions: dict[bool, Callable[..., tuple[torch.Tensor, ...]]] = {}
+        self._device = next(iter(captured.values.values())).device
+        self._active: dict[int, object] = {}
+        self._drawn: dict[int, npt.NDArray[np.uint8]] = {}
+        self._ahead: torch.Tensor | None = None
 
     def run(self, values: Values) -> None:
         """Run the step on `values`, which hold its arguments, then its results too; all other memory is given up.
@@ -119,61 +129,121 @@ class Executor:
             AutotmError: a copy failed.
         """
         self.moved_bytes = dict.fromkeys(Tier, 0)
-        for view in self.step.argument_views:
-            values[view] = call_of(view)(values)
-        device_bytes: dict[int, torch.Tensor] = {}
-        active: dict[int, object] = {}
-        drawn: dict[int, npt.NDArray[np.uint8]] = {}
+        if self.poison not in self._functions:
+            self._functions[self.poison] = self._function()
         try:
-            for actions, run in zip(self.before, self.runs, strict=False):
-                self._prepare(actions, device_bytes, active)
-                result = self._called(run, values, drawn)
-                device_bytes.update(keep(self.step, values, self.step.operators[run.operator], result, run.wanted))
-            self._prepare(self.before[len(self.runs)], device_bytes, active)
+            results = self._functions[self.poison](self, *map(values.__getitem__, self._arguments))
         except BaseException:
             self.copies.drain()  # The memory of a copy in progress must not be freed.
             raise
+        finally:
+            self.draw_on()
+            self._active.clear()
+            self._drawn.clear()
+        values.update(zip(self._results, results, strict=True))
 
-    def _called(self, run: Run, values: Values, drawn: dict[int, npt.NDArray[np.uint8]]) -> object:
-        """Call an operator; `drawn` has the generator's states before those that draw again."""
-        call = self._calls[run.operator]
-        if run.operator not in self._drawing:
-            return call(values)
-        device = next(tensors_of(self.step.operators[run.operator].node.meta["val"])).device
-        is_cuda = device.type == "cuda"
-        if run.wanted is None:
-            state = torch.cuda.get_rng_state(device) if is_cuda else torch.get_rng_state()
-            drawn[run.operator] = state.numpy().copy()  # On a CPU a tensor would count.
-            return call(values)
-        state = torch.from_numpy(drawn[run.operator])
-        with torch.random.fork_rng([device] if is_cuda else []):
-            if is_cuda:
-                torch.cuda.set_rng_state(state, device)
-            else:
-                torch.set_rng_state(state)
-            return call(values)
+    def _function(self) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """Write the function of the step, from the executor and the arguments to the results.
 
-    def _prepare(self, actions: list[Action], device_bytes: dict[int, torch.Tensor], active: dict[int, object]) -> None:
-        """Do what comes before an operator; `device_bytes` has the bytes of storages, `active` the running copies."""
-        for kind, copy, place, offset in actions:
-            host = slice(offset, offset + self.sizes[place])  # Actions without a place do not use it.
-            match kind:
+        Memory is given up with the last tensor that views it. Only where it is copied, or poisoned, it is emptied under
+        the tensors that view it, which stay valid until it is filled again.
+        """
+        graph, now, stored = fx.Graph(), dict[Node, Node](), dict[int, Node]()
+        executor = graph.placeholder("executor")
+        for node in self._arguments:
+            now[node] = graph.placeholder(node.name)
+        for view in self.step.argument_views:
+            now[view] = graph.node_copy(view, now.__getitem__)
+        copied = {action.place for actions in self.before for action in actions if action.copy >= 0}
+        again = {run.operator for run in self.runs if run.wanted is not None}
+        for actions, run in zip(self.before, self.runs, strict=False):
+            self._write(graph, executor, actions, stored)
+            operator = self.step.operators[run.operator]
+            is_drawn_again = operator.is_random and run.operator in again
+            if is_drawn_again:
+                graph.call_method("draw" if run.wanted is None else "draw_again", (executor, run.operator))
+            places = operator.outputs if run.wanted is None else run.wanted
+            made = {node for place in places for node in self.step.storages[place].nodes}
+            for node in (operator.node, *(view for view in operator.views if run.wanted is None or view in made)):
+                now[node] = graph.node_copy(node, now.__getitem__)
+            if is_drawn_again and run.wanted is not None:
+                graph.call_method("draw_on", (executor,))
+            for place in places:
+                if self.poison or place in copied:
+                    element = self.step.storages[place].element
+                    stored[place] = graph.call_function(bytes_of, (now[operator.node], element))
+        self._write(graph, executor, self.before[len(self.runs)], stored)
+        graph.output(tuple(now[node] for node in self._results))
+        return fx.GraphModule(nn.Module(), graph).forward
+
+    def _write(self, graph: fx.Graph, executor: Node, actions: list[Action], stored: dict[int, Node]) -> None:
+        """Write the calls of actions; `stored` has the bytes of the storages that are copied or poisoned."""
+        for action in actions:
+            match action.kind:
                 case Kind.EMPTY if self.poison:
-                    if self.pool.is_pinned():  # The device is behind, and may still have to read them.
-                        torch.cuda.synchronize()
-                    self.pool[host].fill_(_POISON_BYTE)
-                case Kind.WRITE | Kind.START_OUT:
-                    self.moved_bytes[Tier.SLOW] += self.sizes[place]
-                    active[copy] = self.copies.start(Tier.SLOW, self.pool[host], device_bytes[place])
-                case Kind.FREE:
-                    if self.poison:
-                        device_bytes[place].fill_(_POISON_BYTE)
-                    device_bytes[place].untyped_storage().resize_(0)
-                case Kind.READ | Kind.START_IN:
-                    self.moved_bytes[Tier.FAST] += self.sizes[place]
-                    device_bytes[place].untyped_storage().resize_(self.sizes[place])
-                    if self.poison:
-                        device_bytes[place].fill_(_POISON_BYTE)
-                    active[copy] = self.copies.start(Tier.FAST, device_bytes[place], self.pool[host])
-            if kind in {Kind.WAIT, Kind.WRITE, Kind.READ}:
-                self.copies.wait(active.pop(copy))
+                    graph.call_method("empty", (executor, action.place, action.offset))
+                case Kind.FREE if action.place in stored:
+                    graph.call_method("free", (executor, stored[action.place]))
+                case Kind.WRITE | Kind.START_OUT | Kind.READ | Kind.START_IN:
+                    is_out = action.kind in {Kind.WRITE, Kind.START_OUT}
+                    where = (stored[action.place], action.copy, action.place, action.offset)
+                    graph.call_method("start_out" if is_out else "start_in", (executor, *where))
+            if action.kind in {Kind.WAIT, Kind.WRITE, Kind.READ}:
+                graph.call_method("wait", (executor, action.copy))
+
+    # What the function calls.
+
+    def start_out(self, stored: torch.Tensor, copy: int, place: int, offset: int) -> None:
+        """Start a copy of a storage to the host."""
+        self.moved_bytes[Tier.SLOW] += self.sizes[place]
+        host = self.pool[offset : offset + self.sizes[place]]
+        self._active[copy] = self.copies.start(Tier.SLOW, host, stored)
+
+    def start_in(self, stored: torch.Tensor, copy: int, place: int, offset: int) -> None:
+        """Allocate a storage's memory, and start a copy of it from the host."""
+        self.moved_bytes[Tier.FAST] += self.sizes[place]
+        stored.untyped_storage().resize_(self.sizes[place])
+        if self.poison:
+            stored.fill_(_POISON_BYTE)
+        host = self.pool[offset : offset + self.sizes[place]]
+        self._active[copy] = self.copies.start(Tier.FAST, stored, host)
+
+    def wait(self, copy: int) -> None:
+        """Wait for a copy."""
+        self.copies.wait(self._active.pop(copy))
+
+    def free(self, stored: torch.Tensor) -> None:
+        """Free a storage's memory."""
+        if self.poison:
+            stored.fill_(_POISON_BYTE)
+        stored.untyped_storage().resize_(0)
+
+    def empty(self, place: int, offset: int) -> None:
+        """Overwrite bytes on the host that are read no more."""
+        if self.pool.is_pinned():  # The device is behind, and may still have to read them.
+            torch.cuda.synchronize()
+        self.pool[offset : offset + self.sizes[place]].fill_(_POISON_BYTE)
+
+    def draw(self, operator: int) -> None:
+        """Note the generator's state before an operator that draws again later."""
+        self._drawn[operator] = self._generator_state().numpy().copy()  # On a CPU a tensor would count.
+
+    def draw_again(self, operator: int) -> None:
+        """Set the generator back to where it was before the first run of an operator."""
+        self._ahead = self._generator_state()
+        self._set_generator_state(torch.from_numpy(self._drawn[operator]))
+
+    def draw_on(self) -> None:
+        """Set the generator to where it was before `draw_again`."""
+        if self._ahead is not None:
+            self._set_generator_state(self._ahead)
+            self._ahead = None
+
+    def _generator_state(self) -> torch.Tensor:
+        return torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else torch.get_rng_state()
+
+    def _set_generator_state(self, state: torch.Tensor) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(state, self._device)
+        else:
+            torch.set_rng_state(state)
