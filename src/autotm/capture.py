@@ -21,7 +21,7 @@ from torch import fx, nn
 from torch._C import DispatchKey
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext, detect_fake_mode, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.func import functional_call
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import TorchFunctionMetadataMode, _temp_remove_metadata_torch_function_mode
@@ -211,10 +211,13 @@ def capture(
             return call(applied, flat)
 
     step, decompose = Step(module, with_lines), decompositions() if table is None else dict(table)
+    is_told = False
     while True:
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(_attributes_kept(module))
+                if is_told:
+                    stack.enter_context(torch.compiler._compile_session_context())  # noqa: SLF001 - none is public
                 if table is None:
                     stack.enter_context(sdpa_kernel(SDPBackend.MATH))
                     stack.enter_context(_resizing_whole())
@@ -230,6 +233,11 @@ def capture(
                     stack, step, tuple(inputs.values()), decompositions=decompose, ignore_shape_env=True
                 )
             return _captured(joint, step, inputs)
+        except DataDependentOutputException:
+            # Libraries look at values to take a shorter way, unless they are told that they are traced.
+            if is_told:
+                raise
+            is_told = True
         except RuntimeError:
             # The backward pass may need the old value of a buffer that the forward pass has overwritten.
             if step.copied or not step.assigned:
