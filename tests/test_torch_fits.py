@@ -113,26 +113,35 @@ def test_checkpoints_keep_less_and_modules_say_where():
     assert "layers.* (3 TransformerEncoderLayer): " in str(plain)
 
 
-@pytest.mark.parametrize("name", ["convolutions", "attention"])
-def test_the_least_is_what_a_plan_needs_but_for_workspaces(name):
+@pytest.mark.parametrize(("name", "kind"), [("convolutions", None), ("attention", None), ("attention", "AdamW")])
+def test_the_least_is_what_a_plan_needs_but_for_workspaces(name, kind):
     make, shape = CASES[name]
     module, x, target = make(), torch.randn(shape), torch.zeros(8, dtype=torch.long)
-    found = autotm.fits(module, x, cross_entropy, budget=1000, targets=(target,))
+    optimizer = None if kind is None else getattr(torch.optim, kind)(module.parameters())
+    found = autotm.fits(module, x, cross_entropy, optimizer, budget=1000, targets=(target,))
     with pytest.raises(InfeasibleLimitError) as error:
-        autotm.offload(module, x, cross_entropy, 1, targets=(target,), kernel_s=1e-4)
+        autotm.offload(module, x, cross_entropy, 1, targets=(target,), optimizer=optimizer, kernel_s=1e-4)
     assert found.least.size_bytes <= error.value.smallest_bytes < 1.5 * found.least.size_bytes
     assert found.least.size_bytes < found.peak.size_bytes
     assert "autotm.offload cannot keep it either" in str(found)
-    between = autotm.fits(module, x, cross_entropy, budget=found.peak.size_bytes - 1, targets=(target,))
+    between = autotm.fits(module, x, cross_entropy, optimizer, found.peak.size_bytes - 1, targets=(target,))
     assert "1 B are missing; autotm.offload may keep it" in str(between)
+
+
+class OwnAdam(torch.optim.Adam):
+    """Not known to update each parameter by itself."""
 
 
 def test_an_optimizer_adds_its_state_and_its_update():
     module, x = nn.Sequential(nn.Linear(1000, 500), nn.Linear(500, 1000)), torch.randn(10, 1000)
-    plain, trained = (autotm.fits(module, x, lambda y: y.mean(), own).least for own in (None, torch.optim.Adam))
+    plain, known, other = (
+        autotm.fits(module, x, lambda y: y.mean(), own).least for own in (None, torch.optim.Adam, OwnAdam)
+    )
+    weights_bytes = 2 * 4 * 1000 * 500
     assert plain.where == "the gradients and the loss"
-    assert trained.where == "the update by the optimizer"
-    assert trained.size_bytes >= plain.size_bytes + 2 * 2 * 4 * 1000 * 500
+    assert plain.size_bytes + 1.4 * weights_bytes < known.size_bytes < plain.size_bytes + 1.6 * weights_bytes
+    assert other.where == "the update by the optimizer"
+    assert other.size_bytes >= plain.size_bytes + 2 * weights_bytes
 
 
 def test_a_module_that_no_computer_could_hold_is_answered():

@@ -164,8 +164,13 @@ def offloaded(name: str, budget: str | float, module: nn.Module | None = None, *
 
 @cache
 def least(name: str) -> int:
+    return least_of(lambda: offloaded(name, 1))
+
+
+def least_of(make: Callable[[], object]) -> int:
+    """The least budget, as the error of too small a one names it."""
     with pytest.raises(InfeasibleLimitError) as error:
-        offloaded(name, 1)
+        make()
     assert error.value.smallest_bytes is not None
     assert str(error.value.smallest_bytes) in str(error.value)
     return error.value.smallest_bytes
@@ -204,11 +209,10 @@ MORE = {"convolutions", "deep", "transformer"}
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in MORE else ()) for name in CASES]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "block, synchronous"])
+@pytest.mark.parametrize("name", NAMES)
 def test_steps_in_the_least_memory_compute_the_same_bits(name: str) -> None:
-    name, optimizer = (*name.split(", "), "asynchronous")[:2]
     module, smallest = CASES[name].module(), least(name)
-    with offloaded(name, smallest, module, optimizer=optimizer) as step:
+    with offloaded(name, smallest, module) as step:
         summary = step.summary()
         assert summary.planned_peak_bytes <= smallest == summary.budget_bytes < summary.plain_peak_bytes
         assert summary.moved_out_bytes > 0
@@ -226,6 +230,71 @@ def test_what_is_counted_is_what_is_planned(name: str) -> None:
         summary, measured = step.summary(), step.measure(*CASES[name].batch())
     assert summary.moved_out_bytes == summary.moved_in_bytes == 0
     assert 0.9 * summary.planned_peak_bytes <= measured.peak_bytes <= summary.planned_peak_bytes
+
+
+UPDATES: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "perceptron": lambda module: torch.optim.AdamW(module.parameters(), 1e-2),
+    "block": lambda module: torch.optim.SGD(
+        [{"params": module.head.parameters(), "lr": 0.01}, {"params": module.first.parameters()}], 0.1, momentum=0.9
+    ),  # and parameters that it has not
+    "odd": lambda module: torch.optim.Adam(module.parameters(), 1e-2, fused=True),
+    "transformer": lambda module: torch.optim.Adagrad(module.parameters(), 1e-2, foreach=True),
+}
+
+
+def updated(name: str, optimizer: torch.optim.Optimizer, call: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+    """Losses of 20 steps under a schedule, and what is in the optimizer after them."""
+    schedule, losses = torch.optim.lr_scheduler.StepLR(optimizer, 3), []
+    for seed in range(20):
+        torch.manual_seed(100 + seed)
+        losses.append(call(*CASES[name].batch()).detach().clone())
+        schedule.step()
+    parameters = [own for group in optimizer.param_groups for own in group["params"]]
+    states = [value for own in parameters for _, value in sorted(optimizer.state[own].items())]
+    return [*losses, *parameters, *(state for state in states if isinstance(state, torch.Tensor))]
+
+
+@pytest.mark.filterwarnings("error:.*lr_scheduler")
+@pytest.mark.parametrize("name", ["perceptron", "block", "odd", pytest.param("transformer", marks=pytest.mark.slow)])
+def test_updates_within_a_step_compute_the_same_bits(name: str) -> None:
+    case, plain, module = CASES[name], CASES[name].module(), CASES[name].module()
+    other, optimizer = UPDATES[name](plain), UPDATES[name](module)
+
+    def call(inputs: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
+        loss = plain(inputs) if case.loss is None else case.loss(plain(inputs), *targets)
+        loss.backward()
+        other.step()
+        other.zero_grad()
+        return loss
+
+    wanted = updated(name, other, call)
+    options = {"optimizer": optimizer, "recompute": True}
+    smallest = least_of(lambda: offloaded(name, 1, module, **options))
+    with offloaded(name, smallest, module, **options) as step:
+        assert all(same_bits(updated(name, optimizer, step), wanted))
+        assert all(own.grad is None for group in optimizer.param_groups for own in group["params"])
+        module.zero_grad()
+        assert step.measure(*case.batch(), verify=True).peak_bytes <= smallest
+        next(iter(optimizer.state)).grad = torch.ones_like(next(iter(optimizer.state)))
+        with pytest.raises(BadInputError, match=r"call zero_grad\(\) first"):
+            step(*case.batch())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_updates_free_gradients_and_count_what_an_optimizer_keeps(momentum: float) -> None:
+    layers = (part for _ in range(12) for part in (nn.Linear(64, 64), nn.Tanh()))
+    module, inputs = nn.Sequential(*layers).to(DEVICE), torch.ones(2, 64, device=DEVICE)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=momentum)
+    parameters_bytes = sum(own.nbytes for own in module.parameters())
+    with autotm.offload(module, inputs, torch.sum, "1x", **QUICK) as step:
+        without_bytes = step.summary().plain_peak_bytes
+    with autotm.offload(module, inputs, torch.sum, "1x", optimizer=optimizer, **QUICK) as step:
+        assert not optimizer.state  # Nothing that is the caller's changes before the first step.
+        summary, first, second = step.summary(), step.measure(inputs), step.measure(inputs)
+    kept_bytes = parameters_bytes if momentum else 0
+    assert without_bytes + kept_bytes - summary.plain_peak_bytes > 0.7 * parameters_bytes
+    assert first.peak_bytes <= second.peak_bytes <= summary.planned_peak_bytes
+    assert second.peak_bytes > 0.9 * summary.planned_peak_bytes
 
 
 @THREADS
@@ -448,6 +517,12 @@ def on_meta() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, device="meta"))
 
 
+def hooked() -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))])
+    optimizer.register_step_post_hook(lambda *_: None)
+    return optimizer
+
+
 @pytest.mark.parametrize(
     ("module", "options", "message"),
     [
@@ -472,7 +547,14 @@ def on_meta() -> nn.Module:
             {"budget": 100, "loss": torch.sum, **QUICK},
             r"a budget of 100 bytes is too small: .* needs \d+ bytes; give at least that",
         ),
-        (lambda: nn.Linear(4, 4), {"optimizer": "numa"}, "optimizer 'numa' does not move tensors"),
+        (lambda: nn.Linear(4, 4), {"optimizer": "adam"}, "the optimizer is a str; give one of torch.optim"),
+        (lambda: nn.Linear(4, 4), {"optimizer": torch.optim.LBFGS([on_meta()[0].weight])}, "LBFGS is not known to"),
+        (
+            lambda: nn.Linear(4, 4),
+            {"optimizer": torch.optim.SGD([on_meta()[0].weight])},
+            r"parameter of shape \(4, 4\) that the module has not",
+        ),
+        (lambda: nn.Linear(4, 4), {"optimizer": hooked()}, "the optimizer has hooks"),
         (lambda: nn.Linear(4, 4), {"gap": 2.0}, "gap"),
         (lambda: nn.Linear(4, 4), {"move": False, "recompute": False}, "no plan saves memory"),
         (lambda: nn.Linear(4, 4), {"kernel_s": 0}, "positive number of seconds"),

@@ -175,6 +175,13 @@ class Operator:
     views: list[Node] = field(default_factory=list)
 
     @property
+    def name(self) -> str:
+        """The name of what is called."""
+        target = self.node.target
+        is_operator = isinstance(target, torch._ops.OpOverload)  # noqa: SLF001 - it has no public name
+        return str(target) if is_operator else target.__name__  # type: ignore[union-attr]
+
+    @property
     def is_random(self) -> bool:
         """Whether it draws from PyTorch's generator."""
         return torch.Tag.nondeterministic_seeded in getattr(self.node.target, "tags", ())
@@ -296,9 +303,9 @@ Values = dict[Node, Any]
 """The value of each node that ran; None once it was released."""
 
 
-def call_of(node: Node) -> Callable[[Values], Any]:
-    """Return a function that calls the node's function on the values of others."""
-    target, named = node.target, dict(node.kwargs)
+def call_of(node: Node, target: Callable[..., Any] | None = None) -> Callable[[Values], Any]:
+    """Return a function that calls the node's function, or another in its place, on the values of others."""
+    target, named = target or node.target, dict(node.kwargs)
     assert callable(target)
     if not any(isinstance(item, tuple | list | dict | slice | Node) for item in named.values()) and not any(
         isinstance(item, tuple | list | dict | slice) for item in node.args

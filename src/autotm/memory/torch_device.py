@@ -154,7 +154,6 @@ class Cuda(Device):
 
     def peak(self, call: Callable[[], Any]) -> tuple[Any, int]:
         """Return the call's result and peak bytes, as PyTorch's allocator counts them."""
-        call()  # Libraries keep what they allocate at their first call (cuBLAS 32 MiB on an H100), no operator does.
         torch.cuda.synchronize(self.torch)
         torch.cuda.reset_peak_memory_stats(self.torch)
         before = torch.cuda.memory_allocated(self.torch)

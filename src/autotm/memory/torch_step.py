@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import defaultdict
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from autotm.capture import checked_loss, user_line
 from autotm.joint_graph import Step, capture
 from autotm.model.errors import BadInputError
 from autotm.model.step_memory import Cause, LeastMemory, ModuleMemory, Peak, Phase, StepMemory
+from autotm.optimizer_updates import require_known, with_updates
 
 _CAUSES = {
     "Parameter": Cause.PARAMETERS,
@@ -70,15 +72,13 @@ def step_memory(
             update_bytes = tracker.peak_bytes[Phase.OPTIMIZER]
             modules = tracker.modules(own)
             resting_bytes = _total(tracker.get_tracker_snapshot("current"))
-    state = _tensors(updates.state) if updates is not None else []
-    state_bytes = sum(tensor.untyped_storage().nbytes() for tensor in state)
     return StepMemory(
         type(own).__name__,
         sum(parameter.numel() for parameter in own.parameters()),
         "" if updates is None else type(updates).__name__,
         *peaks,
         resting_bytes,
-        _least(own, (batch[: len(inputs)], loss, batch[len(inputs) :]), state_bytes, update_bytes),
+        _least(own, (batch[: len(inputs)], loss, batch[len(inputs) :]), updates, update_bytes),
         modules,
         tuple(name or type(one).__name__ for name, one in own.named_modules() if isinstance(one, nn.RNNBase)),
         budget_bytes,
@@ -86,32 +86,44 @@ def step_memory(
 
 
 def _least(
-    module: nn.Module, arguments: tuple[tuple[Any, ...], Any, tuple[Any, ...]], state_bytes: int, update_bytes: int
+    module: nn.Module,
+    arguments: tuple[tuple[Any, ...], Any, tuple[Any, ...]],
+    optimizer: torch.optim.Optimizer | None,
+    update_bytes: int,
 ) -> LeastMemory:
     """Return the least memory of a step whose tensors are on the device while an operator uses them, and no longer.
 
     Args:
         module: without memory.
         arguments: inputs, loss and targets.
-        state_bytes: of the optimizer, which is never moved.
-        update_bytes: the most while the optimizer updates parameters, when nothing can be moved.
+        optimizer: whose state is never moved. Its updates are operators of the step if it is one that is known.
+        update_bytes: the most while any other updates all parameters, when nothing can be moved.
     """
     inputs, loss, targets = arguments
+    is_known = False
+    if optimizer is not None:
+        with contextlib.suppress(BadInputError):
+            require_known(optimizer, module)
+            is_known = True
     if not all(isinstance(own, torch.Tensor) for own in (*inputs, *targets)):
         return LeastMemory(None, "", "its inputs are not all tensors")
     try:
         device = (*module.parameters(), *inputs)[0].device
-        step = Step(capture(module, inputs, loss, targets, device))
+        captured = capture(module, inputs, loss, targets, device)
+        step = Step(with_updates(captured, optimizer) if is_known else captured)
     except BadInputError as error:
         return LeastMemory(None, "", str(error).removeprefix("offload: ").partition("\n")[0])
     held = step.held
-    always = state_bytes + sum(step.storages[place].size_bytes for place in held)
-    needs = {f"operator '{own.node.name}' ({own.node.target})": {*own.inputs, *own.outputs} for own in step.operators}
+    state = [] if optimizer is None else _tensors(optimizer.state)
+    always = sum(tensor.untyped_storage().nbytes() for tensor in state)
+    always += sum(step.storages[place].size_bytes for place in held)
+    needs = {f"operator '{own.node.name}' ({own.name})": {*own.inputs, *own.outputs} for own in step.operators}
     needs["the gradients and the loss"] = {*step.results}
     most = {
         where: always + sum(step.storages[place].size_bytes for place in used - held) for where, used in needs.items()
     }
-    most["the update by the optimizer"] = update_bytes
+    if not is_known:
+        most["the update by the optimizer"] = update_bytes
     where = max(most, key=most.__getitem__)
     return LeastMemory(most[where], where)
 

@@ -17,6 +17,7 @@ from autotm.joint_graph import Step, capture
 from autotm.memory.torch_device import device_of
 from autotm.model.config import SolveConfig
 from autotm.model.errors import BadInputError
+from autotm.optimizer_updates import require_known, with_updates
 
 
 def build(
@@ -24,6 +25,7 @@ def build(
     inputs: tuple[Any, ...],
     loss: Callable[..., Any] | None,
     targets: tuple[Any, ...],
+    optimizer: Any,
     budget: tuple[float | None, int],
     ways: Ways,
     kernel_s: float,
@@ -31,7 +33,10 @@ def build(
 ) -> OffloadedStep:
     """Build the step of `autotm.offload` from its arguments; `budget` is a share of the plain step's peak, or bytes."""
     device = device_of(_common_device(module, inputs, targets))
-    step = Step(capture(module, inputs, loss, targets, device.torch))
+    if optimizer is not None:
+        require_known(optimizer, module)
+    captured = capture(module, inputs, loss, targets, device.torch)
+    step = Step(captured if optimizer is None else with_updates(captured, optimizer))
     share, size_bytes = budget
     if share is None and device.torch.type == "cuda":
         total = torch.cuda.get_device_properties(device.torch).total_memory
@@ -51,7 +56,7 @@ def build(
         output = applied(*batch[: len(inputs)])
         return checked_loss(output if loss is None else loss(output, *batch[len(inputs) :]))
 
-    return OffloadedStep(module, plain, step, planned, executor, device)
+    return OffloadedStep(module, plain, optimizer, step, planned, executor, device)
 
 
 def _common_device(module: Any, inputs: tuple[Any, ...], targets: tuple[Any, ...]) -> torch.device:

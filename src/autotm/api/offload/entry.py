@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from autotm.api.offload.step import OffloadedStep
 
 
-_OPTIMIZERS = ("asynchronous", "synchronous")
-
-
 def offload(
     module: Any,
     inputs: Any,
@@ -23,7 +20,7 @@ def offload(
     budget: str | float = "0.5x",
     *,
     targets: Sequence[Any] = (),
-    optimizer: str = "asynchronous",
+    optimizer: Any = None,
     move: bool = True,
     recompute: bool = True,
     kernel_s: float = 0.01,
@@ -34,11 +31,12 @@ def offload(
     PyTorch captures the joint graph of forward and backward and computes its operators; every operand is in device
     memory while an operator uses it. In between, tensors are copied to pinned host memory and back where the plan says,
     on streams of their own, or given up and computed again. Calling the step leaves gradients in `.grad` as `backward`
-    does.
+    does; or, with an optimizer, updates the parameters, each as soon as its gradient is complete, which is then freed.
 
     The budget covers all that the step has on the device: parameters, buffers, the batch, gradients made by this step,
-    what is kept for the backward pass, and memory that operators take while they run. It does not cover the state of
-    an optimizer, nor gradients that were there before. What PyTorch's allocator loses to fragmentation comes on top.
+    what is kept for the backward pass, memory that operators take while they run, and the state of the optimizer if it
+    is given. It does not cover gradients that were there before. What PyTorch's allocator loses to fragmentation comes
+    on top.
 
     Args:
         module: in the mode, training or evaluation, in which it is to run.
@@ -47,7 +45,8 @@ def offload(
         budget: bytes, as `8GB`, `4GiB` or a number; or a part of what the plain step needs, as `0.5x` or,
             the same, `1:1`.
         targets: what the loss takes behind the module's output.
-        optimizer: `asynchronous`, whose copies run beside kernels, or `synchronous`.
+        optimizer: of PyTorch, made of the module's parameters: the step includes its update. Its learning rates may
+            change between steps. Without it call the optimizer's `step()` after the step.
         move: whether tensors may be copied to the host and back.
         recompute: whether operators of the forward pass may run again in the backward pass, where that costs less.
         kernel_s: seconds for which each distinct operator is timed.
@@ -64,8 +63,6 @@ def offload(
     share, size_bytes = _budget(budget)
     if not (move or recompute):
         raise BadInputError("offload: move and recompute are both False, so no plan saves memory; allow one of them")
-    if optimizer not in _OPTIMIZERS:
-        raise BadInputError(f"offload: optimizer '{optimizer}' does not move tensors; give {' or '.join(_OPTIMIZERS)}")
     if not kernel_s > 0:
         raise BadInputError(f"offload: kernel_s is {kernel_s}; give a positive number of seconds")
     config = validated(SolveConfig, dict(solver), "solver option")
@@ -74,8 +71,8 @@ def offload(
     from autotm.api.offload.planning import Ways  # noqa: PLC0415 - as above
 
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    ways = Ways(optimizer if move else "static", move, recompute)
-    return build(module, inputs, loss, tuple(targets), (share, size_bytes), ways, kernel_s, config)
+    ways = Ways(move, recompute)
+    return build(module, inputs, loss, tuple(targets), optimizer, (share, size_bytes), ways, kernel_s, config)
 
 
 def require_torch(what: str = "offload") -> None:

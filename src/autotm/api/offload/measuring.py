@@ -19,6 +19,7 @@ from autotm.joint_graph import Operator, Step, Values, call_of, keep, storage_of
 from autotm.memory.torch_device import Device
 from autotm.model.errors import AutotmError
 from autotm.model.profile import Timing
+from autotm.optimizer_updates import Update
 
 T = TypeVar("T")
 
@@ -32,12 +33,14 @@ class Measured:
         identities: of each operator: equal where the same operator is called on equal shapes.
         workspaces: bytes that each operator took while it ran, besides its results.
         sizes: of each storage, as allocated.
+        states: bytes of an optimizer's state that each operator updates.
     """
 
     timings: tuple[Timing, ...]
     identities: tuple[str, ...]
     workspaces: tuple[int, ...]
     sizes: tuple[int, ...]
+    states: tuple[int, ...]
 
 
 def measure(step: Step, values: Values, device: Device, kernel_s: float) -> Measured:
@@ -58,7 +61,8 @@ def measure(step: Step, values: Values, device: Device, kernel_s: float) -> Meas
     with torch.no_grad(), torch.random.fork_rng(cuda):
         for index, operator in enumerate(step.operators):
             run.operator(index, operator)
-    return Measured(tuple(run.timings), tuple(run.identities), tuple(run.workspaces), tuple(run.sizes))
+    timings, workspaces, states = zip(*map(run.known.__getitem__, run.identities), strict=True)
+    return Measured(timings, tuple(run.identities), workspaces, tuple(run.sizes), states)
 
 
 class _Measuring:
@@ -66,39 +70,48 @@ class _Measuring:
 
     def __init__(self, step: Step, values: Values, device: Device, kernel_s: float) -> None:
         self._step, self._values, self._device, self._kernel_s = step, values, device, kernel_s
-        self._known: dict[str, tuple[Timing, int]] = {}
+        self.known: dict[str, tuple[Timing, int, int]] = {}
         self._away: dict[int, torch.Tensor] = {}
         # The storages of arguments, to be told apart from others; they are never moved.
         self._bytes = {place: values[step.storages[place].nodes[0]] for place in step.held}
         self.sizes = [storage.size_bytes for storage in step.storages]
-        self.timings: list[Timing] = []
         self.identities: list[str] = []
-        self.workspaces: list[int] = []
         for view in step.argument_views:
             values[view] = call_of(view)(values)
 
     def operator(self, index: int, operator: Operator) -> None:
         """Call and time an operator; free the storages that no later operator uses."""
-        identity = _identity(operator)
-        call = partial(call_of(operator.node), self._values)
-        result, peak_bytes = self._with_enough_memory(operator, lambda: self._called(operator, call))
-        self._require_as_traced(operator, result)
-        if identity not in self._known:
-            grain = self._device.granularity_bytes
-            own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in operator.outputs)
-            timing = Timing(*self._with_enough_memory(operator, lambda: self._device.median_ns(call, self._kernel_s)))
-            self._known[identity] = timing, max(0, peak_bytes - own_bytes)
-        timing, workspace = self._known[identity]
+        identity, target = _identity(operator), operator.node.target
         self.identities.append(identity)
-        self.timings.append(timing)
-        self.workspaces.append(workspace)
-        self._bytes.update(keep(self._step, self._values, operator, result))
+        if isinstance(target, Update):
+            if identity not in self.known:
+                self.known[identity] = self._tried(operator, target)
+        else:
+            call = partial(call_of(operator.node), self._values)
+            result, peak_bytes = self._with_enough_memory(operator, lambda: self._called(operator, call))
+            self._require_as_traced(operator, result)
+            if identity not in self.known:
+                grain = self._device.granularity_bytes
+                own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in operator.outputs)
+                self.known[identity] = self._timing(operator, call), max(0, peak_bytes - own_bytes), 0
+            self._bytes.update(keep(self._step, self._values, operator, result))
         for place in (*operator.inputs, *operator.outputs):
             storage = self._step.storages[place]
             if storage.argument is None and index >= storage.last:
                 for node in storage.nodes:
                     self._values[node] = None
                 self._bytes.pop(place).untyped_storage().resize_(0)
+
+    def _tried(self, operator: Operator, update: Update) -> tuple[Timing, int, int]:
+        """Return the time, workspace and state of an update of copies of the parameters."""
+        trial = self._with_enough_memory(operator, update.trial)
+        call = partial(call_of(operator.node, trial), self._values)
+        self._with_enough_memory(operator, lambda: self._called(operator, call))  # The first one makes the state.
+        _, peak_bytes = self._with_enough_memory(operator, lambda: self._called(operator, call))
+        return self._timing(operator, call), peak_bytes, trial.state_bytes
+
+    def _timing(self, operator: Operator, call: Callable[[], object]) -> Timing:
+        return Timing(*self._with_enough_memory(operator, lambda: self._device.median_ns(call, self._kernel_s)))
 
     def _with_enough_memory(self, operator: Operator, work: Callable[[], T]) -> T:
         """Return the result of `work`; if device memory runs out, repeat it with all other tensors in host memory."""
@@ -117,6 +130,8 @@ class _Measuring:
             on_device, on_host = self._bytes[place], self._away.pop(place)
             on_device.untyped_storage().resize_(on_host.numel())
             on_device.copy_(on_host)
+        if self._device.torch.type == "cuda":
+            call()  # Libraries keep what they allocate at their first call (cuBLAS 32 MiB on an H100).
         return self._device.peak(call)
 
     def _require_as_traced(self, operator: Operator, result: object) -> None:
@@ -149,5 +164,5 @@ def _identity(operator: Operator) -> str:
         return repr(item)
 
     node = operator.node
-    call = f"{node.target}({text(node.args)}, {sorted((key, text(value)) for key, value in node.kwargs.items())})"
+    call = f"{operator.name}({text(node.args)}, {sorted((key, text(value)) for key, value in node.kwargs.items())})"
     return hashlib.sha256(call.encode()).hexdigest()[:16]

@@ -57,12 +57,10 @@ class Ways:
     """What a plan may do with a tensor, besides keeping it in device memory.
 
     Attributes:
-        optimizer: how copies to the host are chosen.
-        moves: whether there are any.
+        moves: whether it may be copied to the host and back.
         recomputes: whether an operator may run again.
     """
 
-    optimizer: str
     moves: bool
     recomputes: bool
 
@@ -134,23 +132,28 @@ def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Pro
     names = [f"{place}:{storage.name}" for place, storage in enumerate(step.storages)]
     sizes = [math.ceil(max(size, 1) / grain) * grain for size in measured.sizes]
     slots = [Operand(name, (size,), "uint8") for name, size in zip(names, sizes, strict=True)]
-    kernels, workspaces = [], []
+    kernels, workspaces, states = [], [], []
     for index, operator in enumerate(step.operators):
         name = f"{index}:{operator.node.name}"
         drawn = device.generator_bytes if operator.is_random else 0
         taken = math.ceil((measured.workspaces[index] + drawn) / grain) * grain
         own = (Operand(f"{name}.workspace", (taken,), "uint8"),) if taken else ()
         workspaces += [workspace(operand, index) for operand in own]
-        op = str(operator.node.target)
         inputs, outputs = ([slots[place] for place in places] for places in (operator.inputs, operator.outputs))
-        kernels.append(
-            Kernel(name, op, measured.identities[index], op, _class_of(op), 0, tuple(inputs), tuple(outputs), own)
-        )
+        if measured.states[index]:
+            inputs.append(Operand(f"{name}.state", (measured.states[index],), "uint8"))
+            states.append((inputs[-1], index))
+        op, identity = operator.name, measured.identities[index]
+        kernels.append(Kernel(name, op, identity, op, _class_of(op), 0, tuple(inputs), tuple(outputs), own))
     last, results = len(kernels), [slots[place] for place in step.results]
     kernels.append(Kernel(RESULTS, RESULTS, RESULTS, RESULTS, OpClass.DATA_MOVEMENT, 0, tuple(results), ()))
     tensors = [
         _tensor(storage, slots[place], (*storage.readers, *((last,) if place in step.results else ())), last + 1)
         for place, storage in enumerate(step.storages)
+    ]
+    tensors += [
+        Tensor(slot.tensor, Role.STATE, slot.shape, slot.dtype, slot.size_bytes, None, (index,), held=(0, last + 1))
+        for slot, index in states
     ]
     graph = Graph("torch", "own", 1, tuple(kernels), (*tensors, *workspaces))
     nothing = Timing(1, 1, 1, 1, 0)
@@ -178,7 +181,8 @@ def place(
     for found in _recomputations(step, graph, costs_us, ways, size_bytes, options):
         own = repeated(graph, found.repeats)
         times = replace(profile, graph_hash=hash_of(own))
-        plan = solve(own, times, links, ways.optimizer, Limit(size_bytes=size_bytes), options)
+        optimizer = "asynchronous" if ways.moves else "static"
+        plan = solve(own, times, links, optimizer, Limit(size_bytes=size_bytes), options)
         check_plan(own, times, links, plan, fast_operands_only=True)
         # Where both ways are open, only what is computed once is proven to be necessary.
         bound_us = plan.bound_us if not ways.recomputes else plain_us + (0.0 if ways.moves else found.bound_us)

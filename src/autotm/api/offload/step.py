@@ -16,6 +16,7 @@ from autotm.joint_graph import Step, Values, named_batch
 from autotm.memory.torch_device import Device
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import Role, Tier
+from autotm.optimizer_updates import Update
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,6 @@ class OffloadSummary:
 
     Attributes:
         device: that was timed.
-        optimizer: how copies were chosen.
         budget_bytes: that were allowed.
         planned_peak_bytes: the most device memory that is in use at once.
         plain_peak_bytes: the same with nothing moved.
@@ -40,7 +40,6 @@ class OffloadSummary:
     """
 
     device: str
-    optimizer: str
     budget_bytes: int
     planned_peak_bytes: int
     plain_peak_bytes: int
@@ -57,7 +56,7 @@ class OffloadSummary:
 
     def __str__(self) -> str:
         return (
-            f"{self.device}, {self.optimizer}: {self.planned_peak_bytes / 1e6:.6g} MB of device memory planned, "
+            f"{self.device}: {self.planned_peak_bytes / 1e6:.6g} MB of device memory planned, "
             f"{self.budget_bytes / 1e6:.6g} MB allowed, {self.plain_peak_bytes / 1e6:.6g} MB with nothing moved, "
             f"{self.least_bytes / 1e6:.6g} MB at the least; {self.moved_out_bytes / 1e6:.6g} MB out and "
             f"{self.moved_in_bytes / 1e6:.6g} MB back a step through {self.host_bytes / 1e6:.6g} MB of host memory; "
@@ -101,21 +100,25 @@ class OffloadedStep:
     """Forward and backward of a module within a budget of device memory; made by `autotm.offload`.
 
     Calling it computes the loss of a batch, leaves gradients in `.grad` (added to those that are there) and updates
-    buffers, as `loss.backward()` does. Parameters are the module's own: any optimizer updates them.
+    buffers, as `loss.backward()` does. Parameters are the module's own: any optimizer updates them. One that was given
+    to `autotm.offload` does so during the step, and leaves no gradients.
     """
 
     def __init__(
         self,
         module: nn.Module,
         plain: Callable[..., torch.Tensor],
+        optimizer: torch.optim.Optimizer | None,
         step: Step,
         planned: Planned,
         executor: Executor,
         device: Device,
     ) -> None:
         """Take a planned step of a module; `plain` computes its loss from a module and a batch."""
-        self._module, self._plain, self._step, self._planned = module, plain, step, planned
-        self._executor, self._device = executor, device
+        self._module, self._plain, self._optimizer, self._step = module, plain, optimizer, step
+        self._planned, self._executor, self._device = planned, executor, device
+        targets = (operator.node.target for operator in step.operators)
+        self._updates = [target for target in targets if isinstance(target, Update)]
         self._is_training = module.training
         self._is_closed = False
 
@@ -145,6 +148,8 @@ class OffloadedStep:
                     parameter.grad = gradient
                 else:
                     parameter.grad.add_(gradient)
+        if self._optimizer is not None:
+            self._optimizer._opt_called = True  # noqa: SLF001 - schedulers of PyTorch warn where it is missing
         (loss,) = captured.outputs
         return values[loss]
 
@@ -162,8 +167,11 @@ class OffloadedStep:
                 does, or left other bits than plain PyTorch; names the operator if one is not deterministic.
         """
         self._require_as_captured(batch)
-        wanted = plain_results(self._module, self._plain, batch, self._device.torch) if verify else None
+        subject = self._module, self._optimizer
+        wanted = plain_results(*subject, self._plain, batch, self._device.torch) if verify else None
         values = arguments(self._step, tuple(tensor.clone() for tensor in batch)) if verify else {}
+        argument_bytes = sum(self._step.storages[place].size_bytes for place in self._step.held)
+        argument_bytes += sum(update.state_bytes for update in self._updates)
         losses: list[torch.Tensor] = []
         step_s = 0.0
 
@@ -176,13 +184,12 @@ class OffloadedStep:
             _, peak_bytes = self._device.peak(call)
         finally:
             self._executor.poison = False
-        argument_bytes = sum(self._step.storages[place].size_bytes for place in self._step.held)
         moved = self._executor.moved_bytes
         measured = MeasuredStep(
             losses[0], argument_bytes + peak_bytes, step_s, moved[Tier.SLOW], moved[Tier.FAST], self.summary()
         )
         if wanted is not None:
-            require_same(results_of(self._module, measured.loss), wanted, self._step, values)
+            require_same(results_of(*subject, measured.loss), wanted, self._step, values)
         _require_as_planned(measured)
         return measured
 
@@ -196,7 +203,6 @@ class OffloadedStep:
         }
         return OffloadSummary(
             device=self._device.name,
-            optimizer=plan.optimizer,
             budget_bytes=plan.dram_limit_bytes,
             planned_peak_bytes=planned.peak_bytes,
             plain_peak_bytes=planned.plain_peak_bytes,
@@ -241,6 +247,12 @@ class OffloadedStep:
             if tensor.device != self._device.torch:
                 raise BadInputError(
                     f"offload: {name} is on {tensor.device}, the step was made for {self._device.torch}"
+                )
+        for update in self._updates:
+            if any(own.grad is not None for own in update.parameters):
+                raise BadInputError(
+                    "offload: a parameter has a gradient, and the step updates by those of its own batch alone; call "
+                    "zero_grad() first"
                 )
         arguments = self._step.captured.arguments.items()
         wanted = {name: node.meta["val"] for node, (role, name) in arguments if role is Role.INPUT}

@@ -10,38 +10,53 @@ from torch import nn
 
 from autotm.joint_graph import Step, Values, call_of, keep, tensors_of
 from autotm.model.errors import AutotmError
+from autotm.optimizer_updates import Update
 
 Results = Mapping[str, torch.Tensor]
 """The loss, gradients, parameters and buffers after a step, by what they are called in messages."""
 
 
-def results_of(module: nn.Module, loss: torch.Tensor) -> Results:
-    """Return what a step of a module left behind."""
+def results_of(module: nn.Module, optimizer: torch.optim.Optimizer | None, loss: torch.Tensor) -> Results:
+    """Return what a step of a module left behind, and what an optimizer that is part of it did."""
     gradients = {
         f"the gradient of '{name}'": own.grad for name, own in module.named_parameters() if own.grad is not None
     }
     states = {f"'{name}'": own.detach() for name, own in (*module.named_parameters(), *module.named_buffers())}
-    return {"the loss": loss.detach(), **gradients, **states}
+    kept = {
+        f"'{key}' of the optimizer for '{name}'": value
+        for name, own in (module.named_parameters() if optimizer is not None else ())
+        for key, value in optimizer.state.get(own, {}).items()
+        if isinstance(value, torch.Tensor)
+    }
+    return {"the loss": loss.detach(), **gradients, **states, **kept}
 
 
 def plain_results(
-    module: nn.Module, plain: Callable[..., torch.Tensor], batch: Sequence[torch.Tensor], device: torch.device
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    plain: Callable[..., torch.Tensor],
+    batch: Sequence[torch.Tensor],
+    device: torch.device,
 ) -> Results:
     """Return what a step by plain PyTorch leaves behind, in a copy of the module; the generator stays where it is.
 
     Args:
         module: as it is before the step.
+        optimizer: whose update is part of the step.
         plain: computes the loss from a module and the batch.
         batch: inputs and targets.
         device: that it runs on.
     """
-    twin = copy.deepcopy(module)
+    twin, other = copy.deepcopy((module, optimizer))
     for own, given in zip(twin.parameters(), module.parameters(), strict=True):
         own.grad = None if given.grad is None else given.grad.clone()
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
         loss = plain(twin, *(tensor.clone() for tensor in batch))
         loss.backward()
-    return results_of(twin, loss)
+    if other is not None:
+        other.step()
+        other.zero_grad()
+    return results_of(twin, other, loss)
 
 
 def require_same(actual: Results, wanted: Results, step: Step, values: Values) -> None:
@@ -82,6 +97,8 @@ def _unsteady_operator(step: Step, values: Values) -> str:
         for view in step.argument_views:
             values[view] = call_of(view)(values)
         for index, operator in enumerate(step.operators):
+            if isinstance(operator.node.target, Update):  # PyTorch's are the same, and this one would change anything.
+                continue
             call = call_of(operator.node)
             with torch.random.fork_rng([device for device in devices if device.type == "cuda"]):
                 before = [tensor.contiguous() for tensor in tensors_of(call(values))]

@@ -1,0 +1,163 @@
+"""An optimizer's updates as operators of a step: of each group of parameters as soon as its gradients are complete.
+
+An update frees the gradients of its group, so that those of all parameters are never there at once. Learning rates, and
+all else in `param_groups`, are read at each step.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Node
+
+from autotm.capture import Captured
+from autotm.joint_graph import Step, tensors_of
+from autotm.model.errors import BadInputError
+
+_GROUPS = 32
+"""Groups hold gradients of up to this part of all: a call of an optimizer takes some 0.1 ms, whatever it updates."""
+_BY_PARAMETER = {
+    "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+}  # fmt: skip
+"""Optimizers of PyTorch that update each parameter by itself, whichever others are there."""
+
+
+@dataclass(eq=False)
+class Update:
+    """Updates a group of parameters; the target of a node whose arguments are parameters and their gradients.
+
+    Attributes:
+        optimizer: that updates them.
+        parameters: in the order of the arguments.
+    """
+
+    optimizer: torch.optim.Optimizer
+    parameters: tuple[nn.Parameter, ...]
+
+    @property
+    def __name__(self) -> str:
+        """What graphs and messages call it."""
+        return f"update_by_{type(self.optimizer).__name__}"
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the optimizer's state for these parameters, as far as it is there, on their device."""
+        states = [list(self.optimizer.state.get(own, {}).values()) for own in self.parameters]
+        device = self.parameters[0].device
+        return sum(one.untyped_storage().nbytes() for one in tensors_of(states) if one.device == device)
+
+    def __call__(self, values: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        """Update the parameters, which are what graphs see as `values`, in place; `.grad` stays empty."""
+        del values
+        part = _part(self.optimizer, {own: own for own in self.parameters})
+        for own, gradient in zip(self.parameters, gradients, strict=True):
+            own.grad = gradient
+        try:
+            type(part).step(part)  # A scheduler puts a `step` of its own into the instance.
+        finally:
+            for own in self.parameters:
+                own.grad = None
+
+    def trial(self) -> Update:
+        """Return an update of copies of the parameters, with copies of their state."""
+        copies = {own: nn.Parameter(own.detach().clone()) for own in self.parameters}
+        part = _part(self.optimizer, copies)
+        known = {copies[own]: copy.deepcopy(self.optimizer.state[own]) for own in copies if own in self.optimizer.state}
+        part.state = defaultdict(dict, known)
+        return Update(part, tuple(copies.values()))
+
+
+def _part(optimizer: torch.optim.Optimizer, of: dict[nn.Parameter, nn.Parameter]) -> torch.optim.Optimizer:
+    """Return a copy of an optimizer, with the same state, that has the values of `of` in the places of its keys."""
+    part = copy.copy(optimizer)
+    groups = (
+        {**group, "params": [of[own] for own in group["params"] if own in of]} for group in optimizer.param_groups
+    )
+    part.param_groups = [group for group in groups if group["params"]]
+    return part
+
+
+def with_updates(captured: Captured, optimizer: torch.optim.Optimizer) -> Captured:
+    """Return a step whose gradients are no results, but read by updates, which are put into the graph.
+
+    Parameters that the optimizer has not keep their gradients.
+    """
+    known = {id(own) for group in optimizer.param_groups for own in group["params"]}
+    parameters: dict[str, Any] = {name: captured.values[name] for name in captured.gradients}
+    parameters = {name: own for name, own in parameters.items() if id(own) in known}
+    nodes = {name: node for node, (_, name) in captured.arguments.items()}
+    for names, last in _groups(captured, parameters, nodes):
+        operands = [nodes[name] for name in names], [captured.gradients[name] for name in names]
+        with captured.graph.inserting_after(last):
+            update = captured.graph.call_function(
+                Update(optimizer, tuple(parameters[name] for name in names)), operands
+            )
+        update.meta["val"] = None
+    return replace(
+        captured, gradients={name: node for name, node in captured.gradients.items() if name not in parameters}
+    )
+
+
+def _groups(
+    captured: Captured, parameters: dict[str, nn.Parameter], nodes: dict[str, Node]
+) -> Iterator[tuple[list[str], Node]]:
+    """Yield the names of the parameters of each group, and the last node that uses them or their gradients.
+
+    Parameters that are ready one after the other are in one group.
+    """
+    step = Step(captured)
+    storages = {node: storage for storage in step.storages for node in storage.nodes}
+    # Operators of the forward pass may run again, and read parameters then, until their results are used last.
+    again = [0] * step.turn
+    for index in reversed(range(step.turn)):
+        readers = (reader for place in step.operators[index].outputs for reader in step.storages[place].readers)
+        again[index] = max((again[reader] if reader < step.turn else reader for reader in readers), default=0)
+
+    def ready(name: str) -> int:
+        own, gradient = storages[nodes[name]], storages[captured.gradients[name]]
+        made = -1 if gradient.producer is None else gradient.producer
+        return max(own.last, gradient.last, made, *(again[reader] for reader in own.readers if reader < step.turn))
+
+    order = sorted((ready(name), name) for name in parameters)
+    most = sum(own.nbytes for own in parameters.values()) / _GROUPS
+    names: list[str] = []
+    for number, (index, name) in enumerate(order):
+        names.append(name)
+        following = parameters[order[number + 1][1]].nbytes if number + 1 < len(order) else math.inf
+        if sum(parameters[one].nbytes for one in names) + following > most:
+            yield names, step.operators[index].node
+            names = []
+
+
+def require_known(optimizer: Any, module: nn.Module) -> None:
+    """Raise BadInputError unless an optimizer is one whose updates can be parts of a step of the module."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise BadInputError(
+            f"offload: the optimizer is a {type(optimizer).__name__}; give one of torch.optim, made of the module's "
+            "parameters"
+        )
+    kind = type(optimizer)
+    if kind.__name__ not in _BY_PARAMETER or getattr(torch.optim, kind.__name__, None) is not kind:
+        raise BadInputError(
+            f"offload: {kind.__name__} is not known to update each parameter by itself; leave the optimizer out, and "
+            f"call its step() after the step; known are {', '.join(sorted(_BY_PARAMETER))}"
+        )
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:  # noqa: SLF001 - none is public
+        raise BadInputError(
+            "offload: the optimizer has hooks, which would run for each group of parameters; leave it out, and call "
+            "its step() after the step"
+        )
+    own = {id(parameter) for parameter in module.parameters()}
+    missing = [one for group in optimizer.param_groups for one in group["params"] if id(one) not in own]
+    if missing:
+        raise BadInputError(
+            f"offload: the optimizer has a parameter of shape {tuple(missing[0].shape)} that the module has not; make "
+            "it of the module's parameters"
+        )
