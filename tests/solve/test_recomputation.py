@@ -8,7 +8,7 @@ import random
 import pytest
 
 from autotm.model.graph import CountedGraph, Graph, Kernel, OpClass, Operand, Role, Tensor
-from autotm.solve.recomputation import AGAIN, _bound_us, _Step, recomputed, repeated
+from autotm.solve.recomputation import AGAIN, _Relaxation, _Step, recomputed, repeated
 
 SEEDS = range(12)
 
@@ -146,7 +146,7 @@ def test_plans_are_those_of_brute_force_and_no_bound_is_above_them(seed):
             continue
         assert found.extra_us == pytest.approx(best)
         assert found.peak_bytes <= limit_bytes
-        assert _bound_us(step, limit_bytes, 0, 10.0) <= best * (1 + 1e-6)
+        assert _Relaxation(step, limit_bytes).solved(0, 10.0)[0] <= best * (1 + 1e-6)
         assert 0 <= found.bound_us <= found.extra_us
 
 

@@ -1,4 +1,4 @@
-"""Which tensors of a training step to drop and compute again: a plan by local search, and a bound on all such plans.
+"""Which tensors of a training step to drop and compute again: a bound on all such plans, and a plan by local search.
 
 A tensor that is dropped gives back its memory after its last use in the forward pass. Before its first use in the
 backward pass its kernel runs again, after the kernels of inputs that were dropped, too. Each kernel runs at most twice;
@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,10 @@ _FREED = 0.2
 """Share of its decisions that a round of the search changes."""
 _WEIGHTS = (1.0, 0.5, 0.0)
 """How much time counts where tensors are chosen to be dropped: sums of little benefit may not keep a tight limit."""
+_CHAIN = 8
+"""Kernels that run again together where one of them alone would need what is gone: a batch norm and its rectifier."""
+_CLOSE = 1e-4
+"""A plan is good enough whose step takes at most this share longer than the bound."""
 _PATIENCE = 40
 """Rounds without a better plan after which the search ends."""
 
@@ -79,7 +84,7 @@ def recomputed(
     seed: int = 0,
     time_limit_s: float = 10.0,
 ) -> Recomputation | None:
-    """Return what to compute again so that a step keeps a limit; None if no such plan was found.
+    """Return what to compute again so that a step keeps a limit; None if there is no such plan, or none was found.
 
     Args:
         graph: the step, with held tensors if the limit counts them.
@@ -88,18 +93,20 @@ def recomputed(
         may: kernels that may run again.
         limit_bytes: of fast memory.
         seed: of the search.
-        time_limit_s: of the search.
+        time_limit_s: of the search; half of it is for the bound.
     """
     step = _Step(graph, costs_us, turn, may)
-    end_s = time.perf_counter() + time_limit_s
-    search = _Search(step, limit_bytes, random.Random(seed), end_s)  # noqa: S311 - no secret
-    best = search.best()
+    best, bound_us = step.trace(frozenset(), limit_bytes), 0.0
+    if best.excess_bytes:
+        end_s = time.perf_counter() + time_limit_s
+        bound_us, dropped = _Relaxation(step, limit_bytes).solved(seed, time_limit_s / 2)
+        if math.isinf(bound_us):
+            return None
+        search = _Search(step, limit_bytes, random.Random(seed), end_s)  # noqa: S311 - no secret
+        best = search.best(dropped, bound_us + _CLOSE * math.fsum(costs_us))
     if best.excess_bytes:
         return None
-    bound_us = 0.0
-    if best.repeats:
-        bound_us = min(best.extra_us, _bound_us(step, limit_bytes, seed, max(1.0, end_s - time.perf_counter())))
-    return Recomputation(step.repeats_of(best), best.extra_us, best.peak_bytes, bound_us)
+    return Recomputation(step.repeats_of(best), best.extra_us, best.peak_bytes, min(best.extra_us, bound_us))
 
 
 def repeated(graph: Graph, repeats: Sequence[Repeat]) -> Graph:
@@ -170,7 +177,7 @@ class _Trace:
         repeats: kernel and the kernel before which it runs, in order.
         used_bytes: (slots,)
         first_late: of tensors of the forward pass, the slot of the first use in the backward pass, of the one that was
-            computed first.
+            computed first; -1 where it has none.
         last: of these, the slot of the last use of the one that was computed first.
         extra_us: time of the repeats.
         limit_bytes: of memory.
@@ -179,7 +186,7 @@ class _Trace:
     dropped: frozenset[int]
     repeats: tuple[tuple[int, int], ...]
     used_bytes: Ints
-    first_late: dict[int, int]
+    first_late: list[int]
     last: list[int]
     extra_us: float
     limit_bytes: int
@@ -195,9 +202,9 @@ class _Trace:
         return int(np.maximum(self.used_bytes - self.limit_bytes, 0).sum())
 
     @cached_property
-    def over(self) -> Ints:
-        """Slots beyond the limit before each (slots + 1,)."""
-        return np.concatenate(([0], np.cumsum(self.used_bytes > self.limit_bytes)))
+    def over(self) -> list[int]:
+        """Slots beyond the limit before each, and before the end."""
+        return [0, *np.cumsum(self.used_bytes > self.limit_bytes).tolist()]
 
     @property
     def value(self) -> tuple[int, float]:
@@ -223,6 +230,9 @@ class _Step:
         self.early = sum(producer < turn for producer in self.producer)
         self.sizes = [tensor.allocated_bytes for tensor in tensors]
         self.last_early = [max(user for user in tensor.users if user < turn) for tensor in tensors[: self.early]]
+        late = [[user for user in tensor.users if user >= turn] for tensor in tensors[: self.early]]
+        self.first_late = [min(users, default=-1) for users in late]
+        self.early_readers = [[user for user in tensor.readers if user < turn] for tensor in tensors[: self.early]]
         self.inputs = [
             list(dict.fromkeys(place[operand.tensor] for operand in kernel.inputs if operand.tensor in place))
             for kernel in graph.kernels
@@ -233,10 +243,13 @@ class _Step:
             for kernel in graph.kernels
         ]
         self.always_bytes = sum(tensor.allocated_bytes for tensor in graph.tensors if tensor.held is not None)
-        self.droppable = [number for number in range(self.early) if self.producer[number] in may]
-        self._sizes = np.array(self.sizes, np.int64)
-        self._late_last = np.array([max(tensor.users) for tensor in tensors[self.early :]], np.int64)
-        self._late_producer = np.array(self.producer[self.early :], np.int64)
+        self.may = frozenset(may)
+        self.droppable = [number for number in range(self.early) if self.producer[number] in self.may]
+        self._sizes, self._taken = np.array(self.sizes, np.int64), np.array(self.taken, np.int64)
+        self._producer = np.array(self.producer, np.int64)
+        self._last_early, self._first_late = np.array(self.last_early, np.int64), np.array(self.first_late, np.int64)
+        ends = [max(users, default=-1) for users in late] + [max(tensor.users) for tensor in tensors[self.early :]]
+        self._last_late = np.array(ends, np.int64)
 
     def repeats_of(self, trace: _Trace) -> tuple[Repeat, ...]:
         """Return the repeats of a trace with the names of tensors."""
@@ -247,24 +260,19 @@ class _Step:
 
     def trace(self, dropped: frozenset[int], limit_bytes: int) -> _Trace:
         """Return what becomes of a step if these tensors are dropped after the forward pass."""
-        last, first_late = self.last_early.copy(), dict[int, int]()
-        second, last_second = dict[int, int](), dict[int, int]()
         repeats: list[tuple[int, int]] = []
-        late_slot = np.zeros(self.kernels + 1, np.int64)
+        second, last_second = dict[int, int](), dict[int, int]()  # slots of the tensors that are computed again
+        extended: list[tuple[int, int]] = []
         brief: list[tuple[int, int]] = []
-        slot = self.turn
-
-        def use(kernel: int) -> None:
-            for own in self.inputs[kernel]:
-                if own in second:
-                    last_second[own] = slot
-                elif own < self.early:
-                    last[own] = slot
-                    first_late.setdefault(own, slot)
-
-        for kernel in range(self.turn, self.kernels):
+        # What was dropped is computed again before its first use in the backward pass, if not before.
+        for kernel in sorted({self.first_late[own] for own in dropped} - {-1}):
             for again in self._again(kernel, dropped, second):
-                use(again)
+                slot = kernel + len(repeats)
+                for own in self.inputs[again]:
+                    if own in second:
+                        last_second[own] = slot
+                    else:
+                        extended.append((own, slot))
                 brief.append((slot, self.taken[again]))
                 for own in self.outputs[again]:
                     if own in dropped:
@@ -272,25 +280,35 @@ class _Step:
                     else:
                         brief.append((slot, self.sizes[own]))
                 repeats.append((again, kernel))
-                slot += 1
-            use(kernel)
-            late_slot[kernel] = slot
-            slot += 1
-        change = np.zeros(slot + 1, np.int64)
-        np.add.at(change, self.producer[: self.early], self._sizes[: self.early])
-        np.subtract.at(change, np.array(last, np.int64) + 1, self._sizes[: self.early])
-        again_places = np.array([*second], np.int64)
-        np.add.at(change, np.array([*second.values()], np.int64), self._sizes[again_places])
-        np.subtract.at(change, np.array([last_second[own] for own in second], np.int64) + 1, self._sizes[again_places])
-        np.add.at(change, late_slot[self._late_producer], self._sizes[self.early :])
-        np.subtract.at(change, late_slot[self._late_last] + 1, self._sizes[self.early :])
+        counts = np.bincount(np.array([kernel for _, kernel in repeats], np.int64), minlength=self.kernels + 1)
+        slots = np.arange(self.kernels + 1) + np.cumsum(counts)  # of each kernel
+
+        is_late = self._first_late >= 0
+        is_late[[*dropped]] = False
+        last = np.where(is_late, slots[self._last_late[: self.early]], self._last_early)
+        first_late = np.where(is_late, slots[self._first_late], np.iinfo(np.int64).max)
+        at, extended_slots = np.array(extended, np.int64).reshape(-1, 2).T
+        np.maximum.at(last, at, extended_slots)
+        np.minimum.at(first_late, at, extended_slots)
+        first_late[first_late == np.iinfo(np.int64).max] = -1
+
+        change = np.zeros(self.kernels + len(repeats) + 1, np.int64)
+        early, late = slice(None, self.early), slice(self.early, None)
+        np.add.at(change, self._producer[early], self._sizes[early])
+        np.subtract.at(change, last + 1, self._sizes[early])
+        places = np.array([*second], np.int64)
+        ends = np.where(self._last_late[places] >= 0, slots[self._last_late[places]], -1)
+        ends = np.maximum(ends, np.array([last_second[own] for own in second], np.int64))
+        np.add.at(change, np.array([*second.values()], np.int64), self._sizes[places])
+        np.subtract.at(change, ends + 1, self._sizes[places])
+        np.add.at(change, slots[self._producer[late]], self._sizes[late])
+        np.subtract.at(change, slots[self._last_late[late]] + 1, self._sizes[late])
         used = np.cumsum(change)[:-1] + self.always_bytes
-        used[: self.turn] += self.taken[: self.turn]
-        np.add.at(used, late_slot[self.turn : -1], self.taken[self.turn :])
-        for at, size_bytes in brief:
-            used[at] += size_bytes
+        used[slots[:-1]] += self._taken
+        at, brief_bytes = np.array(brief, np.int64).reshape(-1, 2).T
+        np.add.at(used, at, brief_bytes)
         extra_us = math.fsum(self.costs_us[kernel] for kernel, _ in repeats)
-        return _Trace(dropped, tuple(repeats), used, first_late, last, extra_us, limit_bytes)
+        return _Trace(dropped, tuple(repeats), used, first_late.tolist(), last.tolist(), extra_us, limit_bytes)
 
     def _again(self, kernel: int, dropped: frozenset[int], second: dict[int, int]) -> Iterator[int]:
         """Yield the kernels that run again before a kernel; the caller notes in `second` what they compute."""
@@ -314,6 +332,18 @@ class _Step:
         for cost_us in self.costs_us[: self.turn]:
             sums.append(sums[-1] + cost_us)
         return sums
+
+    @cached_property
+    def latest(self) -> list[int]:
+        """Of each kernel of the forward pass, the kernel before which it runs again at the latest, if it does."""
+        latest = [0] * self.turn
+        for kernel in reversed(range(self.turn)):
+            for own in self.outputs[kernel]:
+                late, readers = self.first_late[own], self.early_readers[own]
+                latest[kernel] = max(
+                    [latest[kernel], late] if late >= 0 else [latest[kernel], *map(latest.__getitem__, readers)]
+                )
+        return latest
 
     def crossing(self, segments: int) -> set[int]:
         """Return the tensors that cross a cut of the forward pass into segments of about the same time.
@@ -342,17 +372,20 @@ class _Search:
     def __init__(self, step: _Step, limit_bytes: int, draw: random.Random, end_s: float) -> None:
         self._step, self._limit_bytes, self._draw, self._end_s = step, limit_bytes, draw, end_s
 
-    def best(self) -> _Trace:
-        """Return the best plan that was found; it exceeds the limit if none keeps it."""
+    def best(self, dropped: frozenset[int], enough_us: float) -> _Trace:
+        """Return the best plan that was found; it exceeds the limit if none keeps it.
+
+        Args:
+            dropped: tensors of a plan to begin with, which need not keep the limit.
+            enough_us: time of repeats that ends the search.
+        """
         best = self._trace(())
-        if not best.excess_bytes:
-            return best
-        for found in self._beginnings():
+        for found in self._beginnings(dropped):
             best = min(best, found, key=_value)
-            if self._is_over and not best.excess_bytes:
+            if self._is_over or best.value <= (0, enough_us):
                 return best
         stale = 0
-        while stale < _PATIENCE and not self._is_over:
+        while stale < _PATIENCE and not self._is_over and best.value > (0, enough_us):
             found = self._improved(self._trace(self._disturbed(best.dropped)), self._draw.choice(_WEIGHTS))
             stale = 0 if found.value < best.value else stale + 1
             best = min(best, found, key=_value)
@@ -362,9 +395,10 @@ class _Search:
     def _is_over(self) -> bool:
         return time.perf_counter() > self._end_s
 
-    def _beginnings(self) -> Iterator[_Trace]:
-        """Yield plans that are made from nothing, and from segments of the forward pass."""
+    def _beginnings(self, dropped: frozenset[int]) -> Iterator[_Trace]:
+        """Yield plans that are made from one, from nothing, and from segments of the forward pass."""
         step = self._step
+        yield self._improved(self._trace(dropped), 1.0)
         for weight in _WEIGHTS:
             yield self._improved(self._trace(()), weight)
         for segments in _SEGMENTS:
@@ -390,54 +424,70 @@ class _Search:
         return self._pruned(self._filled(trace, weight))
 
     def _filled(self, trace: _Trace, weight: float) -> _Trace:
-        """Drop tensors until the limit is kept, or none helps: those that help most for their time come first."""
+        """Drop tensors until the limit is kept, or none helps, or time is up: first what helps most for its time."""
         refused: set[int] = set()
         while trace.excess_bytes:
-            scores = self._scores(trace, refused, weight)
-            if not scores:
-                return trace
-            added: list[int] = []
+            candidates = sorted(self._candidates(trace, refused, weight), reverse=True)
+            added: list[tuple[int, ...]] = []
             promised = 0
-            for _, benefit, own in sorted(scores, reverse=True):
-                added.append(own)
+            for _, benefit, tensors in candidates:
+                added.append(tensors)
                 promised += benefit
                 if promised >= _BATCH * trace.excess_bytes:
                     break
             while added:
-                found = self._trace(trace.dropped.union(added))
+                found = self._trace(trace.dropped.union(*added))
                 if found.excess_bytes < trace.excess_bytes:
                     trace, refused = found, set()
                     break
-                refused |= {*added[-1:]} if len(added) == 1 else set()
+                refused |= {added[0][0]} if len(added) == 1 else set()
                 added = added[: len(added) // 2]
+            if not candidates or self._is_over:
+                break
         return trace
 
-    def _scores(self, trace: _Trace, refused: set[int], weight: float) -> list[tuple[float, int, int]]:
-        """Return, of tensors that it may help to drop, a score, the benefit in bytes and slots, and the tensor.
+    def _candidates(
+        self, trace: _Trace, refused: set[int], weight: float
+    ) -> Iterator[tuple[float, int, tuple[int, ...]]]:
+        """Yield, of what it may help to drop, a score, the benefit in bytes and slots, and the tensors.
 
         The score is the benefit by time to a power, `weight`: with 0 only memory counts.
         """
-        step, over = self._step, trace.over.tolist()
+        step = self._step
         runs_again = {kernel for kernel, _ in trace.repeats}
-        scores = []
         for own in step.droppable:
-            if own in trace.dropped or own in refused or own not in trace.first_late:
+            if own in trace.dropped or own in refused or trace.first_late[own] < 0:
                 continue
-            needed = trace.first_late[own]
-            benefit = step.sizes[own] * (over[needed] - over[step.last_early[own] + 1])
-            if benefit <= 0:
-                continue
-            kernel = step.producer[own]
-            cost_us = 0.0 if kernel in runs_again else step.costs_us[kernel]
+            for longest in (1, _CHAIN):
+                tensors, benefit, cost_us = self._chain(trace, own, longest, runs_again)
+                if benefit > 0:
+                    yield benefit / max(cost_us, 1e-3) ** weight, benefit, tensors
+
+    def _chain(self, trace: _Trace, own: int, longest: int, runs_again: set[int]) -> tuple[tuple[int, ...], int, float]:
+        """Return what is dropped with a tensor, at most so many kernels' results; the benefit; and the time.
+
+        What the kernel reads is computed again, too, where it is gone when the tensor is needed; or else kept longer.
+        """
+        step, over = self._step, trace.over
+        needed = trace.first_late[own]
+        benefit, cost_us = step.sizes[own] * (over[needed] - over[step.last_early[own] + 1]), 0.0
+        if benefit <= 0:
+            return (own,), benefit, cost_us
+        tensors, kernels = [own], [step.producer[own]]
+        for kernel in kernels:  # which grows
+            cost_us += 0.0 if kernel in runs_again else step.costs_us[kernel]
             for read in step.inputs[kernel]:
+                source = step.producer[read]
                 if read in trace.dropped:
-                    source = step.producer[read]
                     cost_us += 0.0 if source in runs_again else step.costs_us[source]
-                elif trace.last[read] < needed:
-                    benefit -= step.sizes[read] * (over[needed] - over[trace.last[read] + 1])
-            if benefit > 0:
-                scores.append((benefit / max(cost_us, 1e-3) ** weight, benefit, own))
-        return scores
+                elif trace.last[read] < needed and read not in tensors:
+                    loss = step.sizes[read] * (over[needed] - over[trace.last[read] + 1])
+                    if loss and source in step.may and (len(kernels) < longest or source in kernels):
+                        tensors.append(read)
+                        kernels += [] if source in kernels else [source]
+                    else:
+                        benefit -= loss
+        return tuple(tensors), benefit, cost_us
 
     def _pruned(self, trace: _Trace) -> _Trace:
         """Keep what need not be dropped, that of the slowest kernels first, as long as there is time."""
@@ -456,41 +506,79 @@ def _value(trace: _Trace) -> tuple[int, float]:
     return trace.value
 
 
-def _bound_us(step: _Step, limit_bytes: int, seed: int, time_limit_s: float) -> float:
-    """Return a lower bound of the time of repeats.
+class _Relaxation:
+    """An integer program that every plan fulfils: which kernels run again, and what that frees, or takes, when.
 
-    A relaxation: a kernel that runs again frees each of its outputs from its last use in the forward pass to its first
-    use in the backward pass, whatever its inputs need.
+    A kernel that runs again frees its outputs from their last use in the forward pass to their first use in the
+    backward pass. What it reads runs again, too, or else is kept until the backward pass begins; and is there from when
+    the kernel runs, at the latest, on.
     """
-    plain = step.trace(frozenset(), limit_bytes)
-    gains: dict[int, list[tuple[int, int, int]]] = {}
-    for own in step.droppable:
-        if own in plain.first_late and plain.first_late[own] > step.last_early[own] + 1:
-            span = step.last_early[own] + 1, plain.first_late[own], step.sizes[own]
-            gains.setdefault(step.producer[own], []).append(span)
-    kernels = sorted(gains)
-    scale_us, scale_bytes = max([1e-9, *(step.costs_us[kernel] for kernel in kernels)]), max(limit_bytes, 1)
-    model = pyo.ConcreteModel()
-    model.again = pyo.Var(kernels, bounds=(0, 1), domain=pyo.Binary)
-    slots = range(len(plain.used_bytes))
-    freed = {slot: max(0.0, (int(plain.used_bytes[slot]) - limit_bytes) / scale_bytes) for slot in slots}
-    model.freed = pyo.Var(slots, bounds=lambda _, slot: (freed[slot], None))
-    change: dict[int, list[tuple[int, float]]] = {}
-    for kernel, spans in gains.items():
-        for first, end, size_bytes in spans:
-            change.setdefault(first, []).append((kernel, size_bytes / scale_bytes))
-            change.setdefault(end, []).append((kernel, -size_bytes / scale_bytes))
-    model.flow = pyo.Constraint(
-        slots,
-        rule=lambda model, slot: (
-            model.freed[slot]
-            == (model.freed[slot - 1] if slot else 0.0)
-            + sum(share * model.again[kernel] for kernel, share in change.get(slot, ()))
-        ),
-    )
-    model.time = pyo.Objective(expr=sum(step.costs_us[kernel] / scale_us * model.again[kernel] for kernel in kernels))
-    session = Session(model, seed)
-    solved = session.search(time_limit_s, 1e-3, warm=False)
-    if solved.outcome is Outcome.INFEASIBLE:
-        return math.inf
-    return max(0.0, solved.bound or 0.0) * scale_us
+
+    def __init__(self, step: _Step, limit_bytes: int) -> None:
+        self._step = step
+        self._scale_bytes = max(limit_bytes, 1)
+        self._scale_us = max([1e-9, *(step.costs_us[kernel] for kernel in step.may)])
+        self._change: dict[int, list[tuple[Any, float]]] = {}
+        self._latest = step.latest
+        self._model = model = pyo.ConcreteModel()
+        model.again = pyo.Var(sorted(step.may), bounds=(0, 1), domain=pyo.Binary)
+        model.share = pyo.VarList(domain=pyo.NonNegativeReals)
+        model.limits = pyo.ConstraintList()
+        for own in range(step.early):
+            readers = [kernel for kernel in step.early_readers[own] if kernel in step.may]
+            if step.first_late[own] < 0:
+                self._keep(own, readers)
+            elif step.producer[own] in step.may and step.first_late[own] > step.last_early[own] + 1:
+                self._free(own, readers)
+        used_bytes = step.trace(frozenset(), limit_bytes).used_bytes.tolist()
+        left = [(limit_bytes - used) / self._scale_bytes for used in used_bytes]
+        model.more = pyo.Var(range(len(left)), bounds=lambda _, slot: (None, left[slot]))
+        model.flow = pyo.Constraint(range(len(left)), rule=self._flow)
+        model.time = pyo.Objective(
+            expr=sum(step.costs_us[kernel] / self._scale_us * model.again[kernel] for kernel in step.may)
+        )
+
+    def solved(self, seed: int, time_limit_s: float) -> tuple[float, frozenset[int]]:
+        """Return a lower bound of the time of repeats, and what is dropped in a solution; infinite if there is none."""
+        step, again = self._step, self._model.again
+        solved = Session(self._model, seed).search(time_limit_s, _CLOSE, warm=False)
+        if solved.outcome is Outcome.INFEASIBLE:
+            return math.inf, frozenset()
+        kernels = [kernel for kernel in step.may if solved.has_solution and round(again[kernel].value)]
+        bound_us = max(0.0, solved.bound or 0.0) * self._scale_us
+        return bound_us, frozenset(own for kernel in kernels for own in step.outputs[kernel])
+
+    def _keep(self, own: int, readers: list[int]) -> None:
+        """Keep a tensor without a use in the backward pass if a reader runs again, and its own kernel does not."""
+        step, model = self._step, self._model
+        first = step.last_early[own] + 1
+        if not readers or first >= step.turn:
+            return
+        made = model.again[step.producer[own]] if step.producer[own] in step.may else 0
+        kept = model.share.add()
+        for kernel in readers:
+            model.limits.add(kept >= model.again[kernel] - made)
+        self._take(kept, first, step.turn, step.sizes[own])
+
+    def _free(self, own: int, readers: list[int]) -> None:
+        """Free a tensor whose kernel runs again, as long as no reader may have run again."""
+        step, model = self._step, self._model
+        first, end = step.last_early[own] + 1, step.first_late[own]
+        ends = sorted({end, *(self._latest[kernel] for kernel in readers if first < self._latest[kernel] < end)})
+        for begun, ended in zip([first, *ends], ends, strict=False):
+            freed = model.again[step.producer[own]]
+            if before := [kernel for kernel in readers if self._latest[kernel] <= begun]:
+                freed = model.share.add()
+                model.limits.add(freed <= model.again[step.producer[own]])
+                for kernel in before:
+                    model.limits.add(freed <= 1 - model.again[kernel])
+            self._take(freed, begun, ended, -step.sizes[own])
+
+    def _take(self, share: Any, first: int, end: int, size_bytes: int) -> None:
+        """Let a share of so many bytes be taken in slots [first, end)."""
+        self._change.setdefault(first, []).append((share, size_bytes / self._scale_bytes))
+        self._change.setdefault(end, []).append((share, -size_bytes / self._scale_bytes))
+
+    def _flow(self, model: Any, slot: int) -> Any:
+        before = model.more[slot - 1] if slot else 0.0
+        return model.more[slot] == before + sum(size * share for share, size in self._change.get(slot, ()))
