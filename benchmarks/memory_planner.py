@@ -189,6 +189,7 @@ def checkpointed(twin: nn.Module) -> Callable[..., torch.Tensor]:
             forward = block.forward
 
             def call(*args: Any, forward: Callable[..., Any] = forward, **named: Any) -> Any:
+                args = tuple(list(one) if isinstance(one, list) else one for one in args)  # DenseNet's grow later.
                 return checkpoint(forward, *args, use_reentrant=False, **named)
 
             block.forward = call  # type: ignore[method-assign]
