@@ -413,8 +413,20 @@ def test_an_operator_that_is_not_deterministic_is_named() -> None:
 
 def test_host_memory_that_a_container_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SystemMemory, "memory_limit", MemoryLimit(10**6, 100))
-    with pytest.raises(autotm.AutotmError, match=r"needs \d+ bytes of host memory, 100 are available"):
+    with pytest.raises(InfeasibleLimitError, match=r"need \d+ bytes of host memory and more, 100 may be taken"):
         offloaded("perceptron", least("perceptron"))
+
+
+def test_plans_keep_the_budget_of_the_host() -> None:
+    module = CASES["deep"].module()
+    with offloaded("deep", "0.75x", module) as step:
+        most = step.summary().host_bytes
+    for host_bytes in (most, most // 2, 0):
+        with offloaded("deep", "0.75x", module, host_budget=host_bytes, recompute=True) as step:
+            assert step.summary().host_bytes <= host_bytes
+            assert step.summary().recomputed or host_bytes == most
+            assert all(same_bits(trained(module, "deep", step), plainly("deep")))
+        module = CASES["deep"].module()
 
 
 @THREADS
@@ -542,6 +554,7 @@ def hooked() -> torch.optim.Optimizer:
         (lambda: nn.Linear(4, 4), {"inputs": torch.ones(2, 4, requires_grad=True)}, "input 0 requires a gradient"),
         (lambda: nn.Linear(4, 4), {"budget": "half"}, "'half' is no budget"),
         (lambda: nn.Linear(4, 4), {"budget": "1:0"}, "'1:0' is no budget"),
+        (lambda: nn.Linear(4, 4), {"host_budget": "1:1"}, "'1:1' is no budget of host memory; give bytes"),
         (
             lambda: nn.Linear(4, 4),
             {"budget": 100, "loss": torch.sum, **QUICK},

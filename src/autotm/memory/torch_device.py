@@ -49,21 +49,18 @@ class Device(ABC):
     def copies(self) -> Copies:
         """Return a new stream of copies for each direction."""
 
+    def host_bytes(self) -> int:
+        """Return the host memory that is available, within the limit of a container or a job."""
+        limit = SystemMemory().memory_limit
+        available = psutil.virtual_memory().available
+        return available if limit is None else min(available, limit.left_bytes)
+
     def host_pool(self, size_bytes: int) -> torch.Tensor:
         """Allocate host memory, pinned where the device is a GPU.
 
         Raises:
-            AutotmError: the system has too little memory, or does not pin it.
+            AutotmError: the system does not pin it.
         """
-        limit = SystemMemory().memory_limit  # A container's, or a job's.
-        available = psutil.virtual_memory().available
-        if limit is not None:
-            available = min(available, limit.left_bytes)
-        if size_bytes > available:
-            raise AutotmError(
-                f"offload: the plan needs {size_bytes} bytes of host memory, {available} are available; give a larger "
-                "budget"
-            )
         is_pinned = self.torch.type == "cuda"
         try:  # Once: pinning takes milliseconds and holds up the device.
             return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=is_pinned)

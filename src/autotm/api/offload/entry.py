@@ -21,6 +21,7 @@ def offload(
     *,
     targets: Sequence[Any] = (),
     optimizer: Any = None,
+    host_budget: str | float | None = None,
     move: bool = True,
     recompute: bool = True,
     kernel_s: float = 0.01,
@@ -47,6 +48,8 @@ def offload(
         targets: what the loss takes behind the module's output.
         optimizer: of PyTorch, made of the module's parameters: the step includes its update. Its learning rates may
             change between steps. Without it call the optimizer's `step()` after the step.
+        host_budget: bytes of pinned host memory that tensors may be copied to; by default what is available, within
+            the limit of a container.
         move: whether tensors may be copied to the host and back.
         recompute: whether operators of the forward pass may run again in the backward pass, where that costs less.
         kernel_s: seconds for which each distinct operator is timed.
@@ -57,7 +60,7 @@ def offload(
 
     Raises:
         BadInputError: an argument is at fault, or the module cannot be captured.
-        InfeasibleLimitError: no plan keeps the budget; names the least that one can keep.
+        InfeasibleLimitError: no plan keeps the budget, or that of the host; names the least that one can keep.
         AutotmError: PyTorch is missing or too old, or the memory is not to be had.
     """
     share, size_bytes = _budget(budget)
@@ -65,13 +68,14 @@ def offload(
         raise BadInputError("offload: move and recompute are both False, so no plan saves memory; allow one of them")
     if not kernel_s > 0:
         raise BadInputError(f"offload: kernel_s is {kernel_s}; give a positive number of seconds")
+    host_bytes = None if host_budget is None else _host_budget(host_budget)
     config = validated(SolveConfig, dict(solver), "solver option")
     require_torch()
     from autotm.api.offload.build import build  # noqa: PLC0415 - imports PyTorch
     from autotm.api.offload.planning import Ways  # noqa: PLC0415 - as above
 
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    ways = Ways(move, recompute)
+    ways = Ways(move, recompute, host_bytes)
     return build(module, inputs, loss, tuple(targets), optimizer, (share, size_bytes), ways, kernel_s, config)
 
 
@@ -105,3 +109,14 @@ def _budget(budget: str | float) -> tuple[float | None, int]:
     if limit.less_io or not limit.size_bytes:
         raise BadInputError(f"offload: '{budget}' is no budget; {wanted}")
     return None, limit.size_bytes
+
+
+def _host_budget(budget: str | float) -> int:
+    """Return the bytes of a budget for the host."""
+    try:
+        limit = Limit.parse(budget)
+    except BadInputError:
+        limit = None
+    if limit is None or limit.size_bytes is None:
+        raise BadInputError(f"offload: '{budget}' is no budget of host memory; give bytes, as 64GB")
+    return limit.size_bytes

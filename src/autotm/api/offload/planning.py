@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -59,10 +59,12 @@ class Ways:
     Attributes:
         moves: whether it may be copied to the host and back.
         recomputes: whether an operator may run again.
+        host_bytes: that copies may take; None is what is available.
     """
 
     moves: bool
     recomputes: bool
+    host_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -170,15 +172,21 @@ def place(
     """Time the device's copies; return the best plan for a budget, after the independent checker's look at it.
 
     Raises:
-        InfeasibleLimitError: no plan keeps the budget; names the least.
+        InfeasibleLimitError: no plan keeps the budget, or that of the host; names the least.
     """
+    host_bytes = device.host_bytes() if ways.host_bytes is None else ways.host_bytes
     least, links = _require_budget(graph, size_bytes), measured_links(device, size_bytes)
     options = SolveOptions(**config.model_dump(), fast_operands_only=True)
     costs_us = [profile.base_us(kernel) for kernel in graph.kernels]
     plain_us, plain_bytes = math.fsum(costs_us), graph.peak_live_bytes
     best: Planned | None = None
-    bound_us = math.inf
-    for found in _recomputations(step, graph, costs_us, ways, size_bytes, options):
+    bound_us, least_host_bytes = math.inf, math.inf
+    for share in (*_SHARES, *_HOST_SHARES):
+        if share in _HOST_SHARES and (best is not None or not ways.recomputes):
+            break
+        found = _recomputation(step, graph, costs_us, ways, size_bytes, share, options)
+        if found is None:
+            continue
         own = repeated(graph, found.repeats)
         times = replace(profile, graph_hash=hash_of(own))
         optimizer = "asynchronous" if ways.moves else "static"
@@ -186,9 +194,15 @@ def place(
         check_plan(own, times, links, plan, fast_operands_only=True)
         # Where both ways are open, only what is computed once is proven to be necessary.
         bound_us = plan.bound_us if not ways.recomputes else plain_us + (0.0 if ways.moves else found.bound_us)
-        if best is None or plan.objective_us < best.plan.objective_us:
-            layout = layout_of(own, plan)
+        layout = layout_of(own, plan)
+        least_host_bytes = min(least_host_bytes, layout.slow_bytes)
+        if layout.slow_bytes <= host_bytes and (best is None or plan.objective_us < best.plan.objective_us):
             best = Planned(own, _runs(own), plan, layout, plain_us, found.extra_us, bound_us, plain_bytes, least)
+    if best is None and least_host_bytes < math.inf:
+        raise InfeasibleLimitError(
+            f"offload: a budget of {size_bytes} bytes: plans were found that need {least_host_bytes} bytes of host "
+            f"memory and more, {host_bytes} may be taken; give a larger budget, or raise the host's"
+        )
     if best is None:
         raise InfeasibleLimitError(
             f"offload: a budget of {size_bytes} bytes: no plan was found that only computes tensors again; allow "
@@ -200,25 +214,33 @@ def place(
 _SEARCHED_S = 10.0
 """Most seconds for a search of what to compute again."""
 _NOTHING = Recomputation((), 0.0, 0, 0.0)
+_SHARES = (1.0, 0.0, 0.5)
+"""What is saved by copies, of what must be saved: the rest is saved by computing again."""
+_HOST_SHARES = (0.75, 0.25)
+"""The same, tried where all of these plans need too much of the host's memory."""
 
 
-def _recomputations(
-    step: Step, graph: Graph, costs_us: Sequence[float], ways: Ways, size_bytes: int, options: SolveOptions
-) -> Iterator[Recomputation]:
-    """Yield what may run again: nothing, where moves do without; what keeps the budget by itself; about half of it."""
-    need_bytes, limits = graph.peak_live_bytes, [size_bytes]
-    if ways.moves or need_bytes <= size_bytes:
-        yield _NOTHING
-    if ways.moves:
-        limits.append((size_bytes + need_bytes) // 2)
-    if not ways.recomputes or need_bytes <= size_bytes:
-        return
+def _recomputation(
+    step: Step,
+    graph: Graph,
+    costs_us: Sequence[float],
+    ways: Ways,
+    size_bytes: int,
+    share: float,
+    options: SolveOptions,
+) -> Recomputation | None:
+    """Return what runs again where copies save a share of what must be saved; None if the ways do not allow that."""
+    need_bytes = graph.peak_live_bytes
+    is_enough = need_bytes <= size_bytes
+    if is_enough or share >= 1:
+        return _NOTHING if share >= 1 and (ways.moves or is_enough) else None
+    if not ways.recomputes or (share > 0 and not ways.moves):
+        return None
+    limit_bytes = size_bytes + int(share * (need_bytes - size_bytes))
     time_limit_s = min(_SEARCHED_S, options.time_limit_s)
-    may = range(step.turn)
-    for limit_bytes in limits:
-        found = recomputed(graph, costs_us, step.turn, may, limit_bytes, seed=options.seed, time_limit_s=time_limit_s)
-        if found is not None:
-            yield found
+    return recomputed(
+        graph, costs_us, step.turn, range(step.turn), limit_bytes, seed=options.seed, time_limit_s=time_limit_s
+    )
 
 
 def _runs(graph: Graph) -> tuple[Run, ...]:
