@@ -139,7 +139,7 @@ def test_an_optimizer_adds_its_state_and_its_update():
     )
     weights_bytes = 2 * 4 * 1000 * 500
     assert plain.where == "the gradients and the loss"
-    assert plain.size_bytes + 1.4 * weights_bytes < known.size_bytes < plain.size_bytes + 1.6 * weights_bytes
+    assert plain.size_bytes < known.size_bytes < plain.size_bytes + 0.6 * weights_bytes  # a layer's state, one gradient
     assert other.where == "the update by the optimizer"
     assert other.size_bytes >= plain.size_bytes + 2 * weights_bytes
 

@@ -1,7 +1,7 @@
 """An optimizer's updates as operators of a step: of each group of parameters as soon as its gradients are complete.
 
 An update frees the gradients of its group, so that those of all parameters are never there at once. Learning rates, and
-all else in `param_groups`, are read at each step.
+all else in `param_groups`, are read at each step. What the optimizer keeps may wait in host memory between updates.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,11 +18,14 @@ from torch import nn
 from torch.fx import Node
 
 from autotm.capture import Captured
-from autotm.joint_graph import Step, tensors_of
+from autotm.joint_graph import Step
 from autotm.model.errors import BadInputError
+from autotm.model.graph import Tier
 
 _GROUPS = 32
 """Groups hold gradients of up to this part of all: a call of an optimizer takes some 0.1 ms, whatever it updates."""
+_ALIGNMENT_BYTES = 512
+"""To which CUDA's allocator rounds up."""
 _BY_PARAMETER = {
     "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
 }  # fmt: skip
@@ -36,10 +39,17 @@ class Update:
     Attributes:
         optimizer: that updates them.
         parameters: in the order of the arguments.
+        moved_bytes: that the last update copied into each memory.
     """
 
     optimizer: torch.optim.Optimizer
     parameters: tuple[nn.Parameter, ...]
+    moved_bytes: dict[Tier, int] = field(default_factory=lambda: dict.fromkeys(Tier, 0))
+
+    def __post_init__(self) -> None:
+        self._pool: torch.Tensor | None = None
+        self._taken_bytes = 0
+        self._places: dict[tuple[nn.Parameter, str], torch.Tensor] = {}
 
     @property
     def __name__(self) -> str:
@@ -49,13 +59,23 @@ class Update:
     @property
     def state_bytes(self) -> int:
         """Memory of the optimizer's state for these parameters, as far as it is there, on their device."""
-        states = [list(self.optimizer.state.get(own, {}).values()) for own in self.parameters]
-        device = self.parameters[0].device
-        return sum(one.untyped_storage().nbytes() for one in tensors_of(states) if one.device == device)
+        return sum(_rounded(value) for _, _, value in self._states())
+
+    def keep_on_host(self, pool: torch.Tensor) -> None:
+        """Keep the state in host memory from the next update on; `pool` has room for `state_bytes` of a trial."""
+        self._pool = pool
+
+    def bring_back(self) -> None:
+        """Put the state back on the device of the parameters, for good."""
+        self._fetch()
+        self._pool = None
+        self._places.clear()
 
     def __call__(self, values: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """Update the parameters, which are what graphs see as `values`, in place; `.grad` stays empty."""
         del values
+        self.moved_bytes = dict.fromkeys(Tier, 0)
+        self._fetch()
         part = _part(self.optimizer, {own: own for own in self.parameters})
         for own, gradient in zip(self.parameters, gradients, strict=True):
             own.grad = gradient
@@ -64,6 +84,37 @@ class Update:
         finally:
             for own in self.parameters:
                 own.grad = None
+        self.store()
+
+    def store(self) -> None:
+        """Bring state that is on the device, because it was made or loaded there, to its places on the host, if any.
+
+        The caller synchronizes before somebody reads it.
+        """
+        for own, key, value in list(self._states()) if self._pool is not None else ():
+            if (own, key) not in self._places:
+                taken = self._pool[self._taken_bytes : self._taken_bytes + value.nbytes]
+                self._places[own, key] = taken.view(value.dtype).as_strided(value.shape, value.stride())
+                self._taken_bytes += _rounded(value)
+            self._places[own, key].copy_(value, non_blocking=True)
+            self.optimizer.state[own][key] = self._places[own, key]
+            self.moved_bytes[Tier.SLOW] += _rounded(value)
+
+    def _states(self) -> Iterator[tuple[nn.Parameter, str, torch.Tensor]]:
+        """Yield the tensors of the state that are on the device of their parameters, and not in their places."""
+        for own in self.parameters:
+            for key, value in self.optimizer.state.get(own, {}).items():
+                is_kept = value is self._places.get((own, key))
+                if isinstance(value, torch.Tensor) and value.device == own.device and not is_kept:
+                    yield own, key, value
+
+    def _fetch(self) -> None:
+        """Copy the state that is on the host to the device."""
+        for (own, key), place in self._places.items():
+            if self.optimizer.state[own].get(key) is place:  # Else it was loaded anew.
+                value = torch.empty_like(place, device=own.device).copy_(place, non_blocking=True)
+                self.optimizer.state[own][key] = value
+                self.moved_bytes[Tier.FAST] += _rounded(value)
 
     def trial(self) -> Update:
         """Return an update of copies of the parameters, with copies of their state."""
@@ -72,6 +123,11 @@ class Update:
         known = {copies[own]: copy.deepcopy(self.optimizer.state[own]) for own in copies if own in self.optimizer.state}
         part.state = defaultdict(dict, known)
         return Update(part, tuple(copies.values()))
+
+
+def _rounded(value: torch.Tensor) -> int:
+    """Return the bytes that a tensor takes by itself."""
+    return math.ceil(value.nbytes / _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 def _part(optimizer: torch.optim.Optimizer, of: dict[nn.Parameter, nn.Parameter]) -> torch.optim.Optimizer:

@@ -19,7 +19,7 @@ from autotm.capture import checked_loss, user_line
 from autotm.joint_graph import Step, capture
 from autotm.model.errors import BadInputError
 from autotm.model.step_memory import Cause, LeastMemory, ModuleMemory, Peak, Phase, StepMemory
-from autotm.optimizer_updates import require_known, with_updates
+from autotm.optimizer_updates import Update, require_known, with_updates
 
 _CAUSES = {
     "Parameter": Cause.PARAMETERS,
@@ -96,8 +96,9 @@ def _least(
     Args:
         module: without memory.
         arguments: inputs, loss and targets.
-        optimizer: whose state is never moved. Its updates are operators of the step if it is one that is known.
-        update_bytes: the most while any other updates all parameters, when nothing can be moved.
+        optimizer: whose updates are operators of the step if it is one that is known. The state of any other is never
+            moved.
+        update_bytes: the most while such an optimizer updates all parameters, when nothing can be moved.
     """
     inputs, loss, targets = arguments
     is_known = False
@@ -114,15 +115,19 @@ def _least(
     except BadInputError as error:
         return LeastMemory(None, "", str(error).removeprefix("offload: ").partition("\n")[0])
     held = step.held
-    state = [] if optimizer is None else _tensors(optimizer.state)
-    always = sum(tensor.untyped_storage().nbytes() for tensor in state)
-    always += sum(step.storages[place].size_bytes for place in held)
-    needs = {f"operator '{own.node.name}' ({own.name})": {*own.inputs, *own.outputs} for own in step.operators}
-    needs["the gradients and the loss"] = {*step.results}
-    most = {
-        where: always + sum(step.storages[place].size_bytes for place in used - held) for where, used in needs.items()
-    }
-    if not is_known:
+    always = sum(step.storages[place].size_bytes for place in held)
+    most: dict[str, int] = {}
+    for operator in step.operators:
+        used = {*operator.inputs, *operator.outputs} - held
+        # What the optimizer keeps waits on the host but for the updates.
+        state_bytes = operator.node.target.state_bytes if isinstance(operator.node.target, Update) else 0
+        needed = always + state_bytes + sum(step.storages[place].size_bytes for place in used)
+        most[f"operator '{operator.node.name}' ({operator.name})"] = needed
+    results = {*step.results} - held
+    most["the gradients and the loss"] = always + sum(step.storages[place].size_bytes for place in results)
+    if optimizer is not None and not is_known:
+        state = sum(tensor.untyped_storage().nbytes() for tensor in _tensors(optimizer.state))
+        most = {where: needed + state for where, needed in most.items()}
         most["the update by the optimizer"] = update_bytes
     where = max(most, key=most.__getitem__)
     return LeastMemory(most[where], where)

@@ -17,7 +17,7 @@ from autotm.joint_graph import Step, capture
 from autotm.memory.torch_device import device_of
 from autotm.model.config import SolveConfig
 from autotm.model.errors import BadInputError
-from autotm.optimizer_updates import require_known, with_updates
+from autotm.optimizer_updates import Update, require_known, with_updates
 
 
 def build(
@@ -50,6 +50,12 @@ def build(
     planned = place(step, graph, profile, device, ways, size_bytes, config)
     before = schedule(planned.plan, planned.layout, planned.places, len(planned.graph.kernels))
     pool = device.host_pool(planned.layout.slow_bytes)
+    if planned.state_bytes:
+        for operator, own in zip(
+            step.operators, device.host_pool(planned.state_bytes).split(measured.states), strict=True
+        ):
+            if isinstance(operator.node.target, Update):
+                operator.node.target.keep_on_host(own)
     executor = Executor(step, planned.runs, before, pool, device.copies(), measured.sizes)
 
     def plain(applied: nn.Module, *batch: torch.Tensor) -> torch.Tensor:

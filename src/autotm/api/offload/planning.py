@@ -28,6 +28,7 @@ from autotm.model.graph import (
     workspace,
 )
 from autotm.model.limit import Limit
+from autotm.model.links import Links
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile, Timing
 from autotm.model.program import Layout
@@ -35,6 +36,8 @@ from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 from autotm.solve.recomputation import AGAIN, Recomputation, recomputed, repeated
 
+_KEPT = ".state"
+"""What the names of tensors end with that an optimizer keeps; those of storages do not."""
 RESULTS = "results"
 """The last kernel, which computes nothing: gradients, updates and the loss are in device memory at the end."""
 
@@ -94,6 +97,7 @@ class Planned:
         bound_us: no plan is predicted to take less.
         plain_peak_bytes: the most device memory if nothing is moved and nothing runs again.
         least_bytes: the least budget that a plan can keep.
+        state_bytes: of an optimizer's state that waits on the host between updates.
     """
 
     graph: Graph
@@ -105,6 +109,7 @@ class Planned:
     bound_us: float
     plain_peak_bytes: int
     least_bytes: int
+    state_bytes: int
 
     @property
     def places(self) -> dict[str, int]:
@@ -143,7 +148,7 @@ def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Pro
         workspaces += [workspace(operand, index) for operand in own]
         inputs, outputs = ([slots[place] for place in places] for places in (operator.inputs, operator.outputs))
         if measured.states[index]:
-            inputs.append(Operand(f"{name}.state", (measured.states[index],), "uint8"))
+            inputs.append(Operand(f"{name}{_KEPT}", (measured.states[index],), "uint8"))
             states.append((inputs[-1], index))
         op, identity = operator.name, measured.identities[index]
         kernels.append(Kernel(name, op, identity, op, _class_of(op), 0, tuple(inputs), tuple(outputs), own))
@@ -175,29 +180,61 @@ def place(
         InfeasibleLimitError: no plan keeps the budget, or that of the host; names the least.
     """
     host_bytes = device.host_bytes() if ways.host_bytes is None else ways.host_bytes
-    least, links = _require_budget(graph, size_bytes), measured_links(device, size_bytes)
+    links = measured_links(device, size_bytes)
     options = SolveOptions(**config.model_dump(), fast_operands_only=True)
-    costs_us = [profile.base_us(kernel) for kernel in graph.kernels]
-    plain_us, plain_bytes = math.fsum(costs_us), graph.peak_live_bytes
+    plain_us, plain_bytes = math.fsum(map(profile.base_us, graph.kernels)), graph.peak_live_bytes
+    variants = [(graph, profile, 0)]
+    if ways.moves and any(tensor.name.endswith(_KEPT) for tensor in graph.tensors):
+        variants.append(_with_states_on_host(graph, profile, links))
+    needs = [_least_bytes(own) for own, _, _ in variants]
+    least_bytes, where = min(needs)
+    if size_bytes < least_bytes:
+        raise InfeasibleLimitError(
+            f"offload: a budget of {size_bytes} bytes is too small: operator {where} with its operands, and what is "
+            f"never moved (parameters, buffers, the batch), needs {least_bytes} bytes; give at least that, or a "
+            "smaller batch",
+            least_bytes,
+        )
     best: Planned | None = None
-    bound_us, least_host_bytes = math.inf, math.inf
-    for share in (*_SHARES, *_HOST_SHARES):
-        if share in _HOST_SHARES and (best is not None or not ways.recomputes):
-            break
-        found = _recomputation(step, graph, costs_us, ways, size_bytes, share, options)
-        if found is None:
-            continue
-        own = repeated(graph, found.repeats)
-        times = replace(profile, graph_hash=hash_of(own))
-        optimizer = "asynchronous" if ways.moves else "static"
-        plan = solve(own, times, links, optimizer, Limit(size_bytes=size_bytes), options)
-        check_plan(own, times, links, plan, fast_operands_only=True)
-        # Where both ways are open, only what is computed once is proven to be necessary.
-        bound_us = plan.bound_us if not ways.recomputes else plain_us + (0.0 if ways.moves else found.bound_us)
-        layout = layout_of(own, plan)
-        least_host_bytes = min(least_host_bytes, layout.slow_bytes)
-        if layout.slow_bytes <= host_bytes and (best is None or plan.objective_us < best.plan.objective_us):
-            best = Planned(own, _runs(own), plan, layout, plain_us, found.extra_us, bound_us, plain_bytes, least)
+    least_host_bytes = math.inf
+    for (own, times, state_bytes), (needed, _) in zip(variants, needs, strict=True):
+        for share in (*_SHARES, *_HOST_SHARES) if needed <= size_bytes else ():
+            if share in _HOST_SHARES and (best is not None or not ways.recomputes):
+                break
+            costs_us = [times.base_us(kernel) for kernel in own.kernels]
+            found = _recomputation(step, own, costs_us, ways, size_bytes, share, options)
+            if found is None:
+                continue
+            again = repeated(own, found.repeats)
+            profiled = replace(times, graph_hash=hash_of(again))
+            plan = solve(
+                again,
+                profiled,
+                links,
+                "asynchronous" if ways.moves else "static",
+                Limit(size_bytes=size_bytes),
+                options,
+            )
+            check_plan(again, profiled, links, plan, fast_operands_only=True)
+            layout = layout_of(again, plan)
+            least_host_bytes = min(least_host_bytes, state_bytes + layout.slow_bytes)
+            if state_bytes + layout.slow_bytes > host_bytes or (best and plan.objective_us >= best.plan.objective_us):
+                continue
+            # Where several ways are open, only what is computed once is proven to be necessary.
+            bound_us = plan.bound_us if not ways.recomputes and len(variants) == 1 else plain_us
+            bound_us += 0.0 if ways.moves else found.bound_us
+            best = Planned(
+                again,
+                _runs(again),
+                plan,
+                layout,
+                plain_us,
+                found.extra_us,
+                bound_us,
+                plain_bytes,
+                least_bytes,
+                state_bytes,
+            )
     if best is None and least_host_bytes < math.inf:
         raise InfeasibleLimitError(
             f"offload: a budget of {size_bytes} bytes: plans were found that need {least_host_bytes} bytes of host "
@@ -209,6 +246,38 @@ def place(
             "moves, or give more",
         )
     return best
+
+
+def _with_states_on_host(graph: Graph, profile: Profile, links: Links) -> tuple[Graph, Profile, int]:
+    """Return a step whose updates fetch what the optimizer keeps, and bring it back to the host; its times; the bytes.
+
+    The copies are part of the updates, and hold them up.
+    """
+    states = {tensor.name: tensor.size_bytes for tensor in graph.tensors if tensor.name.endswith(_KEPT)}
+    kernels, workspaces, timings = [], [], dict(profile.timings)
+    for index, kernel in enumerate(graph.kernels):
+        kept = [operand for operand in kernel.inputs if operand.tensor in states]
+        if not kept:
+            kernels.append(kernel)
+            continue
+        sizes = [states[operand.tensor] for operand in kept]
+        copies_ns = round(1e3 * sum(links.copy_us(tier, size) for size in sizes for tier in Tier))
+        timing = profile.timings[kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel)]
+        kernels.append(
+            replace(
+                kernel,
+                identity=f"{kernel.identity} on the host",
+                inputs=tuple(operand for operand in kernel.inputs if operand not in kept),
+                workspaces=(*kernel.workspaces, *kept),
+            )
+        )
+        workspaces += [workspace(operand, index) for operand in kept]
+        spent_ns = timing.min_ns, timing.median_ns, timing.lower_quartile_ns, timing.upper_quartile_ns
+        longer = Timing(*(each + copies_ns for each in spent_ns), timing.repeats)
+        timings[kernels[-1].identity, DEFAULT_IMPLEMENTATION, all_fast(kernels[-1])] = longer
+    tensors = (tensor for tensor in graph.tensors if tensor.name not in states)
+    placed = replace(graph, kernels=tuple(kernels), tensors=(*tensors, *workspaces))
+    return placed, replace(profile, graph_hash=hash_of(placed), timings=timings), sum(states.values())
 
 
 _SEARCHED_S = 10.0
@@ -258,8 +327,8 @@ def _place(name: str) -> int:
     return int(name.partition(":")[0])
 
 
-def _require_budget(graph: Graph, size_bytes: int) -> int:
-    """Return the bytes that the largest kernel and what never moves need; InfeasibleLimitError if these are more."""
+def _least_bytes(graph: Graph) -> tuple[int, str]:
+    """Return the bytes that the largest kernel and what never moves need, and that kernel."""
     held = {tensor.name: tensor.allocated_bytes for tensor in graph.tensors if tensor.held}
     always = sum(held.values())
     most, where = always, RESULTS
@@ -268,14 +337,7 @@ def _require_budget(graph: Graph, size_bytes: int) -> int:
         needed = always + sum(graph.by_name[name].allocated_bytes for name in names)
         if needed > most:
             most, where = needed, f"'{kernel.name}' ({kernel.op})"
-    if size_bytes < most:
-        raise InfeasibleLimitError(
-            f"offload: a budget of {size_bytes} bytes is too small: operator {where} with its operands, and what is "
-            f"never moved (parameters, buffers, the batch), needs {most} bytes; give at least that, or a "
-            "smaller batch",
-            most,
-        )
-    return most
+    return most, where
 
 
 def _tensor(storage: Storage, slot: Operand, readers: tuple[int, ...], kernels: int) -> Tensor:

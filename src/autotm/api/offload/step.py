@@ -138,6 +138,8 @@ class OffloadedStep:
         self._require_as_captured(batch)
         captured = self._step.captured
         with torch.no_grad():
+            for update in self._updates:
+                update.store()
             values = arguments(self._step, batch)
             self._executor.run(values)
             for name, node in captured.updates.items():
@@ -150,6 +152,8 @@ class OffloadedStep:
                     parameter.grad.add_(gradient)
         if self._optimizer is not None:
             self._optimizer._opt_called = True  # noqa: SLF001 - schedulers of PyTorch warn where it is missing
+        if self._planned.state_bytes and self._device.torch.type == "cuda":
+            torch.cuda.current_stream(self._device.torch).synchronize()  # Somebody may read the state on the host.
         (loss,) = captured.outputs
         return values[loss]
 
@@ -167,6 +171,8 @@ class OffloadedStep:
                 does, or left other bits than plain PyTorch; names the operator if one is not deterministic.
         """
         self._require_as_captured(batch)
+        for update in self._updates:
+            update.store()
         subject = self._module, self._optimizer
         wanted = plain_results(*subject, self._plain, batch, self._device.torch) if verify else None
         values = arguments(self._step, tuple(tensor.clone() for tensor in batch)) if verify else {}
@@ -184,7 +190,10 @@ class OffloadedStep:
             _, peak_bytes = self._device.peak(call)
         finally:
             self._executor.poison = False
-        moved = self._executor.moved_bytes
+        moved = {
+            tier: self._executor.moved_bytes[tier] + sum(update.moved_bytes[tier] for update in self._updates)
+            for tier in Tier
+        }
         measured = MeasuredStep(
             losses[0], argument_bytes + peak_bytes, step_s, moved[Tier.SLOW], moved[Tier.FAST], self.summary()
         )
@@ -207,9 +216,9 @@ class OffloadedStep:
             planned_peak_bytes=planned.peak_bytes,
             plain_peak_bytes=planned.plain_peak_bytes,
             least_bytes=planned.least_bytes,
-            host_bytes=self._executor.pool.numel(),
-            moved_out_bytes=moved[Tier.SLOW],
-            moved_in_bytes=moved[Tier.FAST],
+            host_bytes=self._executor.pool.numel() + planned.state_bytes,
+            moved_out_bytes=moved[Tier.SLOW] + planned.state_bytes,
+            moved_in_bytes=moved[Tier.FAST] + planned.state_bytes,
             recomputed=sum(run.wanted is not None for run in planned.runs),
             predicted_s=plan.objective_us / 1e6,
             recomputed_s=planned.recomputed_us / 1e6,
@@ -219,11 +228,16 @@ class OffloadedStep:
         )
 
     def close(self) -> None:
-        """End the streams and give the host memory back; the step cannot be called any more."""
+        """End the streams and give the host memory back; the step cannot be called any more.
+
+        What the optimizer keeps on the host goes back to the device.
+        """
         if not self._is_closed:
             self._is_closed = True
             self._executor.copies.close()
             self._executor.pool = self._executor.pool.new_empty(0)
+            for update in self._updates:
+                update.bring_back()
 
     def __enter__(self) -> Self:
         return self

@@ -23,7 +23,7 @@ def results_of(module: nn.Module, optimizer: torch.optim.Optimizer | None, loss:
     }
     states = {f"'{name}'": own.detach() for name, own in (*module.named_parameters(), *module.named_buffers())}
     kept = {
-        f"'{key}' of the optimizer for '{name}'": value
+        f"'{key}' of the optimizer for '{name}'": value.to(own.device)
         for name, own in (module.named_parameters() if optimizer is not None else ())
         for key, value in optimizer.state.get(own, {}).items()
         if isinstance(value, torch.Tensor)
@@ -48,6 +48,8 @@ def plain_results(
         device: that it runs on.
     """
     twin, other = copy.deepcopy((module, optimizer))
+    if other is not None:
+        other.load_state_dict(other.state_dict())  # Puts its state on the device.
     for own, given in zip(twin.parameters(), module.parameters(), strict=True):
         own.grad = None if given.grad is None else given.grad.clone()
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
