@@ -111,7 +111,7 @@ class Update:
     def _fetch(self) -> None:
         """Copy the state that is on the host to the device."""
         for (own, key), place in self._places.items():
-            if self.optimizer.state[own].get(key) is place:  # Else it was loaded anew.
+            if self.optimizer.state.get(own, {}).get(key) is place:  # Else it was loaded anew.
                 value = torch.empty_like(place, device=own.device).copy_(place, non_blocking=True)
                 self.optimizer.state[own][key] = value
                 self.moved_bytes[Tier.FAST] += _rounded(value)

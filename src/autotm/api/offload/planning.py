@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 
 from autotm.api.offload.measuring import Measured
@@ -112,6 +113,11 @@ class Planned:
     state_bytes: int
 
     @property
+    def host_bytes(self) -> int:
+        """Host memory that copies, and the optimizer's state, take."""
+        return self.layout.slow_bytes + self.state_bytes
+
+    @property
     def places(self) -> dict[str, int]:
         """The storage of each tensor that a plan moves or frees."""
         found = {}
@@ -171,6 +177,37 @@ def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Pro
     return graph, Profile(hash_of(graph), timings, {"device": device.name})
 
 
+@dataclass(frozen=True)
+class _Problem:
+    """What plans are made of.
+
+    Attributes:
+        graph, profile: the step with nothing moved and nothing computed again.
+        turn: index of the first operator of the backward pass.
+        state_bytes: of an optimizer's state that waits on the host.
+        links: of the device.
+    """
+
+    graph: Graph
+    profile: Profile
+    turn: int
+    state_bytes: int
+    links: Links
+
+    @cached_property
+    def least(self) -> tuple[int, str]:
+        """The bytes that the largest kernel and what never moves need, and that kernel."""
+        held = {tensor.name: tensor.allocated_bytes for tensor in self.graph.tensors if tensor.held}
+        always = sum(held.values())
+        most, where = always, RESULTS
+        for kernel in self.graph.kernels:
+            names = {operand.tensor for operand in kernel.operands} - held.keys()
+            needed = always + sum(self.graph.by_name[name].allocated_bytes for name in names)
+            if needed > most:
+                most, where = needed, f"'{kernel.name}' ({kernel.op})"
+        return most, where
+
+
 def place(
     step: Step, graph: Graph, profile: Profile, device: Device, ways: Ways, size_bytes: int, config: SolveConfig
 ) -> Planned:
@@ -180,14 +217,10 @@ def place(
         InfeasibleLimitError: no plan keeps the budget, or that of the host; names the least.
     """
     host_bytes = device.host_bytes() if ways.host_bytes is None else ways.host_bytes
-    links = measured_links(device, size_bytes)
-    options = SolveOptions(**config.model_dump(), fast_operands_only=True)
-    plain_us, plain_bytes = math.fsum(map(profile.base_us, graph.kernels)), graph.peak_live_bytes
-    variants = [(graph, profile, 0)]
+    problems = [_Problem(graph, profile, step.turn, 0, measured_links(device, size_bytes))]
     if ways.moves and any(tensor.name.endswith(_KEPT) for tensor in graph.tensors):
-        variants.append(_with_states_on_host(graph, profile, links))
-    needs = [_least_bytes(own) for own, _, _ in variants]
-    least_bytes, where = min(needs)
+        problems.append(_with_states_on_host(problems[0]))
+    least_bytes, where = min(problem.least for problem in problems)
     if size_bytes < least_bytes:
         raise InfeasibleLimitError(
             f"offload: a budget of {size_bytes} bytes is too small: operator {where} with its operands, and what is "
@@ -195,64 +228,99 @@ def place(
             "smaller batch",
             least_bytes,
         )
-    best: Planned | None = None
-    least_host_bytes = math.inf
-    for (own, times, state_bytes), (needed, _) in zip(variants, needs, strict=True):
-        for share in (*_SHARES, *_HOST_SHARES) if needed <= size_bytes else ():
-            if share in _HOST_SHARES and (best is not None or not ways.recomputes):
+    plain_us = math.fsum(map(profile.base_us, graph.kernels))
+    options = SolveOptions(**config.model_dump(), fast_operands_only=True)
+    found: list[Planned] = []
+    for shares in (_SHARES, _HOST_SHARES if ways.recomputes else ()):
+        for problem in problems:
+            planned = (_planned(problem, ways, size_bytes, share, options) for share in shares)
+            found += [each for each in planned if each is not None]
+            if any(each.host_bytes <= host_bytes and each.plan.objective_us <= _GOOD * plain_us for each in found):
                 break
-            costs_us = [times.base_us(kernel) for kernel in own.kernels]
-            found = _recomputation(step, own, costs_us, ways, size_bytes, share, options)
-            if found is None:
-                continue
-            again = repeated(own, found.repeats)
-            profiled = replace(times, graph_hash=hash_of(again))
-            plan = solve(
-                again,
-                profiled,
-                links,
-                "asynchronous" if ways.moves else "static",
-                Limit(size_bytes=size_bytes),
-                options,
-            )
-            check_plan(again, profiled, links, plan, fast_operands_only=True)
-            layout = layout_of(again, plan)
-            least_host_bytes = min(least_host_bytes, state_bytes + layout.slow_bytes)
-            if state_bytes + layout.slow_bytes > host_bytes or (best and plan.objective_us >= best.plan.objective_us):
-                continue
-            # Where several ways are open, only what is computed once is proven to be necessary.
-            bound_us = plan.bound_us if not ways.recomputes and len(variants) == 1 else plain_us
-            bound_us += 0.0 if ways.moves else found.bound_us
-            best = Planned(
-                again,
-                _runs(again),
-                plan,
-                layout,
-                plain_us,
-                found.extra_us,
-                bound_us,
-                plain_bytes,
-                least_bytes,
-                state_bytes,
-            )
-    if best is None and least_host_bytes < math.inf:
-        raise InfeasibleLimitError(
-            f"offload: a budget of {size_bytes} bytes: plans were found that need {least_host_bytes} bytes of host "
-            f"memory and more, {host_bytes} may be taken; give a larger budget, or raise the host's"
-        )
-    if best is None:
+        if any(each.host_bytes <= host_bytes for each in found):
+            break
+    if not found:
         raise InfeasibleLimitError(
             f"offload: a budget of {size_bytes} bytes: no plan was found that only computes tensors again; allow "
             "moves, or give more",
         )
-    return best
+    fitting = [each for each in found if each.host_bytes <= host_bytes]
+    if not fitting:
+        raise InfeasibleLimitError(
+            f"offload: a budget of {size_bytes} bytes: plans were found that need "
+            f"{min(each.host_bytes for each in found)} bytes of host memory and more, {host_bytes} may be taken; give "
+            "a larger budget, or raise the host's"
+        )
+    best = min(fitting, key=lambda each: each.plan.objective_us)
+    # Where several ways are open, only what is computed once is proven to be necessary.
+    bound_us = plain_us if ways.moves and (ways.recomputes or len(problems) > 1) else best.bound_us
+    return replace(
+        best, plain_us=plain_us, plain_peak_bytes=graph.peak_live_bytes, least_bytes=least_bytes, bound_us=bound_us
+    )
 
 
-def _with_states_on_host(graph: Graph, profile: Profile, links: Links) -> tuple[Graph, Profile, int]:
-    """Return a step whose updates fetch what the optimizer keeps, and bring it back to the host; its times; the bytes.
+_GOOD = 1.001
+"""A plan is good enough that takes no longer than so many times the plain step."""
+_SEARCHED_S = 10.0
+"""Most seconds for a search of what to compute again."""
+_NOTHING = Recomputation((), 0.0, 0, 0.0)
+_SHARES = (1.0, 0.0, 0.5)
+"""What is saved by copies, of what must be saved: the rest is saved by computing again."""
+_HOST_SHARES = (0.75, 0.25)
+"""The same, tried where all of these plans need too much of the host's memory."""
+
+
+def _planned(problem: _Problem, ways: Ways, size_bytes: int, share: float, options: SolveOptions) -> Planned | None:
+    """Return a plan in which copies save a share of what must be saved; None if the ways do not allow one."""
+    graph, links = problem.graph, problem.links
+    costs_us = [problem.profile.base_us(kernel) for kernel in graph.kernels]
+    found = None
+    if problem.least[0] <= size_bytes:
+        found = _recomputation(problem, costs_us, ways, size_bytes, share, options)
+    if found is None:
+        return None
+    again = repeated(graph, found.repeats)
+    profile = replace(problem.profile, graph_hash=hash_of(again))
+    optimizer = "asynchronous" if ways.moves else "static"
+    plan = solve(again, profile, links, optimizer, Limit(size_bytes=size_bytes), options)
+    check_plan(again, profile, links, plan, fast_operands_only=True)
+    plain_us = math.fsum(costs_us)
+    return Planned(
+        graph=again,
+        runs=_runs(again),
+        plan=plan,
+        layout=layout_of(again, plan),
+        plain_us=plain_us,
+        recomputed_us=found.extra_us,
+        bound_us=plan.bound_us if not ways.recomputes else plain_us + found.bound_us,
+        plain_peak_bytes=graph.peak_live_bytes,
+        least_bytes=problem.least[0],
+        state_bytes=problem.state_bytes,
+    )
+
+
+def _recomputation(
+    problem: _Problem, costs_us: Sequence[float], ways: Ways, size_bytes: int, share: float, options: SolveOptions
+) -> Recomputation | None:
+    """Return what runs again where copies save a share of what must be saved; None if the ways do not allow that."""
+    graph, turn = problem.graph, problem.turn
+    need_bytes = graph.peak_live_bytes
+    is_enough = need_bytes <= size_bytes
+    if is_enough or share >= 1:
+        return _NOTHING if share >= 1 and (ways.moves or is_enough) else None
+    if not ways.recomputes or (share > 0 and not ways.moves):
+        return None
+    limit_bytes = size_bytes + int(share * (need_bytes - size_bytes))
+    time_limit_s = min(_SEARCHED_S, options.time_limit_s)
+    return recomputed(graph, costs_us, turn, range(turn), limit_bytes, seed=options.seed, time_limit_s=time_limit_s)
+
+
+def _with_states_on_host(problem: _Problem) -> _Problem:
+    """Return a step whose updates fetch what the optimizer keeps, and bring it back to the host.
 
     The copies are part of the updates, and hold them up.
     """
+    graph, profile, links = problem.graph, problem.profile, problem.links
     states = {tensor.name: tensor.size_bytes for tensor in graph.tensors if tensor.name.endswith(_KEPT)}
     kernels, workspaces, timings = [], [], dict(profile.timings)
     for index, kernel in enumerate(graph.kernels):
@@ -277,39 +345,8 @@ def _with_states_on_host(graph: Graph, profile: Profile, links: Links) -> tuple[
         timings[kernels[-1].identity, DEFAULT_IMPLEMENTATION, all_fast(kernels[-1])] = longer
     tensors = (tensor for tensor in graph.tensors if tensor.name not in states)
     placed = replace(graph, kernels=tuple(kernels), tensors=(*tensors, *workspaces))
-    return placed, replace(profile, graph_hash=hash_of(placed), timings=timings), sum(states.values())
-
-
-_SEARCHED_S = 10.0
-"""Most seconds for a search of what to compute again."""
-_NOTHING = Recomputation((), 0.0, 0, 0.0)
-_SHARES = (1.0, 0.0, 0.5)
-"""What is saved by copies, of what must be saved: the rest is saved by computing again."""
-_HOST_SHARES = (0.75, 0.25)
-"""The same, tried where all of these plans need too much of the host's memory."""
-
-
-def _recomputation(
-    step: Step,
-    graph: Graph,
-    costs_us: Sequence[float],
-    ways: Ways,
-    size_bytes: int,
-    share: float,
-    options: SolveOptions,
-) -> Recomputation | None:
-    """Return what runs again where copies save a share of what must be saved; None if the ways do not allow that."""
-    need_bytes = graph.peak_live_bytes
-    is_enough = need_bytes <= size_bytes
-    if is_enough or share >= 1:
-        return _NOTHING if share >= 1 and (ways.moves or is_enough) else None
-    if not ways.recomputes or (share > 0 and not ways.moves):
-        return None
-    limit_bytes = size_bytes + int(share * (need_bytes - size_bytes))
-    time_limit_s = min(_SEARCHED_S, options.time_limit_s)
-    return recomputed(
-        graph, costs_us, step.turn, range(step.turn), limit_bytes, seed=options.seed, time_limit_s=time_limit_s
-    )
+    profile = replace(profile, graph_hash=hash_of(placed), timings=timings)
+    return replace(problem, graph=placed, profile=profile, state_bytes=sum(states.values()))
 
 
 def _runs(graph: Graph) -> tuple[Run, ...]:
@@ -325,19 +362,6 @@ def _runs(graph: Graph) -> tuple[Run, ...]:
 def _place(name: str) -> int:
     """Return the storage of a tensor, or the operator of a kernel, which its name begins with."""
     return int(name.partition(":")[0])
-
-
-def _least_bytes(graph: Graph) -> tuple[int, str]:
-    """Return the bytes that the largest kernel and what never moves need, and that kernel."""
-    held = {tensor.name: tensor.allocated_bytes for tensor in graph.tensors if tensor.held}
-    always = sum(held.values())
-    most, where = always, RESULTS
-    for kernel in graph.kernels:
-        names = {operand.tensor for operand in kernel.operands} - held.keys()
-        needed = always + sum(graph.by_name[name].allocated_bytes for name in names)
-        if needed > most:
-            most, where = needed, f"'{kernel.name}' ({kernel.op})"
-    return most, where
 
 
 def _tensor(storage: Storage, slot: Operand, readers: tuple[int, ...], kernels: int) -> Tensor:

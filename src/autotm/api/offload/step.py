@@ -216,7 +216,7 @@ class OffloadedStep:
             planned_peak_bytes=planned.peak_bytes,
             plain_peak_bytes=planned.plain_peak_bytes,
             least_bytes=planned.least_bytes,
-            host_bytes=self._executor.pool.numel() + planned.state_bytes,
+            host_bytes=planned.host_bytes,
             moved_out_bytes=moved[Tier.SLOW] + planned.state_bytes,
             moved_in_bytes=moved[Tier.FAST] + planned.state_bytes,
             recomputed=sum(run.wanted is not None for run in planned.runs),
