@@ -19,6 +19,7 @@ import autotm  # noqa: E402
 from autotm.api.offload.measuring import Measured, measure  # noqa: E402
 from autotm.api.offload.step import OffloadedStep, arguments  # noqa: E402
 from autotm.joint_graph import Step, capture, tensors_of  # noqa: E402
+from autotm.memory.linux.pools import NodePool  # noqa: E402
 from autotm.memory.torch_device import Cpu, ThreadCopies  # noqa: E402
 from autotm.model.errors import BadInputError, InfeasibleLimitError  # noqa: E402
 from autotm.model.graph import Tier  # noqa: E402
@@ -323,6 +324,32 @@ def test_late_copies_and_poisoned_memory_change_nothing(name: str) -> None:
             assert all(same_bits(trained(module, name, step), wanted))
 
 
+def binding_fails() -> str:
+    """Why pages cannot be bound to memory node 0 here; empty where they can."""
+    try:
+        NodePool(Tier.SLOW, 4096, (0,), "none", SystemMemory())
+    except autotm.AutotmError as error:
+        return str(error)
+    return ""
+
+
+@THREADS
+@pytest.mark.skipif(bool(binding_fails()), reason=f"NOT TESTED: memory nodes: {binding_fails()}")
+def test_what_is_copied_is_on_the_memory_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    monkeypatch.setattr("autotm.memory.torch_device.NodePool", lambda *how: opened.append(NodePool(*how)) or opened[-1])
+    module = CASES["perceptron"].module()
+    options = {"optimizer": torch.optim.Adam(module.parameters()), "slow": "node:0"}
+    smallest = least_of(lambda: offloaded("perceptron", 1, module, **options))
+    with offloaded("perceptron", smallest, module, **options) as step:
+        assert "memory node 0 in the place of the host's" in str(step)
+        step.measure(*CASES["perceptron"].batch(), verify=True)
+        addresses = {pool.view(0, (1,), "uint8").ctypes.data for pool in opened if pool.size_bytes}
+        assert {step._executor.pool.data_ptr(), step._updates[0]._pool.data_ptr()} <= addresses
+        for pool in opened:
+            pool.check()
+
+
 @THREADS
 def test_a_copy_that_does_not_come_is_seen() -> None:
     class Lost(ThreadCopies):
@@ -580,6 +607,10 @@ def hooked() -> torch.optim.Optimizer:
             r"parameter of shape \(4, 4\) that the module has not",
         ),
         (lambda: nn.Linear(4, 4), {"optimizer": hooked()}, "the optimizer has hooks"),
+        (lambda: nn.Linear(4, 4), {"slow": "cxl"}, "slow is 'cxl'; give a memory node, as node:2"),
+        pytest.param(
+            lambda: nn.Linear(4, 4), {"slow": "node:77"}, "slow: node 77 does not exist on this machine", marks=THREADS
+        ),
         (lambda: nn.Linear(4, 4), {"gap": 2.0}, "gap"),
         (lambda: nn.Linear(4, 4), {"move": False, "recompute": False}, "no plan saves memory"),
         (lambda: nn.Linear(4, 4), {"kernel_s": 0}, "positive number of seconds"),

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 
 from autotm.memory.gpu.links import links_of
+from autotm.memory.linux.pools import NodePool, check_nodes
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import Links
@@ -202,14 +204,39 @@ class CudaCopies(Copies):
 
 
 class Cpu(Device):
-    """A CPU, on which ordinary memory plays both parts; its times say nothing about a GPU."""
+    """A CPU and a memory node of Linux. Without a node ordinary memory plays both parts: times say nothing of a GPU.
+
+    Args:
+        node: number of the node whose memory is the slower one, such as CXL memory or another socket's.
+
+    Raises:
+        BadInputError: there is no such node with memory, or its pages do not stay there.
+    """
 
     granularity_bytes = 64
 
-    def __init__(self) -> None:
+    def __init__(self, node: int | None = None) -> None:
         self.torch = torch.device("cpu")
         self.generator_bytes = 2 * torch.get_rng_state().numel()  # The state before, and the one of the first run.
         self.name = "CPU, ordinary memory in the place of device memory"
+        self._node = node
+        if node is not None:
+            check_nodes(SystemMemory(), "offload: slow", [node])
+            self.name = f"CPU, and memory node {node} in the place of the host's memory"
+
+    def host_bytes(self) -> int:
+        """Return the memory of the node that is free; without a node, that of the system."""
+        available = super().host_bytes()
+        if self._node is None:
+            return available
+        return min(available, *(node.bindable_bytes for node in SystemMemory().nodes_named([self._node])))
+
+    def host_pool(self, size_bytes: int) -> torch.Tensor:
+        """Allocate memory of the node, and see to it that every page is there; or without a node ordinary memory."""
+        if self._node is None:
+            return super().host_pool(size_bytes)
+        pool = NodePool(Tier.SLOW, size_bytes, [self._node], "transparent", SystemMemory())
+        return torch.from_numpy(pool.view(0, (size_bytes,), np.uint8))
 
     def copies(self) -> ThreadCopies:
         """Return copies with a thread for each direction."""
@@ -314,14 +341,16 @@ class ThreadCopies(Copies):
             copy.done.set()
 
 
-def device_of(device: torch.device) -> Device:
-    """Return the device that a module is on.
+def device_of(device: torch.device, node: int | None = None) -> Device:
+    """Return the device that a module is on; with `node`, a CPU whose slower memory is this node.
 
     Raises:
-        BadInputError: it is neither a CPU nor a GPU of CUDA.
+        BadInputError: it is neither a CPU nor a GPU of CUDA; or not a CPU though there is a node; or no such node.
     """
     if device.type == "cpu":
-        return Cpu()
+        return Cpu(node)
+    if node is not None:
+        raise BadInputError(f"offload: slow is memory node {node}, and the module is on '{device}'; give one on cpu")
     if device.type == "cuda":
         return Cuda(device)
     raise BadInputError(f"offload: the module is on '{device}'; give one on cuda, or on cpu to try it out")

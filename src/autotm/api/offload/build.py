@@ -27,12 +27,13 @@ def build(
     targets: tuple[Any, ...],
     optimizer: Any,
     budget: tuple[float | None, int],
+    node: int | None,
     ways: Ways,
     kernel_s: float,
     config: SolveConfig,
 ) -> OffloadedStep:
     """Build the step of `autotm.offload` from its arguments; `budget` is a share of the plain step's peak, or bytes."""
-    device = device_of(_common_device(module, inputs, targets))
+    device = device_of(_common_device(module, inputs, targets), node)
     if optimizer is not None:
         require_known(optimizer, module)
     captured = capture(module, inputs, loss, targets, device.torch)

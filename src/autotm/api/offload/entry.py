@@ -22,6 +22,7 @@ def offload(
     targets: Sequence[Any] = (),
     optimizer: Any = None,
     host_budget: str | float | None = None,
+    slow: str | None = None,
     move: bool = True,
     recompute: bool = True,
     kernel_s: float = 0.01,
@@ -50,6 +51,8 @@ def offload(
             change between steps. Without it call the optimizer's `step()` after the step.
         host_budget: bytes of pinned host memory that tensors may be copied to; by default what is available, within
             the limit of a container.
+        slow: of a module on a CPU, a memory node, as `node:2`, in the place of the host's memory: CXL memory, or
+            that of another socket.
         move: whether tensors may be copied to the host and back.
         recompute: whether operators of the forward pass may run again in the backward pass, where that costs less.
         kernel_s: seconds for which each distinct operator is timed.
@@ -69,6 +72,7 @@ def offload(
     if not kernel_s > 0:
         raise BadInputError(f"offload: kernel_s is {kernel_s}; give a positive number of seconds")
     host_bytes = None if host_budget is None else _host_budget(host_budget)
+    node = None if slow is None else _node(slow)
     config = validated(SolveConfig, dict(solver), "solver option")
     require_torch()
     from autotm.api.offload.build import build  # noqa: PLC0415 - imports PyTorch
@@ -76,7 +80,7 @@ def offload(
 
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     ways = Ways(move, recompute, host_bytes)
-    return build(module, inputs, loss, tuple(targets), optimizer, (share, size_bytes), ways, kernel_s, config)
+    return build(module, inputs, loss, tuple(targets), optimizer, (share, size_bytes), node, ways, kernel_s, config)
 
 
 def require_torch(what: str = "offload") -> None:
@@ -120,3 +124,11 @@ def _host_budget(budget: str | float) -> int:
     if limit is None or limit.size_bytes is None:
         raise BadInputError(f"offload: '{budget}' is no budget of host memory; give bytes, as 64GB")
     return limit.size_bytes
+
+
+def _node(slow: str) -> int:
+    """Return the number of a memory node."""
+    kind, _, number = str(slow).partition(":")
+    if kind != "node" or not (number.isascii() and number.isdigit()):
+        raise BadInputError(f"offload: slow is '{slow}'; give a memory node, as node:2 (numactl --hardware lists them)")
+    return int(number)
