@@ -261,7 +261,8 @@ def compare(name: str, rounds: int, time_limit_s: float) -> list[float]:
         own_peak = planned.measure(inputs, targets).peak_bytes
         planned.close()
         print(
-            f" autotm: peak {own_peak / need:.3f}, time {medians['ours'] / medians['plain']:.3f}, predicted "
+            f" autotm: peak {own_peak / need:.3f} ({own_peak / summary.planned_peak_bytes:.3f} of planned), time "
+            f"{medians['ours'] / medians['plain']:.3f}, predicted "
             f"{summary.predicted_s / summary.plain_s:.3f}, bound {summary.bound_s / summary.plain_s:.3f}, "
             f"{summary.recomputed} operators again, made in {made_s:.1f} s; plain {medians['plain']:.4g} s",
             flush=True,
@@ -269,6 +270,8 @@ def compare(name: str, rounds: int, time_limit_s: float) -> list[float]:
         return medians
 
     need, found = peak(plain, module), list[float]()
+    predicted = autotm.fits(module, inputs, cross_entropy, targets=(targets,)).peak.size_bytes
+    print(f"{name}: plain: peak {need / 1e6:.6g} MB; autotm.fits predicts {predicted / need:.3f} of it", flush=True)
     for way, make in ways.items():
         twin = copy.deepcopy(module)
         twin.zero_grad()

@@ -21,7 +21,7 @@ from torch import fx, nn
 from torch._C import DispatchKey
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext, detect_fake_mode, tracing
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.func import functional_call
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import TorchFunctionMetadataMode, _temp_remove_metadata_torch_function_mode
@@ -55,6 +55,34 @@ def user_line(error: BaseException) -> str:
             location = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return location
+
+
+@contextlib.contextmanager
+def refusals(what: str, values: str, shapes: str, other: str) -> Iterator[None]:
+    """Turn errors of a step over tensors without values into a BadInputError that names the user's line.
+
+    Args:
+        what: the function that was called, for messages.
+        values: why the step may not depend on values, for messages.
+        shapes: why shapes may not.
+        other: what any other error means.
+    """
+    try:
+        yield
+    except BadInputError as error:
+        raise BadInputError(f"{what}: {error}") from error
+    except DataDependentOutputException as error:
+        raise BadInputError(
+            f"{what}: {user_line(error)}: the step depends on the value of a tensor ({error.func}), and {values}; "
+            "compute it without .item(), bool() or if on tensors"
+        ) from error
+    except DynamicOutputShapeException as error:
+        raise BadInputError(
+            f"{what}: {user_line(error)}: the shape of what {error.func} gives depends on values, and {shapes}; use "
+            "masks and torch.where instead"
+        ) from error
+    except Exception as error:
+        raise BadInputError(f"{what}: {user_line(error)}: {other} {type(error).__name__}: {error}") from error
 
 
 def checked_loss(loss: Any) -> torch.Tensor:

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx import Node
 
-from autotm.capture import TANGENT, Captured, checked_loss, user_line
+from autotm.capture import TANGENT, Captured, checked_loss, refusals
 from autotm.capture import capture as captured_by_pytorch
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Role
@@ -45,26 +44,11 @@ def capture(
         return checked_loss(output if loss is None else loss(output, *tensors[len(inputs) :]))
 
     batch = named_batch((*inputs, *targets))
-    try:
+    order = "a plan is made for one order of operators"
+    with refusals("offload", order, "a plan is made for fixed shapes", "PyTorch cannot capture the step:"):
         captured = captured_by_pytorch(
             module, call, batch, trains=True, table=_EAGER_DROPOUT if device.type == "cpu" else {}
         )
-    except BadInputError as error:
-        raise BadInputError(f"offload: {error}") from error
-    except DataDependentOutputException as error:
-        raise BadInputError(
-            f"offload: {user_line(error)}: the step depends on the value of a tensor ({error.func}), and a plan is "
-            "made for one order of operators; compute it without .item(), bool() or if on tensors"
-        ) from error
-    except DynamicOutputShapeException as error:
-        raise BadInputError(
-            f"offload: {user_line(error)}: the shape of what {error.func} gives depends on values, and a plan is made "
-            "for fixed shapes; use masks and torch.where instead"
-        ) from error
-    except Exception as error:
-        raise BadInputError(
-            f"offload: {user_line(error)}: PyTorch cannot capture the step: {type(error).__name__}: {error}"
-        ) from error
     taken = {storage_of(node.meta["val"]) for node in captured.arguments}
     own = partial(_with_own_memory, captured.graph, taken)
     return replace(

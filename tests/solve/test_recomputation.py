@@ -157,13 +157,20 @@ def test_nothing_runs_again_where_all_fits():
 
 
 def test_kernels_that_may_not_run_again_do_not():
-    graph, costs_us, turn = training_step(3, layers=10)
-    limit_bytes = int(0.8 * graph.peak_live_bytes)
-    free = recomputed(graph, costs_us, turn, range(turn), limit_bytes, time_limit_s=60.0)
-    taken = {repeat.kernel for repeat in free.repeats}
-    held = recomputed(graph, costs_us, turn, {*range(turn)} - taken, limit_bytes)
-    assert taken
-    assert held is None or (held.extra_us >= free.extra_us and taken.isdisjoint(one.kernel for one in held.repeats))
+    others = 0
+    for seed in SEEDS:
+        graph, costs_us, turn = training_step(seed, layers=10)
+        limit_bytes = int(0.95 * graph.peak_live_bytes)
+        free = recomputed(graph, costs_us, turn, range(turn), limit_bytes, time_limit_s=60.0)
+        if free is None:
+            continue
+        barred = free.repeats[0].kernel
+        held = recomputed(graph, costs_us, turn, {*range(turn)} - {barred}, limit_bytes, time_limit_s=60.0)
+        if held is not None:
+            others += 1
+            assert held.extra_us >= free.extra_us
+            assert barred not in {one.kernel for one in held.repeats}
+    assert others
 
 
 def chain(layers):

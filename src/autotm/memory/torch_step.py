@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from autotm.capture import checked_loss, user_line
+from autotm.capture import checked_loss, refusals
 from autotm.joint_graph import Step, capture
 from autotm.model.errors import BadInputError
 from autotm.model.step_memory import Cause, LeastMemory, ModuleMemory, Peak, Phase, StepMemory
@@ -66,8 +66,9 @@ def step_memory(
             tracker = _Tracker()
             tracker.track_external(own, tensors, updates)
             own.zero_grad(set_to_none=True)
-            with tracker:
-                _run(step)
+            none = "tensors have none here"
+            with tracker, refusals("fits", none, none, "the step ends with"):
+                step()
             peaks.append(tracker.peak)
             update_bytes = tracker.peak_bytes[Phase.OPTIMIZER]
             modules = tracker.modules(own)
@@ -140,25 +141,6 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 def without_memory() -> FakeTensorMode:
     """Return a context in which tensors take no memory."""
     return FakeTensorMode(allow_non_fake_inputs=True)
-
-
-def _run(step: Callable[[], torch.Tensor]) -> None:
-    try:
-        step()
-    except BadInputError as error:
-        raise BadInputError(f"fits: {error}") from error
-    except DataDependentOutputException as error:
-        raise BadInputError(
-            f"fits: {user_line(error)}: the step depends on the value of a tensor ({error.func}), and tensors have "
-            "none here; compute it without .item(), bool() or if on tensors"
-        ) from error
-    except DynamicOutputShapeException as error:
-        raise BadInputError(
-            f"fits: {user_line(error)}: the shape of what {error.func} gives depends on values, and tensors have none "
-            "here; use masks and torch.where instead"
-        ) from error
-    except Exception as error:
-        raise BadInputError(f"fits: {user_line(error)}: the step ends with {type(error).__name__}: {error}") from error
 
 
 def _fake(tensor: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
