@@ -310,6 +310,15 @@ def test_updates_free_gradients_and_count_what_an_optimizer_keeps(momentum: floa
     assert second.peak_bytes > 0.9 * summary.planned_peak_bytes
 
 
+def test_no_more_of_the_state_waits_on_the_host_than_the_budget_asks_for() -> None:
+    layers = (part for _ in range(12) for part in (nn.Linear(64, 64), nn.Tanh()))
+    module, inputs = nn.Sequential(*layers).to(DEVICE), torch.ones(2, 64, device=DEVICE)
+    optimizer = torch.optim.AdamW(module.parameters())
+    with autotm.offload(module, inputs, torch.sum, "0.9x", optimizer=optimizer, **QUICK) as step:
+        step.measure(inputs, verify=True)
+        assert 0 < step.measure(inputs).moved_out_bytes < 0.8 * 2 * sum(own.nbytes for own in module.parameters())
+
+
 @THREADS
 @pytest.mark.parametrize("name", ["block", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_late_copies_and_poisoned_memory_change_nothing(name: str) -> None:

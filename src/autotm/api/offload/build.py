@@ -51,12 +51,11 @@ def build(
     planned = place(step, graph, profile, device, ways, size_bytes, config)
     before = schedule(planned.plan, planned.layout, planned.places, len(planned.graph.kernels))
     pool = device.host_pool(planned.layout.slow_bytes)
-    if planned.state_bytes:
-        for operator, own in zip(
-            step.operators, device.host_pool(planned.state_bytes).split(measured.states), strict=True
-        ):
-            if isinstance(operator.node.target, Update):
-                operator.node.target.keep_on_host(own)
+    states = device.host_pool(planned.state_bytes).split([*planned.states.values()])
+    for operator, own in zip(planned.states, states, strict=True):
+        update = step.operators[operator].node.target
+        assert isinstance(update, Update)
+        update.keep_on_host(own)
     executor = Executor(step, planned.runs, before, pool, device.copies(), measured.sizes)
 
     def plain(applied: nn.Module, *batch: torch.Tensor) -> torch.Tensor:

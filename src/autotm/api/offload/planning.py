@@ -98,7 +98,7 @@ class Planned:
         bound_us: no plan is predicted to take less.
         plain_peak_bytes: the most device memory if nothing is moved and nothing runs again.
         least_bytes: the least budget that a plan can keep.
-        state_bytes: of an optimizer's state that waits on the host between updates.
+        states: bytes of an optimizer's state that wait on the host between updates, by operator.
     """
 
     graph: Graph
@@ -110,7 +110,12 @@ class Planned:
     bound_us: float
     plain_peak_bytes: int
     least_bytes: int
-    state_bytes: int
+    states: dict[int, int]
+
+    @property
+    def state_bytes(self) -> int:
+        """Host memory that the optimizer's state takes."""
+        return sum(self.states.values())
 
     @property
     def host_bytes(self) -> int:
@@ -184,14 +189,14 @@ class _Problem:
     Attributes:
         graph, profile: the step with nothing moved and nothing computed again.
         turn: index of the first operator of the backward pass.
-        state_bytes: of an optimizer's state that waits on the host.
+        states: bytes of an optimizer's state that wait on the host, by operator.
         links: of the device.
     """
 
     graph: Graph
     profile: Profile
     turn: int
-    state_bytes: int
+    states: dict[int, int]
     links: Links
 
     @cached_property
@@ -208,6 +213,44 @@ class _Problem:
         return most, where
 
 
+class _Tries:
+    """Plans for a budget, each with the share of what must be saved that is saved by copies."""
+
+    def __init__(self, ways: Ways, size_bytes: int, host_bytes: int, options: SolveOptions) -> None:
+        self._ways, self._size_bytes, self._options = ways, size_bytes, options
+        self._host_bytes = host_bytes
+        self._plans: list[tuple[Planned, float]] = []
+
+    def add(self, problem: _Problem, shares: Sequence[float]) -> None:
+        """Make plans."""
+        for share in shares:
+            planned = _planned(problem, self._ways, self._size_bytes, share, self._options)
+            if planned is not None:
+                self._plans.append((planned, share))
+
+    @property
+    def best(self) -> tuple[Planned, float] | None:
+        """The plan with the least predicted time of those that keep the host's budget."""
+        fitting = (pair for pair in self._plans if pair[0].host_bytes <= self._host_bytes)
+        return min(fitting, key=lambda pair: pair[0].plan.objective_us, default=None)
+
+    def is_good(self, plain_us: float) -> bool:
+        """Return whether the best plan takes hardly longer than the plain step."""
+        best = self.best
+        return best is not None and best[0].plan.objective_us <= _GOOD * plain_us
+
+    def refusal(self) -> InfeasibleLimitError:
+        """Return why there is no best plan."""
+        least_host_bytes = min((planned.host_bytes for planned, _ in self._plans), default=None)
+        reason = (
+            "no plan was found that only computes tensors again; allow moves, or give more"
+            if least_host_bytes is None
+            else f"plans were found that need {least_host_bytes} bytes of host memory and more, {self._host_bytes} may "
+            "be taken; give a larger budget, or raise the host's"
+        )
+        return InfeasibleLimitError(f"offload: a budget of {self._size_bytes} bytes: {reason}")
+
+
 def place(
     step: Step, graph: Graph, profile: Profile, device: Device, ways: Ways, size_bytes: int, config: SolveConfig
 ) -> Planned:
@@ -216,10 +259,9 @@ def place(
     Raises:
         InfeasibleLimitError: no plan keeps the budget, or that of the host; names the least.
     """
-    host_bytes = device.host_bytes() if ways.host_bytes is None else ways.host_bytes
-    problems = [_Problem(graph, profile, step.turn, 0, measured_links(device, size_bytes))]
+    problems = [_Problem(graph, profile, step.turn, {}, measured_links(device, size_bytes))]
     if ways.moves and any(tensor.name.endswith(_KEPT) for tensor in graph.tensors):
-        problems.append(_with_states_on_host(problems[0]))
+        problems.append(_with_states_on_host(problems[0], 1.0))
     least_bytes, where = min(problem.least for problem in problems)
     if size_bytes < least_bytes:
         raise InfeasibleLimitError(
@@ -229,29 +271,18 @@ def place(
             least_bytes,
         )
     plain_us = math.fsum(map(profile.base_us, graph.kernels))
-    options = SolveOptions(**config.model_dump(), fast_operands_only=True)
-    found: list[Planned] = []
+    host_bytes = device.host_bytes() if ways.host_bytes is None else ways.host_bytes
+    tries = _Tries(ways, size_bytes, host_bytes, SolveOptions(**config.model_dump(), fast_operands_only=True))
     for shares in (_SHARES, _HOST_SHARES if ways.recomputes else ()):
-        for problem in problems:
-            planned = (_planned(problem, ways, size_bytes, share, options) for share in shares)
-            found += [each for each in planned if each is not None]
-            if any(each.host_bytes <= host_bytes and each.plan.objective_us <= _GOOD * plain_us for each in found):
-                break
-        if any(each.host_bytes <= host_bytes for each in found):
-            break
-    if not found:
-        raise InfeasibleLimitError(
-            f"offload: a budget of {size_bytes} bytes: no plan was found that only computes tensors again; allow "
-            "moves, or give more",
-        )
-    fitting = [each for each in found if each.host_bytes <= host_bytes]
-    if not fitting:
-        raise InfeasibleLimitError(
-            f"offload: a budget of {size_bytes} bytes: plans were found that need "
-            f"{min(each.host_bytes for each in found)} bytes of host memory and more, {host_bytes} may be taken; give "
-            "a larger budget, or raise the host's"
-        )
-    best = min(fitting, key=lambda each: each.plan.objective_us)
+        for problem in problems if tries.best is None else ():
+            if not tries.is_good(plain_us):
+                tries.add(problem, shares)
+    if tries.best is None:
+        raise tries.refusal()
+    _, share = tries.best
+    for part in _PARTS if len(problems) > 1 and not tries.is_good(plain_us) else ():
+        tries.add(_with_states_on_host(problems[0], part), [share])
+    best, _ = tries.best
     # Where several ways are open, only what is computed once is proven to be necessary.
     bound_us = plain_us if ways.moves and (ways.recomputes or len(problems) > 1) else best.bound_us
     return replace(
@@ -266,6 +297,8 @@ _SEARCHED_S = 10.0
 _NOTHING = Recomputation((), 0.0, 0, 0.0)
 _SHARES = (1.0, 0.0, 0.5)
 """What is saved by copies, of what must be saved: the rest is saved by computing again."""
+_PARTS = (0.25, 0.5, 0.75)
+"""Parts of an optimizer's state that wait on the host, tried beside none and all."""
 _HOST_SHARES = (0.75, 0.25)
 """The same, tried where all of these plans need too much of the host's memory."""
 
@@ -295,7 +328,7 @@ def _planned(problem: _Problem, ways: Ways, size_bytes: int, share: float, optio
         bound_us=plan.bound_us if not ways.recomputes else plain_us + found.bound_us,
         plain_peak_bytes=graph.peak_live_bytes,
         least_bytes=problem.least[0],
-        state_bytes=problem.state_bytes,
+        states=problem.states,
     )
 
 
@@ -315,38 +348,38 @@ def _recomputation(
     return recomputed(graph, costs_us, turn, range(turn), limit_bytes, seed=options.seed, time_limit_s=time_limit_s)
 
 
-def _with_states_on_host(problem: _Problem) -> _Problem:
-    """Return a step whose updates fetch what the optimizer keeps, and bring it back to the host.
+def _with_states_on_host(problem: _Problem, part: float) -> _Problem:
+    """Return a step in which a part of what the optimizer keeps waits on the host.
 
-    The copies are part of the updates, and hold them up.
+    Its updates fetch it, and bring it back. These copies hold them up.
     """
     graph, profile, links = problem.graph, problem.profile, problem.links
-    states = {tensor.name: tensor.size_bytes for tensor in graph.tensors if tensor.name.endswith(_KEPT)}
-    kernels, workspaces, timings = [], [], dict(profile.timings)
-    for index, kernel in enumerate(graph.kernels):
-        kept = [operand for operand in kernel.inputs if operand.tensor in states]
-        if not kept:
-            kernels.append(kernel)
-            continue
-        sizes = [states[operand.tensor] for operand in kept]
-        copies_ns = round(1e3 * sum(links.copy_us(tier, size) for size in sizes for tier in Tier))
-        timing = profile.timings[kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel)]
-        kernels.append(
-            replace(
-                kernel,
-                identity=f"{kernel.identity} on the host",
-                inputs=tuple(operand for operand in kernel.inputs if operand not in kept),
-                workspaces=(*kernel.workspaces, *kept),
-            )
+    kept = {tensor.readers[0]: tensor for tensor in graph.tensors if tensor.name.endswith(_KEPT)}
+    wanted_bytes, states = part * sum(tensor.size_bytes for tensor in kept.values()), dict[int, int]()
+    kernels, workspaces, timings = [*graph.kernels], [], dict(profile.timings)
+    for index, tensor in kept.items():
+        if sum(states.values()) >= wanted_bytes:
+            break
+        states[index] = tensor.size_bytes
+        kernel = kernels[index]
+        (operand,) = (one for one in kernel.inputs if one.tensor == tensor.name)
+        kernels[index] = replace(
+            kernel,
+            identity=f"{kernel.identity} on the host",
+            inputs=tuple(one for one in kernel.inputs if one is not operand),
+            workspaces=(*kernel.workspaces, operand),
         )
-        workspaces += [workspace(operand, index) for operand in kept]
+        workspaces.append(workspace(operand, index))
+        copies_ns = round(1e3 * sum(links.copy_us(tier, tensor.size_bytes) for tier in Tier))
+        timing = profile.timings[kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel)]
         spent_ns = timing.min_ns, timing.median_ns, timing.lower_quartile_ns, timing.upper_quartile_ns
         longer = Timing(*(each + copies_ns for each in spent_ns), timing.repeats)
-        timings[kernels[-1].identity, DEFAULT_IMPLEMENTATION, all_fast(kernels[-1])] = longer
-    tensors = (tensor for tensor in graph.tensors if tensor.name not in states)
+        timings[kernels[index].identity, DEFAULT_IMPLEMENTATION, all_fast(kernels[index])] = longer
+    names = {kept[index].name for index in states}
+    tensors = (tensor for tensor in graph.tensors if tensor.name not in names)
     placed = replace(graph, kernels=tuple(kernels), tensors=(*tensors, *workspaces))
     profile = replace(profile, graph_hash=hash_of(placed), timings=timings)
-    return replace(problem, graph=placed, profile=profile, state_bytes=sum(states.values()))
+    return replace(problem, graph=placed, profile=profile, states=states)
 
 
 def _runs(graph: Graph) -> tuple[Run, ...]:
