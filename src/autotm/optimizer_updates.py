@@ -61,6 +61,11 @@ class Update:
         """Memory of the optimizer's state for these parameters, as far as it is there, on their device."""
         return sum(_rounded(value) for _, _, value in self._states())
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is state on the host; before the first update there is none."""
+        return bool(self._places)
+
     def keep_on_host(self, pool: torch.Tensor) -> None:
         """Keep the state in host memory from the next update on; `pool` has room for `state_bytes` of a trial."""
         self._pool = pool

@@ -10,6 +10,7 @@ import pytest
 
 TORCH = Path(".venv-torch/bin/python")
 pytestmark = [
+    pytest.mark.slow,  # PyTorch is imported twice as long as all else takes
     pytest.mark.timeout(0),  # run.sh limits all together
     pytest.mark.skipif(not TORCH.exists(), reason="make test-torch installs PyTorch"),
 ]

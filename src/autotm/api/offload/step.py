@@ -178,6 +178,7 @@ class OffloadedStep:
         values = arguments(self._step, tuple(tensor.clone() for tensor in batch)) if verify else {}
         argument_bytes = sum(self._step.storages[place].size_bytes for place in self._step.held)
         argument_bytes += sum(update.state_bytes for update in self._updates)
+        absent_bytes = 0 if any(update.is_waiting for update in self._updates) else self._planned.state_bytes
         losses: list[torch.Tensor] = []
         step_s = 0.0
 
@@ -199,7 +200,7 @@ class OffloadedStep:
         )
         if wanted is not None:
             require_same(results_of(*subject, measured.loss), wanted, self._step, values)
-        _require_as_planned(measured)
+        _require_as_planned(measured, absent_bytes)
         return measured
 
     def summary(self) -> OffloadSummary:
@@ -281,10 +282,14 @@ class OffloadedStep:
                 )
 
 
-def _require_as_planned(measured: MeasuredStep) -> None:
-    """Raise AutotmError where a step took more memory than its budget, or moved nothing though its plan does."""
+def _require_as_planned(measured: MeasuredStep, absent_bytes: int) -> None:
+    """Raise AutotmError where a step took more memory than its budget, or moved nothing though its plan does.
+
+    Of what the plan brings in, `absent_bytes` were not there yet.
+    """
     plan = measured.plan
-    moves = (measured.moved_out_bytes, plan.moved_out_bytes), (measured.moved_in_bytes, plan.moved_in_bytes)
+    planned_in_bytes = plan.moved_in_bytes - absent_bytes
+    moves = (measured.moved_out_bytes, plan.moved_out_bytes), (measured.moved_in_bytes, planned_in_bytes)
     if any(not moved and planned for moved, planned in moves):
         raise AutotmError(
             f"offload: the step moved {moves[0][0]} bytes out and {moves[1][0]} back, and its plan {moves[0][1]} and "
