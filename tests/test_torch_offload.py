@@ -310,6 +310,18 @@ def test_updates_free_gradients_and_count_what_an_optimizer_keeps(momentum: floa
     assert second.peak_bytes > 0.9 * summary.planned_peak_bytes
 
 
+def test_groups_of_an_optimizer_may_keep_different_states() -> None:
+    layers = [nn.Linear(64, 64) for _ in range(8)]
+    module, inputs = nn.Sequential(*layers).to(DEVICE), torch.ones(2, 64, device=DEVICE)
+    with_momentum = {"params": [own for layer in layers[4:] for own in layer.parameters()], "momentum": 0.9}
+    optimizer = torch.optim.SGD(
+        [{"params": [own for layer in layers[:4] for own in layer.parameters()]}, with_momentum]
+    )
+    with autotm.offload(module, inputs, torch.sum, "1x", optimizer=optimizer, **QUICK) as step:
+        peaks = [step.measure(inputs).peak_bytes for _ in range(2)]
+        assert 0.95 * step.summary().planned_peak_bytes < peaks[1] <= step.summary().planned_peak_bytes
+
+
 def test_no_more_of_the_state_waits_on_the_host_than_the_budget_asks_for() -> None:
     layers = (part for _ in range(12) for part in (nn.Linear(64, 64), nn.Tanh()))
     module, inputs = nn.Sequential(*layers).to(DEVICE), torch.ones(2, 64, device=DEVICE)

@@ -57,6 +57,15 @@ class Update:
         return f"update_by_{type(self.optimizer).__name__}"
 
     @property
+    def options(self) -> str:
+        """How parameters are updated, but for the learning rate: what the time and the state of an update depend on."""
+        part = _part(self.optimizer, {own: own for own in self.parameters})
+        return repr([
+            (len(group["params"]), sorted((key, value) for key, value in group.items() if key not in {"params", "lr"}))
+            for group in part.param_groups
+        ])  # fmt: skip
+
+    @property
     def state_bytes(self) -> int:
         """Memory of the optimizer's state for these parameters, as far as it is there, on their device."""
         return sum(_rounded(value) for _, _, value in self._states())

@@ -153,7 +153,7 @@ class _Measuring:
 
 
 def _identity(operator: Operator) -> str:
-    """Return the hash of the operator, and shapes, strides and types of what it is called on."""
+    """Return the hash of the operator, its options, and shapes, strides and types of what it is called on."""
 
     def text(item: object) -> str:
         if isinstance(item, torch.fx.Node):
@@ -164,5 +164,7 @@ def _identity(operator: Operator) -> str:
         return repr(item)
 
     node = operator.node
-    call = f"{operator.name}({text(node.args)}, {sorted((key, text(value)) for key, value in node.kwargs.items())})"
+    options = node.target.options if isinstance(node.target, Update) else ""
+    named = sorted((key, text(value)) for key, value in node.kwargs.items())
+    call = f"{operator.name}{options}({text(node.args)}, {named})"
     return hashlib.sha256(call.encode()).hexdigest()[:16]
