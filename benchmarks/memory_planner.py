@@ -1,13 +1,15 @@
-"""Plans of `autotm.offload` that compute again, against PyTorch's own ways to save memory, at the same measured peak.
+"""Plans of `autotm.offload` against PyTorch's own ways to save memory, at the same measured peak, on a CPU.
 
-    .venv-torch/bin/python benchmarks/memory_planner.py [--networks gpt2,resnet152] [--rounds 7]
+    .venv-torch/bin/python benchmarks/memory_planner.py [--networks gpt2,resnet152] [--ways again] [--rounds 7]
 
 PyTorch's own ways are checkpoints by block (`torch.utils.checkpoint`) and the partitioner of `torch.compile` under an
 `activation_memory_budget` (backend `aot_eager_decomp_partition`, so that the operators are the same). The peak of each
-is measured; autotm gets it as its budget, and may move nothing. Then autotm gets shares of the plain step's peak. Steps
-take turns; ratios are of medians over the plain step. `bound`: no plan of autotm's kind is predicted to take less.
+is measured; autotm gets it as its budget. Then autotm gets shares of the plain step's peak. Steps take turns; ratios
+are of medians over the plain step. `bound`: no plan with these ways is predicted to take less.
 
-`save_on_cpu` is missing: on a CPU what it saves stays in the memory that is counted.
+`--ways again` lets plans compute tensors again; `copies` lets them move tensors, and `both` do either. Then PyTorch's
+ways include `save_on_cpu`. The host's memory is emulated: it is ordinary memory that is not counted, and copies to it
+take the cores that operators use, unlike those of a GPU.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from torch._functorch import config as partitioner
 from torch.utils.checkpoint import checkpoint
 
 import autotm
-from autotm.memory.torch_device import device_of
+from autotm.memory.torch_device import device_of, measured_links
 from autotm.model.errors import AutotmError, InfeasibleLimitError
+from autotm.model.graph import Tier
 from autotm.zoo.torch.blocks import torchvision_models
 
 models = torchvision_models()  # Before transformers, which looks for torchvision.
@@ -46,6 +49,11 @@ LEAST_ADDED = 0.01
 """Of a plain step: less than this is noise, and counts as this where additions are divided."""
 NAMES, TABLES, ROWS = 1000, 16, 8192
 """Of the recommender: rows of each table, tables, and rows of a batch."""
+
+WAYS = {"again": {"move": False}, "copies": {"recompute": False}, "both": {}}
+"""What is allowed to plans."""
+_COPIED_BYTES = 64 << 20
+"""Of a copy whose rate is told."""
 
 Step = Callable[[], object]
 
@@ -208,6 +216,18 @@ def partitioned(twin: nn.Module, share: float) -> Callable[..., torch.Tensor]:
     return call
 
 
+def saved(twin: nn.Module) -> Callable[..., torch.Tensor]:
+    """Return a module that copies what the backward pass needs, as `save_on_cpu` does, to uncounted memory."""
+
+    def call(*inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: tensor.detach().numpy().copy(order="K"), lambda kept: torch.from_numpy(kept).clone()
+        ):
+            return twin(*inputs)
+
+    return call
+
+
 def step_of(module: Callable[..., torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor) -> Step:
     """Return a step: forward, loss, backward."""
     return lambda: cross_entropy(module(inputs), targets).backward()
@@ -227,7 +247,7 @@ def medians_of(steps: Mapping[str, Step], modules: list[nn.Module], rounds: int)
     return {key: statistics.median(taken) for key, taken in times.items()}
 
 
-def compare(name: str, rounds: int, time_limit_s: float) -> list[float]:
+def compare(name: str, allowed: str, rounds: int, time_limit_s: float) -> list[float]:
     """Print a row for each of PyTorch's ways and each share; return what autotm adds over what PyTorch's ways add."""
     torch.manual_seed(0)
     module, (inputs, targets) = NETWORKS[name](), batch_of(name)
@@ -236,6 +256,7 @@ def compare(name: str, rounds: int, time_limit_s: float) -> list[float]:
     held = sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in arguments}.values())
     ways: dict[str, Callable[[nn.Module], Callable[..., torch.Tensor]]] = {"checkpoints by block": checkpointed}
     ways |= {f"partitioner, {share:g}": partial(partitioned, share=share) for share in PARTITIONED}
+    ways |= {} if allowed == "again" else {"save_on_cpu": saved}
     plain = step_of(module, inputs, targets)
 
     def peak(step: Step, trained: nn.Module) -> int:
@@ -248,8 +269,9 @@ def compare(name: str, rounds: int, time_limit_s: float) -> list[float]:
         begun = time.perf_counter()
         try:
             planned = autotm.offload(
-                module, inputs, cross_entropy, budget_bytes, targets=(targets,), move=False, time_limit_s=time_limit_s
-            )
+                module, inputs, cross_entropy, budget_bytes, targets=(targets,), time_limit_s=time_limit_s,
+                **WAYS[allowed],
+            )  # fmt: skip
         except InfeasibleLimitError as error:
             least = "no plan found" if error.smallest_bytes is None else f"at least {error.smallest_bytes / need:.3f}"
             print(f" autotm: {least}", flush=True)
@@ -264,7 +286,8 @@ def compare(name: str, rounds: int, time_limit_s: float) -> list[float]:
             f" autotm: peak {own_peak / need:.3f} ({own_peak / summary.planned_peak_bytes:.3f} of planned), time "
             f"{medians['ours'] / medians['plain']:.3f}, predicted "
             f"{summary.predicted_s / summary.plain_s:.3f}, bound {summary.bound_s / summary.plain_s:.3f}, "
-            f"{summary.recomputed} operators again, made in {made_s:.1f} s; plain {medians['plain']:.4g} s",
+            f"{summary.recomputed} operators again, {summary.moved_out_bytes / need:.3f} of the peak moved out and "
+            f"{summary.moved_in_bytes / need:.3f} back, made in {made_s:.1f} s; plain {medians['plain']:.4g} s",
             flush=True,
         )
         return medians
@@ -300,13 +323,16 @@ def main() -> None:
     """Compare networks one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--ways", choices=WAYS, default="again")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--time-limit-s", type=float, default=30.0)
     arguments = parser.parse_args()
-    print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads")
+    links = measured_links(device_of(torch.device("cpu")), 1 << 30)
+    rates = (f"{_COPIED_BYTES / 1e3 / links.copy_us(tier, _COPIED_BYTES):.3g}" for tier in (Tier.SLOW, Tier.FAST))
+    print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads; copies: {' and '.join(rates)} GB/s")
     found: list[float] = []
     for name in arguments.networks.split(","):
-        found += compare(name, arguments.rounds, arguments.time_limit_s)
+        found += compare(name, arguments.ways, arguments.rounds, arguments.time_limit_s)
     if found:
         mean = math.exp(statistics.fmean(map(math.log, found)))
         print(f"autotm adds {mean:.2f} of what PyTorch's ways add (geometric mean of {len(found)})")

@@ -371,6 +371,7 @@ class _Search:
 
     def __init__(self, step: _Step, limit_bytes: int, draw: random.Random, end_s: float) -> None:
         self._step, self._limit_bytes, self._draw, self._end_s = step, limit_bytes, draw, end_s
+        self._keeps = False  # Whether a plan that keeps the limit was found.
 
     def best(self, dropped: frozenset[int], enough_us: float) -> _Trace:
         """Return the best plan that was found; it exceeds the limit if none keeps it.
@@ -382,10 +383,11 @@ class _Search:
         best = self._trace(())
         for found in self._beginnings(dropped):
             best = min(best, found, key=_value)
+            self._keeps = not best.excess_bytes
             if self._is_over or best.value <= (0, enough_us):
                 return best
         stale = 0
-        while stale < _PATIENCE and not self._is_over and best.value > (0, enough_us):
+        while stale < _PATIENCE and time.perf_counter() <= self._end_s and best.value > (0, enough_us):
             found = self._improved(self._trace(self._disturbed(best.dropped)), self._draw.choice(_WEIGHTS))
             stale = 0 if found.value < best.value else stale + 1
             best = min(best, found, key=_value)
@@ -393,7 +395,8 @@ class _Search:
 
     @property
     def _is_over(self) -> bool:
-        return time.perf_counter() > self._end_s
+        """Whether time is up. It is not before a plan keeps the limit, on a slow computer as on a fast one."""
+        return self._keeps and time.perf_counter() > self._end_s
 
     def _beginnings(self, dropped: frozenset[int]) -> Iterator[_Trace]:
         """Yield plans that are made from one, from nothing, and from segments of the forward pass."""
