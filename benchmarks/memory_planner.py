@@ -15,11 +15,10 @@ take the cores that operators use, unlike those of a GPU.
 from __future__ import annotations
 
 import argparse
-import copy
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,8 @@ from torch._functorch import config as partitioner
 from torch.utils.checkpoint import checkpoint
 
 import autotm
+from autotm.api.offload.judging import medians_in_turn
+from autotm.api.offload.step import OffloadSummary
 from autotm.memory.torch_device import device_of, measured_links
 from autotm.model.errors import AutotmError, InfeasibleLimitError
 from autotm.model.graph import Tier
@@ -54,8 +55,6 @@ WAYS = {"again": {"move": False}, "copies": {"recompute": False}, "both": {}}
 """What is allowed to plans."""
 _COPIED_BYTES = 64 << 20
 """Of a copy whose rate is told."""
-
-Step = Callable[[], object]
 
 
 class LanguageModel(nn.Module):
@@ -228,95 +227,75 @@ def saved(twin: nn.Module) -> Callable[..., torch.Tensor]:
     return call
 
 
-def step_of(module: Callable[..., torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor) -> Step:
-    """Return a step: forward, loss, backward."""
-    return lambda: cross_entropy(module(inputs), targets).backward()
-
-
-def medians_of(steps: Mapping[str, Step], modules: list[nn.Module], rounds: int) -> dict[str, float]:
-    """Return the median seconds of steps that take turns."""
-    times: dict[str, list[float]] = {key: [] for key in steps}
-    for turn in range(rounds + 1):
-        for key, step in steps.items():
-            for module in modules:
-                module.zero_grad()
-            begun = time.perf_counter()
-            step()
-            if turn:
-                times[key].append(time.perf_counter() - begun)
-    return {key: statistics.median(taken) for key, taken in times.items()}
-
-
 def compare(name: str, allowed: str, rounds: int, time_limit_s: float) -> list[float]:
     """Print a row for each of PyTorch's ways and each share; return what autotm adds over what PyTorch's ways add."""
     torch.manual_seed(0)
     module, (inputs, targets) = NETWORKS[name](), batch_of(name)
     device = device_of(torch.device("cpu"))
-    arguments = (*module.parameters(), *module.buffers(), inputs, targets)
-    held = sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in arguments}.values())
     ways: dict[str, Callable[[nn.Module], Callable[..., torch.Tensor]]] = {"checkpoints by block": checkpointed}
     ways |= {f"partitioner, {share:g}": partial(partitioned, share=share) for share in PARTITIONED}
     ways |= {} if allowed == "again" else {"save_on_cpu": saved}
-    plain = step_of(module, inputs, targets)
+    options: dict[str, Any] = {"targets": (targets,), "time_limit_s": time_limit_s, **WAYS[allowed]}
 
-    def peak(step: Step, trained: nn.Module) -> int:
-        step()  # Compiles.
-        trained.zero_grad()
-        return held + int(device.peak(step)[1])
-
-    def ours(budget_bytes: int, others: Mapping[str, Step], modules: list[nn.Module]) -> dict[str, float] | None:
-        """Return medians of steps in turn with that of autotm within a budget, and print the latter."""
-        begun = time.perf_counter()
-        try:
-            planned = autotm.offload(
-                module, inputs, cross_entropy, budget_bytes, targets=(targets,), time_limit_s=time_limit_s,
-                **WAYS[allowed],
-            )  # fmt: skip
-        except InfeasibleLimitError as error:
-            least = "no plan found" if error.smallest_bytes is None else f"at least {error.smallest_bytes / need:.3f}"
-            print(f" autotm: {least}", flush=True)
-            return None
-        made_s = time.perf_counter() - begun
-        steps = {"plain": plain, **others, "ours": lambda: planned(inputs, targets)}
-        medians, summary = medians_of(steps, modules, rounds), planned.summary()
+    def plain() -> None:
         module.zero_grad()
-        own_peak = planned.measure(inputs, targets).peak_bytes
-        planned.close()
-        print(
-            f" autotm: peak {own_peak / need:.3f} ({own_peak / summary.planned_peak_bytes:.3f} of planned), time "
-            f"{medians['ours'] / medians['plain']:.3f}, predicted "
-            f"{summary.predicted_s / summary.plain_s:.3f}, bound {summary.bound_s / summary.plain_s:.3f}, "
-            f"{summary.recomputed} operators again, {summary.moved_out_bytes / need:.3f} of the peak moved out and "
-            f"{summary.moved_in_bytes / need:.3f} back, made in {made_s:.1f} s; plain {medians['plain']:.4g} s",
-            flush=True,
-        )
-        return medians
+        cross_entropy(module(inputs), targets).backward()
 
-    need, found = peak(plain, module), list[float]()
+    def ours(summary: OffloadSummary, peak_bytes: int, time: float) -> str:
+        return (
+            f"autotm: peak {peak_bytes / need:.3f} ({peak_bytes / summary.planned_peak_bytes:.3f} of planned), time "
+            f"{time:.3f}, predicted {summary.predicted_s / summary.plain_s:.3f}, bound "
+            f"{summary.bound_s / summary.plain_s:.3f}, {summary.recomputed} operators again, "
+            f"{summary.moved_out_bytes / need:.3f} of the peak moved out and {summary.moved_in_bytes / need:.3f} back"
+        )
+
+    plain()
+    module.zero_grad()
+    arguments = (*module.parameters(), *module.buffers(), inputs, targets)
+    held = sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in arguments}.values())
+    need, found = held + int(device.peak(plain)[1]), list[float]()
     try:
         fits = f"{autotm.fits(module, inputs, cross_entropy, targets=(targets,)).peak.size_bytes / need:.3f} of it"
     except AutotmError as error:  # PyTorch traces no grouped product in float32.
         fits = str(error)
     print(f"{name}: plain: peak {need / 1e6:.6g} MB; autotm.fits predicts {fits}", flush=True)
     for way, make in ways.items():
-        twin = copy.deepcopy(module)
-        twin.zero_grad()
-        theirs = step_of(make(twin), inputs, targets)
         try:
-            their_peak = peak(theirs, twin)
+            judged = autotm.judge(module, make, inputs, cross_entropy, rounds=rounds, **options)
         except Exception as error:  # noqa: BLE001 - PyTorch's ways fail in many ways
             print(f"{name}: {way}: {type(error).__name__}: {str(error).partition('. ')[0]}", flush=True)
             continue
-        print(f"{name}: {way}: peak {their_peak / need:.3f} of plain;", end="", flush=True)
-        medians = ours(their_peak, {"theirs": theirs}, [module, twin])
-        if medians is not None:
-            added, their_added = ((medians[key] / medians["plain"] - 1) for key in ("ours", "theirs"))
-            found.append(max(added, LEAST_ADDED) / max(their_added, LEAST_ADDED))
-            print(f"    theirs: time {1 + their_added:.3f}; autotm adds {found[-1]:.2f} of what that adds", flush=True)
+        print(f"{name}: {way}: peak {judged.peak_bytes / need:.3f} of plain, time {1 + judged.added:.3f}; ", end="")
+        if judged.plan is None or judged.plan_peak_bytes is None or judged.plan_added is None:
+            print(f"autotm: {judged.failure}", flush=True)
+            continue
+        found.append(max(judged.plan_added, LEAST_ADDED) / max(judged.added, LEAST_ADDED))
+        print(ours(judged.plan, judged.plan_peak_bytes, 1 + judged.plan_added), end="")
+        print(f"; autotm adds {found[-1]:.2f} of what that adds", flush=True)
     for share in SHARES:
-        print(f"{name}: budget {share:g}:", end="", flush=True)
-        ours(int(share * need), {}, [module])
+        begun = time.perf_counter()
+        try:
+            planned = autotm.offload(module, inputs, cross_entropy, int(share * need), **options)
+        except InfeasibleLimitError as error:
+            least = "no plan found" if error.smallest_bytes is None else f"at least {error.smallest_bytes / need:.3f}"
+            print(f"{name}: budget {share:g}: autotm: {least}", flush=True)
+            continue
+        made_s = time.perf_counter() - begun
+        medians = medians_in_turn(
+            device, {"plain": plain, "ours": partial(stepped, module, planned, inputs, targets)}, rounds
+        )
+        module.zero_grad()
+        peak_bytes, summary = planned.measure(inputs, targets).peak_bytes, planned.summary()
+        planned.close()
+        row = ours(summary, peak_bytes, medians["ours"] / medians["plain"])
+        print(f"{name}: budget {share:g}: {row}, made in {made_s:.1f} s; plain {medians['plain']:.4g} s", flush=True)
     return found
+
+
+def stepped(module: nn.Module, step: Callable[..., torch.Tensor], *batch: torch.Tensor) -> None:
+    """Run a planned step as a plain one is run."""
+    module.zero_grad()
+    step(*batch)
 
 
 def main() -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotm.api.compiling import CompiledModule, CompiledStep, compile  # noqa: A004 - as PyTorch's
     from autotm.api.fits import fits
-    from autotm.api.offload.entry import offload
+    from autotm.api.knapsack import knapsack
+    from autotm.api.offload.entry import judge, offload
     from autotm.api.preparing import plan, prepare, sweep
     from autotm.api.training_step import Placement, TrainingStep
     from autotm.model.errors import AutotmError
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "autotm.api.compiling": ("CompiledModule", "CompiledStep", "compile"),
     "autotm.api.fits": ("fits",),
-    "autotm.api.offload.entry": ("offload",),
+    "autotm.api.knapsack": ("knapsack",),
+    "autotm.api.offload.entry": ("judge", "offload"),
     "autotm.api.preparing": ("plan", "prepare", "sweep"),
     "autotm.api.training_step": ("Placement", "TrainingStep"),
     "autotm.model.errors": ("AutotmError",),
@@ -45,6 +47,8 @@ __all__ = [
     "fits",
     "from_onnx",
     "from_torch",
+    "judge",
+    "knapsack",
     "offload",
     "plan",
     "prepare",

@@ -1,4 +1,4 @@
-"""`autotm.offload(module, ...)`: checks its arguments before any work."""
+"""`autotm.offload(module, ...)` and `autotm.judge`: arguments are checked before any work."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from autotm.model.errors import AutotmError, BadInputError, validated
 from autotm.model.limit import Limit
 
 if TYPE_CHECKING:
+    from autotm.api.offload.judging import Judgement
     from autotm.api.offload.step import OffloadedStep
 
 
@@ -81,6 +82,57 @@ def offload(
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     ways = Ways(move, recompute, host_bytes)
     return build(module, inputs, loss, tuple(targets), optimizer, (share, size_bytes), node, ways, kernel_s, config)
+
+
+def judge(
+    module: Any,
+    way: Callable[[Any], Callable[..., Any]],
+    inputs: Any,
+    loss: Callable[..., Any] | None = None,
+    *,
+    targets: Sequence[Any] = (),
+    rounds: int = 5,
+    **options: Any,
+) -> Judgement:
+    """Measure a way to save memory in a training step, and say how far from optimal it is.
+
+    Three steps take turns: a plain one; one with the way; and one that `autotm.offload` plans, whose budget is the peak
+    that was measured of the second. Each is forward and backward, without an update. The module is copied twice.
+
+    Args:
+        module: in the mode, training or evaluation, in which it is to run.
+        way: gets a copy of the module, and returns it, or what is called in its place: with checkpoints, compiled,
+            within hooks for saved tensors.
+        inputs: a tensor, or a tuple of tensors: what the module is called with.
+        loss: gives a scalar from the module's output and the targets; without it the module returns its loss.
+        targets: what the loss takes behind the module's output.
+        rounds: in which the steps take turns; times are medians.
+        options: of `autotm.offload`, such as `move=False` for a way that only computes again.
+
+    Returns:
+        Peaks and times, and what every plan with that peak adds at least. Printed it is a table.
+
+    Raises:
+        BadInputError: an argument is at fault, or the way gives another loss.
+        AutotmError: PyTorch is missing or too old.
+    """
+    require_torch("judge")
+    from torch import nn  # noqa: PLC0415 - takes seconds
+
+    from autotm.api.offload.judging import judge_way  # noqa: PLC0415 - imports PyTorch
+
+    if not isinstance(module, nn.Module):
+        raise BadInputError(f"judge: the module is a {type(module).__name__}; give a torch.nn.Module")
+    if not isinstance(rounds, int) or rounds < 1:
+        raise BadInputError(f"judge: rounds is {rounds}; give a positive number")
+    if "optimizer" in options:
+        raise BadInputError("judge: steps are forward and backward, without an update; leave the optimizer out")
+    inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+
+    def planned(own: nn.Module, budget_bytes: int) -> OffloadedStep:
+        return offload(own, inputs, loss, budget_bytes, targets=targets, **options)
+
+    return judge_way(module, way, (inputs, tuple(targets)), loss, planned, rounds)
 
 
 def require_torch(what: str = "offload") -> None:
