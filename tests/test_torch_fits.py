@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,9 @@ from autotm.model.errors import BadInputError, InfeasibleLimitError
 from autotm.model.step_memory import Cause, Phase
 
 torch = pytest.importorskip("torch")
+from autotm.memory.torch_device import device_of  # noqa: E402
+from autotm.memory.torch_step import workspace_bytes  # noqa: E402
+
 nn, cross_entropy, checkpoint = torch.nn, torch.nn.functional.cross_entropy, torch.utils.checkpoint.checkpoint
 
 
@@ -38,8 +42,15 @@ class Attention(nn.Module):
         return self.classes(x.mean(1))
 
 
+def depthwise():
+    """Return convolutions whose gradients take many times a weight while they are computed."""
+    layers = (nn.Conv2d(64, 64, 7, padding=3, groups=64), nn.GELU(), nn.Conv2d(64, 64, 2, 2), nn.ReLU())
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 16, 10)).to(memory_format=torch.channels_last)
+
+
 CASES = {
     "convolutions": (convolutions, (8, 3, 32, 32)),
+    "depthwise": (depthwise, (8, 64, 8, 8)),
     "attention": (Attention, (8, 64, 32)),
     "checkpointed": (lambda: Attention(is_checkpointed=True), (8, 64, 32)),
 }
@@ -74,6 +85,7 @@ def measured_bytes(module, optimizer, x, target):
 def test_peaks_are_those_that_are_measured(name, kind):
     make, shape = CASES[name]
     module, x = make(), torch.randn(shape)
+    x = x.to(memory_format=torch.channels_last) if name == "depthwise" else x
     target = torch.zeros(8, dtype=torch.long)
     optimizer = OPTIMIZERS[kind](module.parameters())
     found = autotm.fits(module, x, cross_entropy, optimizer, targets=(target,))
@@ -111,6 +123,43 @@ def test_checkpoints_keep_less_and_modules_say_where():
     assert {one.name: one.kept_bytes for one in saving.modules}["layers.0"] < kept["layers.0"] / 2
     assert saving.peak.size_bytes < plain.peak.size_bytes
     assert "layers.* (3 TransformerEncoderLayer): " in str(plain)
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in {"AVX2", "AVX512"}, reason="other layouts")
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize(
+    ("read", "written", "groups", "side", "stride"),
+    [(64, 64, 1, 3, 1), (64, 128, 1, 3, 2), (64, 64, 16, 3, 1), (64, 64, 64, 7, 1), (64, 64, 64, 3, 1)],
+)
+def test_workspaces_of_convolutions_are_those_that_are_measured(read, written, groups, side, stride, layout):
+    """They lack no more than a twentieth of what the convolution holds, and are too large by one operand at most."""
+    x = torch.randn(4, read, 14, 14).to(memory_format=layout)
+    weight = torch.randn(written, read // groups, side, side)
+    options = ([stride] * 2, [side // 2] * 2, [1, 1], False, [0, 0], groups)
+    forward, backward = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
+    gradient = torch.randn_like(forward(x, weight, None, *options))
+    for function, args in (
+        (forward, (x, weight, None, *options)),
+        (backward, (gradient, x, weight, None, *options, [True, True, False])),
+    ):
+        results, peak_bytes = device_of(x.device).peak(partial(function, *args))
+        given = results if isinstance(results, tuple) else (results,)
+        made = sum(one.untyped_storage().nbytes() for one in given if one is not None)
+        held = 4 * (x.numel() + weight.numel() + gradient.numel())
+        assert -0.05 * held <= workspace_bytes(function, args) - (peak_bytes - made) <= 4 * x.numel()
+
+
+class Traced(nn.Linear):
+    """Looks at values unless it is told that it is traced."""
+
+    def forward(self, x):
+        return super().forward(x) if torch.compiler.is_compiling() or x.sum().item() else x
+
+
+def test_what_a_library_computes_where_it_is_traced_is_taken_if_the_step_cannot_be(capfd):
+    found = autotm.fits(Traced(3, 3), torch.zeros(2, 3), lambda y: y.sum())
+    assert found.peak.size_bytes == autotm.fits(nn.Linear(3, 3), torch.zeros(2, 3), lambda y: y.sum()).peak.size_bytes
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("name", "kind"), [("convolutions", None), ("attention", None), ("attention", "AdamW")])

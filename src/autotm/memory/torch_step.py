@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
+import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import nn
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from autotm.capture import checked_loss, refusals
@@ -32,6 +35,7 @@ _CAUSES = {
 }
 """What memory is for, by PyTorch's names."""
 _TOTAL = "Total"
+aten = torch.ops.aten
 Snapshot = dict[torch.device, dict[Any, int]]
 
 
@@ -61,23 +65,35 @@ def step_memory(
                 updates.step()
             return value
 
-        peaks, modules, resting_bytes, update_bytes = [], (), 0, 0
-        for _ in range(2):
+        def track() -> _Tracker:
             tracker = _Tracker()
             tracker.track_external(own, tensors, updates)
             own.zero_grad(set_to_none=True)
-            none = "tensors have none here"
-            with tracker, refusals("fits", none, none, "the step ends with"):
+            with tracker:
                 step()
-            peaks.append(tracker.peak)
-            update_bytes = tracker.peak_bytes[Phase.OPTIMIZER]
-            modules = tracker.modules(own)
-            resting_bytes = _total(tracker.get_tracker_snapshot("current"))
+            return tracker
+
+        none = "tensors have none here"
+        with refusals("fits", none, none, "the step ends with"), _unlogged(), contextlib.ExitStack() as stack:
+            try:
+                first = track()
+            except Exception as error:  # noqa: BLE001 - raised again below
+                # Libraries may compute otherwise where they are told that they are traced: what PyTorch traces.
+                stack.enter_context(torch.compiler._compile_session_context())  # noqa: SLF001 - none is public
+                try:
+                    first = track()
+                except Exception:  # noqa: BLE001 - the first error is the step's own
+                    raise error from None
+            steady = track()
+        update_bytes = steady.peak_bytes[Phase.OPTIMIZER]
+        modules = steady.modules(own)
+        resting_bytes = _total(steady.get_tracker_snapshot("current"))
     return StepMemory(
         type(own).__name__,
         sum(parameter.numel() for parameter in own.parameters()),
         "" if updates is None else type(updates).__name__,
-        *peaks,
+        first.peak,
+        steady.peak,
         resting_bytes,
         _least(own, (batch[: len(inputs)], loss, batch[len(inputs) :]), updates, update_bytes),
         modules,
@@ -123,6 +139,8 @@ def _least(
         # What the optimizer keeps waits on the host but for the updates.
         state_bytes = operator.node.target.state_bytes if isinstance(operator.node.target, Update) else 0
         needed = always + state_bytes + sum(step.storages[place].size_bytes for place in used)
+        given = map_arg((operator.node.args, dict(operator.node.kwargs)), lambda node: node.meta["val"])
+        needed += workspace_bytes(operator.node.target, given[0])
         most[f"operator '{operator.node.name}' ({operator.name})"] = needed
     results = {*step.results} - held
     most["the gradients and the loss"] = always + sum(step.storages[place].size_bytes for place in results)
@@ -132,6 +150,54 @@ def _least(
         most["the update by the optimizer"] = update_bytes
     where = max(most, key=most.__getitem__)
     return LeastMemory(most[where], where)
+
+
+def workspace_bytes(function: Any, args: Sequence[Any]) -> int:
+    """Return what an operator takes on a CPU while it runs, besides its results: 0 where that is not known.
+
+    Convolutions of oneDNN take most. They copy operands into other layouts, and the gradient of a weight is in blocks
+    of as many channels as a vector register holds, so that groups of one channel take up to 256 times its size. The
+    copies are those that PyTorch 2.13 was seen to make.
+    """
+    is_backward = function is aten.convolution_backward.default
+    if not is_backward and function is not aten.convolution.default:
+        return 0
+    own, images, weight = args[:3] if is_backward else (args[0], *args[:2])
+    if images.device.type != "cpu" or images.dtype is not torch.float32:
+        return 0
+    groups = args[-2] if is_backward else args[8]
+    image_bytes, weight_bytes, own_bytes = (value.numel() * value.element_size() for value in (images, weight, own))
+    if not images.is_contiguous(memory_format=torch.channels_last):
+        return image_bytes + (own_bytes if is_backward else weight_bytes)
+    if not is_backward:
+        return (1 if weight.shape[1] == 1 else 2) * weight_bytes
+    copied_bytes = 0 if own.is_contiguous(memory_format=torch.channels_last) else own_bytes
+    written, read, *window = weight.shape
+    is_depthwise = read == 1 and written == groups
+    if is_depthwise and max(window) <= _SMALL_WINDOW:
+        return copied_bytes + 2 * weight_bytes
+    channels = _CHANNELS.get(torch.backends.cpu.get_cpu_capability(), 1)
+    written, read = (math.ceil(each / channels) * channels for each in (written // groups, read))
+    blocked_bytes = groups * written * read * math.prod(window) * weight.element_size()
+    return copied_bytes + blocked_bytes + (1 if is_depthwise else 2) * weight_bytes
+
+
+_CHANNELS = {"AVX512": 16, "AVX2": 8}
+"""Numbers of float32 in a register."""
+_SMALL_WINDOW = 3
+"""Up to this side oneDNN has a kernel of its own for groups of one channel."""
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep PyTorch from logging what it raises as well."""
+    log = logging.getLogger(torch._subclasses.fake_tensor.__name__)  # noqa: SLF001 - it has no public name
+    was = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = was
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
@@ -202,23 +268,26 @@ class _Tracker(MemTracker):
         super().__init__()
         self.peak = Peak(-1, {}, Phase.FORWARD, "", "")
         self.peak_bytes = dict.fromkeys(Phase, 0)
-        self._operator = ""
+        self._operator, self._workspace_bytes = "", 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note the operator, and call it."""
-        self._operator = str(func)
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        self._operator, self._workspace_bytes = str(func), workspace_bytes(func, args)
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self._workspace_bytes = 0
 
     def _update_peak_stats(self, peak_state: Any) -> None:
         del peak_state
         snapshot = self._curr_mem_snap
-        size_bytes = _total(snapshot)
+        size_bytes = _total(snapshot) + self._workspace_bytes
         is_backward = self._mod_tracker.is_bw
         phase = Phase.OPTIMIZER if self._in_opt else Phase.BACKWARD if is_backward else Phase.FORWARD
         self.peak_bytes[phase] = max(self.peak_bytes[phase], size_bytes)
         if size_bytes <= self.peak.size_bytes:
             return
-        by_cause = dict.fromkeys(Cause, 0)
+        by_cause = dict.fromkeys(Cause, 0) | {Cause.WORKSPACES: self._workspace_bytes}
         for of_device in snapshot.values():
             for kind, used_bytes in of_device.items():
                 if kind != _TOTAL:

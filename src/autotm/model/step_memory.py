@@ -20,6 +20,7 @@ class Cause(StrEnum):
     OPTIMIZER = "optimizer state"
     ACTIVATIONS = "activations"
     TEMPORARIES = "temporaries"
+    WORKSPACES = "workspaces"
     BATCH = "batch"
 
 
@@ -69,7 +70,7 @@ class ModuleMemory:
 
 @dataclass(frozen=True)
 class LeastMemory:
-    """The least that `autotm.offload` can do with, beside what operators take while they run.
+    """The least that `autotm.offload` can do with, beside what operators other than convolutions take while they run.
 
     Attributes:
         size_bytes: of device memory; None if the step cannot be offloaded.
@@ -86,7 +87,7 @@ class LeastMemory:
 class StepMemory:
     """Memory of a training step, predicted: what PyTorch's operators allocate, in PyTorch's own order.
 
-    What operators take while they run, and what an allocator loses, comes on top.
+    What other operators than convolutions on a CPU take while they run, and what an allocator loses, comes on top.
 
     Attributes:
         module: class of the module.
@@ -148,7 +149,12 @@ class StepMemory:
             yield f"budget {_size(self.budget_bytes)}: {self._verdict(self.budget_bytes)}"
         if self.untold:
             yield f"{', '.join(self.untold)}: what these recurrent layers keep is not told by PyTorch, and is left out"
-        yield "predicted; what operators take while they run, and what an allocator loses, comes on top"
+        yield f"predicted; what {self._others} take while they run, and what an allocator loses, comes on top"
+
+    @property
+    def _others(self) -> str:
+        """The operators whose workspaces are not counted."""
+        return "other operators" if self.peak.by_cause.get(Cause.WORKSPACES) else "operators"
 
     def _verdict(self, budget_bytes: int) -> str:
         spare, least = budget_bytes - self.peak.size_bytes, self.least.size_bytes
