@@ -271,6 +271,8 @@ def test_a_function_of_a_file_is_answered_on_the_command_line(file, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["parameters"] == 200_000**2 + 200_000
     assert found["first"]["by_cause"]["gradients"] == 4 * found["parameters"]
+    assert main(["fits", f"{file}:bound", "--device", "h200", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["times"][0]["least_s"] > 0
     assert main(["fits", f"{file}:bound"]) == 0
     assert "Linear, 0.00042 million parameters, trained by Adam: needs" in capsys.readouterr().out
 
@@ -297,12 +299,57 @@ class Deciding(nn.Linear):
         return y if y.sum().item() > 0 else -y
 
 
+def test_times_on_a_gpu_are_those_of_its_rates():
+    side = 4096
+    x = torch.zeros(side, side)
+    found = autotm.fits(lambda: nn.Linear(side, side, bias=False), x, lambda y: y.square().mean(), device="h200")
+    assert found.device.startswith("NVIDIA H200")
+    assert found.fits
+    kept, *planned = found.times
+    # Two products of float32 take 66.9e12 operations a second; ten passes or less over a matrix 4.8e12 bytes a second.
+    products_s = 2 * 2 * side**3 / 66.9e12
+    assert products_s < kept.least_s < products_s + 10 * 4 * side**2 / 4.8e12 + 1e-4
+    assert kept.least_s < kept.most_s <= kept.least_s / 0.4
+    for one in planned:
+        assert one.budget_bytes >= found.least.size_bytes
+        assert kept.least_s <= one.least_s <= one.most_s
+        assert one.moved_bytes or one.recomputed or one.least_s == pytest.approx(kept.least_s, rel=1e-4)
+
+
+def test_products_of_halves_have_a_rate_of_their_own():
+    def least_s(dtype):
+        module, x = nn.Linear(4096, 4096, bias=False, dtype=dtype), torch.zeros(4096, 4096, dtype=dtype)
+        return autotm.fits(module, x, lambda y: y.square().mean(), device="h200").times[0].least_s
+
+    assert least_s(torch.bfloat16) < least_s(torch.float32) / 5
+
+
+def test_a_plan_within_a_budget_is_timed_and_none_where_the_step_fits():
+    given = Attention(), torch.randn(64, 64, 32), cross_entropy
+    options = {"targets": (torch.zeros(64, dtype=torch.long),), "device": "rtx-2080-ti"}
+    need = autotm.fits(*given, **options, budget="1GB")
+    assert need.fits
+    assert [one.budget_bytes for one in need.times] == [None]
+    budget_bytes = int(0.7 * need.peak.size_bytes)
+    tight = autotm.fits(*given, **options, budget=budget_bytes)
+    assert [one.budget_bytes for one in tight.times] == [None, budget_bytes]
+    assert tight.times[1].moved_bytes or tight.times[1].recomputed
+    assert tight.times[1].least_s >= tight.times[0].least_s
+    assert "% more: " in str(tight)
+
+
+def test_gpus_that_are_not_known_are_named_before_anything_runs():
+    with pytest.raises(BadInputError, match=r"no such GPU file.*h200"):
+        autotm.fits(None, None, device="h100")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"budget": "much"}, "'much' is no budget; give bytes, as 8GB"),
         ({"budget": "0.5x"}, "'0.5x' is no budget"),
         ({"module": Deciding(3, 3)}, r"test_torch_fits.py:\d+: the step depends on the value of a tensor"),
+        ({"module": lambda: 1 / 0}, "the function of the module raised ZeroDivisionError"),
         ({"module": lambda: 3}, "the function of the module returned a int, not a module"),
         ({"loss": lambda y: y}, r"the loss is a tensor of shape \(2, 3\)"),
         ({"optimizer": lambda _: 3}, "the function of the optimizer returned a int"),

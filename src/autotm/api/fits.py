@@ -1,12 +1,24 @@
-"""`autotm.fits(module, ...)`: what memory a training step of PyTorch needs, without allocating any of it."""
+"""`autotm.fits(module, ...)`: what memory a training step of PyTorch needs, without allocating any of it.
+
+Modules come from Python, or from a function in a file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+import runpy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from autotm.api.offload.entry import require_torch
+from autotm.model.errors import AutotmError, BadInputError, unknown_name
+from autotm.model.files import config_folder
+from autotm.model.machine import load_gpu
 from autotm.model.step_memory import StepMemory, budget_of
+
+_ARGUMENTS = ("module", "inputs", "loss", "optimizer", "targets")
 
 
 def fits(
@@ -17,6 +29,7 @@ def fits(
     budget: str | float | None = None,
     *,
     targets: Sequence[Any] = (),
+    device: str | None = None,
 ) -> StepMemory:
     """Predict what memory a training step needs, by cause, by module, and when it is most.
 
@@ -30,8 +43,10 @@ def fits(
         loss: gives a scalar from the module's output and the targets; without it the module returns its loss.
         optimizer: of the module's parameters; or a function that makes one of parameters, such as `torch.optim.AdamW`;
             without one a step ends with the gradients.
-        budget: bytes, as `8GB`, `4GiB` or a number: whether the step fits.
+        budget: bytes, as `8GB`, `4GiB` or a number: whether the step fits; by default what the device has.
         targets: what the loss takes behind the module's output.
+        device: a file in config/devices/gpu without .yaml, as `h200`: times of the step on that GPU are modelled, with
+            all kept and within budgets.
 
     Returns:
         The memory of the first step and of later ones. Printed it is a table.
@@ -40,9 +55,62 @@ def fits(
         BadInputError: an argument is at fault, or the step depends on the values of tensors.
         AutotmError: PyTorch is missing or too old.
     """
+    gpu = None if device is None else load_gpu(config_folder() / "devices", device)
     budget_bytes = None if budget is None else budget_of(budget)
     require_torch("fits")
     from autotm.memory.torch_step import step_memory  # noqa: PLC0415 - imports PyTorch
 
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    return step_memory(module, inputs, loss, optimizer, tuple(targets), budget_bytes)
+    if gpu is not None and budget_bytes is None:
+        budget_bytes = int(gpu.memory.size_bytes - gpu.overhead.size_bytes)
+    found, step = step_memory(module, inputs, loss, optimizer, tuple(targets), budget_bytes)
+    if gpu is None:
+        return found
+    from autotm.api.offload.modelling import modelled_times  # noqa: PLC0415 - as above
+
+    times = () if step is None else tuple(modelled_times(step, gpu, found, asked=budget is not None))
+    return replace(found, device=gpu.description, times=times)
+
+
+def fits_of_file(file: Path, name: str, budget: str | None, device: str | None) -> StepMemory:
+    """Answer as `fits` for a function in a file; nothing that it makes is allocated.
+
+    Args:
+        file: a Python file.
+        name: of a function in it that returns the arguments of `autotm.fits`, as a dict.
+        budget: as there.
+        device: as there.
+
+    Raises:
+        BadInputError: there is no such file or function, it raises, or returns something else; or as `autotm.fits`.
+        AutotmError: PyTorch is not installed.
+    """
+    require_torch("fits")
+    from autotm.memory.torch_step import without_memory  # noqa: PLC0415 - imports PyTorch
+
+    if not file.is_file():
+        raise BadInputError(f"{file}: no such file; give FILE:FUNCTION")
+    with without_memory():
+        return fits(**_arguments(file, name), budget=budget, device=device)
+
+
+def _arguments(file: Path, name: str) -> Mapping[str, Any]:
+    """Run a file, and return what the function returns."""
+    doing = "running it"
+    try:
+        functions = {key: value for key, value in runpy.run_path(str(file)).items() if inspect.isfunction(value)}
+        doing = name
+        found = functions[name]() if name in functions else None
+    except AutotmError:
+        raise
+    except Exception as error:
+        raise BadInputError(f"{file}: {doing} raised {type(error).__name__}: {error}") from error
+    if name not in functions:
+        raise BadInputError(f"{file}: {unknown_name('function', name, functions)}")
+    if not isinstance(found, Mapping) or not {"module", "inputs"} <= found.keys() <= {*_ARGUMENTS}:
+        what = f"a dict of {', '.join(map(str, found))}" if isinstance(found, Mapping) else f"a {type(found).__name__}"
+        raise BadInputError(
+            f"{file}: {name} returned {what}; it has to return a dict of module, inputs, and where there are any loss, "
+            "optimizer and targets: the arguments of autotm.fits"
+        )
+    return found

@@ -13,7 +13,7 @@ from autotm.api.training_step import Placement, TrainingStep
 from autotm.kernels.library import KernelLibrary
 from autotm.model.config import ProfileConfig, SolveConfig
 from autotm.model.errors import BadInputError, unknown_name, validated
-from autotm.model.files import cache_folder, load_with_provenance
+from autotm.model.files import cache_folder, config_folder, load_with_provenance
 from autotm.model.limit import Counts, counting
 from autotm.model.links import Links
 from autotm.model.machine import Machine, load_machine
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 SCALE = "own"
 """Name of the scale, in records, of a network that was given from Python."""
-_CONFIG = Path("config")
 _ONNX = ".onnx"
-_CHECKOUT = Path(__file__).parents[3]
 
 NetworkLike = Any
 """A Network, a function that returns one, the name of one of the zoo, a module of PyTorch with its inputs, or the path
@@ -142,8 +140,8 @@ def prepare(
         AutotmError: no C compiler, or kernels run on fewer threads than the machine asks for.
     """
     require_compiler()
-    has_config = (_CONFIG / "machines").is_dir()
-    folder = Path(config or (_CONFIG if has_config else _CHECKOUT / _CONFIG))
+    folder = Path(config or config_folder())
+    has_config = config_folder() == Path("config")
     results = Path(results or (Path("results") if has_config else cache_folder() / "results"))
     if not isinstance(machine, Machine):
         file = Path(machine)

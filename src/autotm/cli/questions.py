@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from autotm.api.fits import fits_of_file
 from autotm.cli.command import Answer, answering
 from autotm.cli.options import (
     FILE,
@@ -25,9 +26,7 @@ from autotm.cli.options import (
 )
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
-from autotm.model.step_memory import budget_of
 from autotm.stages.figures import placed_of
-from autotm.stages.fits import fits_stage
 from autotm.stages.run import disturbed_before, disturbed_records
 from autotm.stages.run import remeasure as remeasure_records
 from autotm.stages.solve import potential_stage, sensitivity_stage
@@ -241,9 +240,10 @@ def costs(study: Study, logs: Path) -> Answer:
 
 @click.command()
 @click.argument("address", metavar="FILE:FUNCTION")
-@click.option("--budget", metavar="SIZE", help="Whether the step fits, such as 8GB.")
+@click.option("--budget", metavar="SIZE", help="Whether the step fits, such as 8GB; or else the device's memory.")
+@click.option("--device", metavar="NAME", help="A GPU of config/devices/gpu whose times are modelled, such as h200.")
 @answering
-def fits(address: str, budget: str | None) -> Answer:
+def fits(address: str, budget: str | None, device: str | None) -> Answer:
     """Nothing is allocated, and no GPU is needed.
 
     The function returns the arguments of `autotm.fits` as a dict: module, inputs, loss, optimizer, targets.
@@ -251,5 +251,5 @@ def fits(address: str, budget: str | None) -> Answer:
     file, _, name = address.rpartition(":")
     if not file or not name:
         raise click.UsageError(f"'{address}' is not FILE:FUNCTION, such as model.py:llama")
-    found = fits_stage(Path(file), name, None if budget is None else budget_of(budget))
+    found = fits_of_file(Path(file), name, budget, device)
     return Answer(found, str(found))

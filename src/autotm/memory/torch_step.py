@@ -46,8 +46,11 @@ def step_memory(
     optimizer: Any,
     targets: tuple[Any, ...],
     budget_bytes: int | None,
-) -> StepMemory:
-    """Return the memory of two steps; the arguments are those of `fits`."""
+) -> tuple[StepMemory, Step | None]:
+    """Return the memory of two steps, and the step as `autotm.offload` captures it, or None if it does not.
+
+    The arguments are those of `fits`.
+    """
     given = detect_fake_mode(
         [*_tensors((inputs, targets)), *(module.parameters() if isinstance(module, nn.Module) else ())]
     )
@@ -88,18 +91,20 @@ def step_memory(
         update_bytes = steady.peak_bytes[Phase.OPTIMIZER]
         modules = steady.modules(own)
         resting_bytes = _total(steady.get_tracker_snapshot("current"))
-    return StepMemory(
+        least, captured = _least(own, (batch[: len(inputs)], loss, batch[len(inputs) :]), updates, update_bytes)
+    memory = StepMemory(
         type(own).__name__,
         sum(parameter.numel() for parameter in own.parameters()),
         "" if updates is None else type(updates).__name__,
         first.peak,
         steady.peak,
         resting_bytes,
-        _least(own, (batch[: len(inputs)], loss, batch[len(inputs) :]), updates, update_bytes),
+        least,
         modules,
         tuple(name or type(one).__name__ for name, one in own.named_modules() if isinstance(one, nn.RNNBase)),
         budget_bytes,
     )
+    return memory, captured
 
 
 def _least(
@@ -107,8 +112,8 @@ def _least(
     arguments: tuple[tuple[Any, ...], Any, tuple[Any, ...]],
     optimizer: torch.optim.Optimizer | None,
     update_bytes: int,
-) -> LeastMemory:
-    """Return the least memory of a step whose tensors are on the device while an operator uses them, and no longer.
+) -> tuple[LeastMemory, Step | None]:
+    """Return the least memory of a step whose tensors are on the device while an operator uses them, and the step.
 
     Args:
         module: without memory.
@@ -124,13 +129,13 @@ def _least(
             require_known(optimizer, module)
             is_known = True
     if not all(isinstance(own, torch.Tensor) for own in (*inputs, *targets)):
-        return LeastMemory(None, "", "its inputs are not all tensors")
+        return LeastMemory(None, "", "its inputs are not all tensors"), None
     try:
         device = (*module.parameters(), *inputs)[0].device
         captured = capture(module, inputs, loss, targets, device)
         step = Step(with_updates(captured, optimizer) if is_known else captured)
     except BadInputError as error:
-        return LeastMemory(None, "", str(error).removeprefix("offload: ").partition("\n")[0])
+        return LeastMemory(None, "", str(error).removeprefix("offload: ").partition("\n")[0]), None
     held = step.held
     always = sum(step.storages[place].size_bytes for place in held)
     most: dict[str, int] = {}
@@ -149,7 +154,7 @@ def _least(
         most = {where: needed + state for where, needed in most.items()}
         most["the update by the optimizer"] = update_bytes
     where = max(most, key=most.__getitem__)
-    return LeastMemory(most[where], where)
+    return LeastMemory(most[where], where), step
 
 
 def workspace_bytes(function: Any, args: Sequence[Any]) -> int:
@@ -218,7 +223,14 @@ def _counterpart(
 ) -> tuple[nn.Module, dict[int, nn.Parameter]]:
     """Return a copy of a module whose tensors have no memory, and its parameters by the ids of the originals."""
     if not isinstance(module, nn.Module):
-        made = module()
+        try:
+            made = module()
+        except Exception as error:
+            raise BadInputError(
+                f"fits: the function of the module raised {type(error).__name__}: {error}; tensors have no memory "
+                "in it: what changes the type of parameters that are there, as .to(torch.bfloat16), does not work, and "
+                "torch.set_default_dtype does"
+            ) from error
         if not isinstance(made, nn.Module):
             raise BadInputError(f"fits: the function of the module returned a {type(made).__name__}, not a module")
         return made, {id(parameter): parameter for parameter in made.parameters()}

@@ -47,6 +47,12 @@ def cache_folder() -> Path:
     return (Path(cache_home) if cache_home.startswith("/") else Path.home() / ".cache") / "autotm"
 
 
+def config_folder() -> Path:
+    """Return the folder of machines and devices: `config` here if there is one, else autotm's own."""
+    here = Path("config")
+    return here if (here / "machines").is_dir() else Path(__file__).parents[3] / here
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a temporary file beside `path`, then fsync and rename: readers see the old or the new file.
 

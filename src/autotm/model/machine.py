@@ -204,6 +204,9 @@ class GpuCompute(_PublishedValue):
     """The highest rate of computation."""
 
     flop_per_s: float = Field(gt=0, description="floating-point operations of float32, flop/s")
+    half_flop_per_s: float | None = Field(
+        None, gt=0, description="products of float16 and bfloat16 added up in float32; without it as float32, flop/s"
+    )
 
 
 class GpuBandwidth(_PublishedValue):

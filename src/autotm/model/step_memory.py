@@ -84,6 +84,28 @@ class LeastMemory:
 
 
 @dataclass(frozen=True)
+class ModelledTime:
+    """The time of a step on a GPU, modelled from its published rates: all of them, or 0.4 of those of operators.
+
+    Attributes:
+        budget_bytes: of device memory; None where all is kept, and computed once.
+        least_s, most_s: where operators reach all and 0.4 of the GPU's rates; None where there is no plan.
+        moved_bytes: to the host in a step, if they reach all.
+        recomputed: operators that run again, if they reach all.
+        host_bytes: of pinned memory, if they reach all.
+        failure: why there is no plan.
+    """
+
+    budget_bytes: int | None
+    least_s: float | None = None
+    most_s: float | None = None
+    moved_bytes: int = 0
+    recomputed: int = 0
+    host_bytes: int = 0
+    failure: str = ""
+
+
+@dataclass(frozen=True)
 class StepMemory:
     """Memory of a training step, predicted: what PyTorch's operators allocate, in PyTorch's own order.
 
@@ -99,7 +121,9 @@ class StepMemory:
         least: that the step can do with if tensors are moved to the host.
         modules: the whole first, then those within, in the order in which they are called.
         untold: recurrent layers, which keep memory that PyTorch does not tell of: the step needs more by that.
-        budget_bytes: that was asked about.
+        budget_bytes: that was asked about, or of the device.
+        device: that times are modelled of; empty where there is none.
+        times: of a step in which all is kept, first, and of plans of `autotm.offload`.
     """
 
     module: str
@@ -112,6 +136,8 @@ class StepMemory:
     modules: tuple[ModuleMemory, ...]
     untold: tuple[str, ...] = ()
     budget_bytes: int | None = None
+    device: str = ""
+    times: tuple[ModelledTime, ...] = ()
 
     @property
     def peak(self) -> Peak:
@@ -147,6 +173,7 @@ class StepMemory:
             yield f"with autotm.offload at least {_size(least.size_bytes)}, for {least.where}"
         if self.budget_bytes is not None:
             yield f"budget {_size(self.budget_bytes)}: {self._verdict(self.budget_bytes)}"
+        yield from self._modelled()
         if self.untold:
             yield f"{', '.join(self.untold)}: what these recurrent layers keep is not told by PyTorch, and is left out"
         yield f"predicted; what {self._others} take while they run, and what an allocator loses, comes on top"
@@ -164,6 +191,23 @@ class StepMemory:
         if least is None:
             return missing
         return f"{missing}; autotm.offload {'may keep it' if least <= budget_bytes else 'cannot keep it either'}"
+
+    def _modelled(self) -> Iterator[str]:
+        """Yield the times of steps."""
+        if self.times:
+            yield f"a step on {self.device}, modelled from its published rates, all and 0.4 of those of operators:"
+        for one in self.times:
+            name = "all kept" if one.budget_bytes is None else f"within {_size(one.budget_bytes)}"
+            if one.least_s is None or one.most_s is None:
+                yield f"  {name}: {one.failure}"
+                continue
+            line = f"  {name}: {one.least_s:.4g} to {one.most_s:.4g} s"
+            plain = self.times[0]
+            if one.budget_bytes is not None and plain.least_s and plain.most_s:
+                shares = one.most_s / plain.most_s - 1, one.least_s / plain.least_s - 1
+                line += f", {min(shares):.1%} to {max(shares):.1%} more: {_size(one.moved_bytes)} moved out, "
+                line += f"{one.recomputed} operators again"
+            yield line
 
     def _kept(self) -> Iterator[str]:
         """Yield what modules keep for the backward pass; those that are numbered alike are one line."""

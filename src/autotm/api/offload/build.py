@@ -14,7 +14,7 @@ from autotm.api.offload.planning import Ways, model_of, place
 from autotm.api.offload.step import OffloadedStep, arguments
 from autotm.capture import checked_loss
 from autotm.joint_graph import Step, capture
-from autotm.memory.torch_device import device_of
+from autotm.memory.torch_device import device_of, measured_links
 from autotm.model.config import SolveConfig
 from autotm.model.errors import BadInputError
 from autotm.optimizer_updates import Update, require_known, with_updates
@@ -28,11 +28,24 @@ def build(
     optimizer: Any,
     budget: tuple[float | None, int],
     node: int | None,
-    ways: Ways,
+    allowed: tuple[bool, bool, int | None],
     kernel_s: float,
     config: SolveConfig,
 ) -> OffloadedStep:
-    """Build the step of `autotm.offload` from its arguments; `budget` is a share of the plain step's peak, or bytes."""
+    """Build the step of `autotm.offload` from its arguments.
+
+    Args:
+        module: as in `autotm.offload`, like all that is not named here.
+        inputs: as there.
+        loss: as there.
+        targets: as there.
+        optimizer: as there.
+        budget: a share of the plain step's peak, or bytes.
+        node: the number of a memory node in the place of the host's memory.
+        allowed: whether tensors may be moved, whether operators may run again, and bytes of the host's memory.
+        kernel_s: as there.
+        config: of the solver.
+    """
     device = device_of(_common_device(module, inputs, targets), node)
     if optimizer is not None:
         require_known(optimizer, module)
@@ -46,9 +59,11 @@ def build(
                 f"offload: a budget of {size_bytes} bytes; {device.name} has {total}: give at most that"
             )
     measured = measure(step, arguments(step, (*inputs, *targets)), device, kernel_s)
-    graph, profile = model_of(step, measured, device)
+    graph, profile = model_of(step, measured, device.name, device.granularity_bytes, device.generator_bytes)
     size_bytes = size_bytes if share is None else int(share * graph.peak_live_bytes)
-    planned = place(step, graph, profile, device, ways, size_bytes, config)
+    moves, recomputes, host_bytes = allowed
+    ways = Ways(moves, recomputes, device.host_bytes() if host_bytes is None else host_bytes)
+    planned = place(step, graph, profile, measured_links(device, size_bytes), ways, size_bytes, config)
     before = schedule(planned.plan, planned.layout, planned.places, len(planned.graph.kernels))
     pool = device.host_pool(planned.layout.slow_bytes)
     states = device.host_pool(planned.state_bytes).split([*planned.states.values()])

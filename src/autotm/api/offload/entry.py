@@ -77,11 +77,10 @@ def offload(
     config = validated(SolveConfig, dict(solver), "solver option")
     require_torch()
     from autotm.api.offload.build import build  # noqa: PLC0415 - imports PyTorch
-    from autotm.api.offload.planning import Ways  # noqa: PLC0415 - as above
 
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    ways = Ways(move, recompute, host_bytes)
-    return build(module, inputs, loss, tuple(targets), optimizer, (share, size_bytes), node, ways, kernel_s, config)
+    allowed = move, recompute, host_bytes
+    return build(module, inputs, loss, tuple(targets), optimizer, (share, size_bytes), node, allowed, kernel_s, config)
 
 
 def judge(

@@ -81,7 +81,7 @@ class _Measuring:
 
     def operator(self, index: int, operator: Operator) -> None:
         """Call and time an operator; free the storages that no later operator uses."""
-        identity, target = _identity(operator), operator.node.target
+        identity, target = identity_of(operator), operator.node.target
         self.identities.append(identity)
         if isinstance(target, Update):
             if identity not in self.known:
@@ -152,7 +152,7 @@ class _Measuring:
             self.sizes[place] = tensors[self._step.storages[place].element].untyped_storage().nbytes()
 
 
-def _identity(operator: Operator) -> str:
+def identity_of(operator: Operator) -> str:
     """Return the hash of the operator, its options, and shapes, strides and types of what it is called on."""
 
     def text(item: object) -> str:

@@ -12,7 +12,6 @@ from autotm.api.offload.measuring import Measured
 from autotm.check.plan import check_plan
 from autotm.joint_graph import Step, Storage
 from autotm.layout.packing import layout_of
-from autotm.memory.torch_device import Device, measured_links
 from autotm.model.config import SolveConfig
 from autotm.model.errors import InfeasibleLimitError
 from autotm.model.files import hash_of
@@ -63,12 +62,12 @@ class Ways:
     Attributes:
         moves: whether it may be copied to the host and back.
         recomputes: whether an operator may run again.
-        host_bytes: that copies may take; None is what is available.
+        host_bytes: that copies may take.
     """
 
     moves: bool
     recomputes: bool
-    host_bytes: int | None
+    host_bytes: int
 
 
 @dataclass(frozen=True)
@@ -144,16 +143,25 @@ class Planned:
         return max(accumulate(change))
 
 
-def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Profile]:
-    """Return the kernels, tensors and times of a step, every size rounded up as the device's allocator does."""
-    grain = device.granularity_bytes
+def model_of(
+    step: Step, measured: Measured, device: str, grain: int, generator_bytes: int = 0
+) -> tuple[Graph, Profile]:
+    """Return the kernels, tensors and times of a step.
+
+    Args:
+        step: captured.
+        measured: of its operators.
+        device: name of what they ran on.
+        grain: bytes to multiples of which its allocator rounds sizes up.
+        generator_bytes: that it takes to let a random operator draw the same numbers again.
+    """
     names = [f"{place}:{storage.name}" for place, storage in enumerate(step.storages)]
     sizes = [math.ceil(max(size, 1) / grain) * grain for size in measured.sizes]
     slots = [Operand(name, (size,), "uint8") for name, size in zip(names, sizes, strict=True)]
     kernels, workspaces, states = [], [], []
     for index, operator in enumerate(step.operators):
         name = f"{index}:{operator.node.name}"
-        drawn = device.generator_bytes if operator.is_random else 0
+        drawn = generator_bytes if operator.is_random else 0
         taken = math.ceil((measured.workspaces[index] + drawn) / grain) * grain
         own = (Operand(f"{name}.workspace", (taken,), "uint8"),) if taken else ()
         workspaces += [workspace(operand, index) for operand in own]
@@ -179,7 +187,7 @@ def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Pro
         (kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel)): timing
         for kernel, timing in zip(kernels, (*measured.timings, nothing), strict=True)
     }
-    return graph, Profile(hash_of(graph), timings, {"device": device.name})
+    return graph, Profile(hash_of(graph), timings, {"device": device})
 
 
 @dataclass(frozen=True)
@@ -216,9 +224,8 @@ class _Problem:
 class _Tries:
     """Plans for a budget, each with the share of what must be saved that is saved by copies."""
 
-    def __init__(self, ways: Ways, size_bytes: int, host_bytes: int, options: SolveOptions) -> None:
+    def __init__(self, ways: Ways, size_bytes: int, options: SolveOptions) -> None:
         self._ways, self._size_bytes, self._options = ways, size_bytes, options
-        self._host_bytes = host_bytes
         self._plans: list[tuple[Planned, float]] = []
 
     def add(self, problem: _Problem, shares: Sequence[float]) -> None:
@@ -231,7 +238,7 @@ class _Tries:
     @property
     def best(self) -> tuple[Planned, float] | None:
         """The plan with the least predicted time of those that keep the host's budget."""
-        fitting = (pair for pair in self._plans if pair[0].host_bytes <= self._host_bytes)
+        fitting = (pair for pair in self._plans if pair[0].host_bytes <= self._ways.host_bytes)
         return min(fitting, key=lambda pair: pair[0].plan.objective_us, default=None)
 
     def is_good(self, plain_us: float) -> bool:
@@ -245,21 +252,21 @@ class _Tries:
         reason = (
             "no plan was found that only computes tensors again; allow moves, or give more"
             if least_host_bytes is None
-            else f"plans were found that need {least_host_bytes} bytes of host memory and more, {self._host_bytes} may "
-            "be taken; give a larger budget, or raise the host's"
+            else f"plans were found that need {least_host_bytes} bytes of host memory and more, "
+            f"{self._ways.host_bytes} may be taken; give a larger budget, or raise the host's"
         )
         return InfeasibleLimitError(f"offload: a budget of {self._size_bytes} bytes: {reason}")
 
 
 def place(
-    step: Step, graph: Graph, profile: Profile, device: Device, ways: Ways, size_bytes: int, config: SolveConfig
+    step: Step, graph: Graph, profile: Profile, links: Links, ways: Ways, size_bytes: int, config: SolveConfig
 ) -> Planned:
-    """Time the device's copies; return the best plan for a budget, after the independent checker's look at it.
+    """Return the best plan for a budget, after the independent checker's look at it.
 
     Raises:
         InfeasibleLimitError: no plan keeps the budget, or that of the host; names the least.
     """
-    problems = [_Problem(graph, profile, step.turn, {}, measured_links(device, size_bytes))]
+    problems = [_Problem(graph, profile, step.turn, {}, links)]
     if ways.moves and any(tensor.name.endswith(_KEPT) for tensor in graph.tensors):
         problems.append(_with_states_on_host(problems[0], 1.0))
     least_bytes, where = min(problem.least for problem in problems)
@@ -271,8 +278,7 @@ def place(
             least_bytes,
         )
     plain_us = math.fsum(map(profile.base_us, graph.kernels))
-    host_bytes = device.host_bytes() if ways.host_bytes is None else ways.host_bytes
-    tries = _Tries(ways, size_bytes, host_bytes, SolveOptions(**config.model_dump(), fast_operands_only=True))
+    tries = _Tries(ways, size_bytes, SolveOptions(**config.model_dump(), fast_operands_only=True))
     for shares in (_SHARES, _HOST_SHARES if ways.recomputes else ()):
         for problem in problems if tries.best is None else ():
             if not tries.is_good(plain_us):

@@ -1,0 +1,121 @@
+"""Times of a step on a GPU that is not here, with nothing moved and within budgets: modelled from published rates."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
+
+from autotm.api.offload.measuring import Measured, identity_of
+from autotm.api.offload.planning import Ways, model_of, place
+from autotm.joint_graph import Operator, Step
+from autotm.model.config import SolveConfig
+from autotm.model.errors import InfeasibleLimitError
+from autotm.model.machine import GpuFile
+from autotm.model.profile import Timing
+from autotm.model.step_memory import ModelledTime, StepMemory
+from autotm.optimizer_updates import Update
+from autotm.profile.modelled_gpu import modelled_links
+
+REACHED = 0.4
+"""Share of a GPU's rates that every operator is taken to reach, at the least.
+
+Large models are trained at 0.2 to 0.46 of the rate of tensor cores (Chowdhery et al., arXiv:2204.02311, table 3), the
+time of exchanges between GPUs included; single operators are faster.
+"""
+_SHARES = (0.8, 0.6, 0.4)
+"""Budgets where none was asked for, in shares of what the step needs."""
+_GRAIN = 512
+"""Bytes to multiples of which PyTorch's allocator rounds on GPUs."""
+_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+_FORMULAS = flop_registry | {
+    getattr(torch.ops.aten, _ATTENTION): sdpa_flop,
+    getattr(torch.ops.aten, f"{_ATTENTION}_backward"): sdpa_backward_flop,
+}
+"""Floating-point operations by operator, as PyTorch counts them; steps are captured with the CPU's attention."""
+_HALVES = {torch.float16, torch.bfloat16}
+
+
+def modelled_times(step: Step, gpu: GpuFile, memory: StepMemory, *, asked: bool) -> Iterator[ModelledTime]:
+    """Yield the times of a step in which all is kept, then of plans within its budget, or some budgets.
+
+    Args:
+        step: without memory; its optimizer's updates are among its operators.
+        gpu: its published rates.
+        memory: of PyTorch's own step.
+        asked: whether only the budget is of interest; if not, and the step keeps it, smaller ones are.
+    """
+    slow, fast = (_measured(step, gpu, reached) for reached in (REACHED, 1.0))
+    least_s, most_s = (math.fsum(timing.median_ns for timing in one.timings) / 1e9 for one in (fast, slow))
+    yield ModelledTime(None, least_s, most_s)
+    need_bytes, budget_bytes = memory.peak.size_bytes, memory.budget_bytes
+    budgets = [int(share * need_bytes) for share in _SHARES]
+    if budget_bytes is not None and (asked or budget_bytes < need_bytes):
+        budgets = [budget_bytes] if budget_bytes < need_bytes else []
+    for size_bytes in budgets:
+        try:
+            yield _planned(step, gpu, (fast, slow), size_bytes)
+        except InfeasibleLimitError as error:
+            if error.smallest_bytes is None:  # That a budget is below the least is told elsewhere.
+                yield ModelledTime(size_bytes, failure=str(error).removeprefix("offload: "))
+
+
+def _planned(step: Step, gpu: GpuFile, rates: Sequence[Measured], size_bytes: int) -> ModelledTime:
+    """Plan a step at both ends of the range of its operators' times."""
+    found = []
+    for measured in rates:
+        graph, profile = model_of(step, measured, gpu.description, _GRAIN)
+        ways = Ways(moves=True, recomputes=True, host_bytes=sys.maxsize)
+        planned = place(step, graph, profile, modelled_links(gpu), ways, size_bytes, SolveConfig())
+        found.append(planned)
+    fast, slow = found
+    moved_bytes = fast.state_bytes + sum(fast.graph.by_name[move.tensor].size_bytes for move in fast.plan.moves) // 2
+    again = sum(run.wanted is not None for run in fast.runs)
+    return ModelledTime(
+        size_bytes, fast.plan.objective_us / 1e6, slow.plan.objective_us / 1e6, moved_bytes, again, fast.host_bytes
+    )
+
+
+def _measured(step: Step, gpu: GpuFile, reached: float) -> Measured:
+    """Return what timing the step would, by the roofline of so much of the GPU's rates; no workspaces are known."""
+    states = [_state_bytes(operator) for operator in step.operators]
+    times_ns = [
+        round(1e3 * gpu.launch.kernel_us + 1e9 * _roofline_s(step, operator, state_bytes, gpu) / reached)
+        for operator, state_bytes in zip(step.operators, states, strict=True)
+    ]
+    return Measured(
+        tuple(Timing(ns, ns, ns, ns, 0) for ns in times_ns),
+        tuple(map(identity_of, step.operators)),
+        tuple(0 for _ in times_ns),
+        tuple(storage.size_bytes for storage in step.storages),
+        tuple(states),
+    )
+
+
+def _roofline_s(step: Step, operator: Operator, state_bytes: int, gpu: GpuFile) -> float:
+    """Return the least seconds of an operator: what it computes or what it reads and writes, whichever takes longer."""
+    node = operator.node
+    moved_bytes = sum(step.storages[place].size_bytes for place in (*operator.inputs, *operator.outputs))
+    if isinstance(node.target, Update):
+        # Parameters and state are read and written, gradients read.
+        return (2 * moved_bytes + 2 * state_bytes) / gpu.bandwidth.bytes_per_s
+    given = map_arg((node.args, dict(node.kwargs)), lambda read: read.meta["val"])
+    flops, rate = 0.0, gpu.compute.flop_per_s
+    count = _FORMULAS.get(getattr(node.target, "_overloadpacket", None))
+    if count is not None:
+        flops = float(count(*given[0], **given[1], out_val=node.meta["val"]))
+        types = {value.dtype for value in tree_leaves(given[0]) if isinstance(value, torch.Tensor)}
+        if types & _HALVES and gpu.compute.half_flop_per_s is not None:
+            rate = gpu.compute.half_flop_per_s
+    return max(flops / rate, moved_bytes / gpu.bandwidth.bytes_per_s)
+
+
+def _state_bytes(operator: Operator) -> int:
+    target: Any = operator.node.target
+    return target.state_bytes if isinstance(target, Update) else 0
