@@ -9,7 +9,8 @@ are of medians over the plain step. `bound`: no plan with these ways is predicte
 
 `--ways again` lets plans compute tensors again; `copies` lets them move tensors, and `both` do either. Then PyTorch's
 ways include `save_on_cpu`. The host's memory is emulated: it is ordinary memory that is not counted, and copies to it
-take the cores that operators use, unlike those of a GPU.
+take the cores that operators use. With `--threads` one less than there are cores they have one for themselves, as a
+GPU's copies have an engine.
 """
 
 from __future__ import annotations
@@ -305,8 +306,10 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--ways", choices=WAYS, default="again")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--time-limit-s", type=float, default=30.0)
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     links = measured_links(device_of(torch.device("cpu")), 1 << 30)
     rates = (f"{_COPIED_BYTES / 1e3 / links.copy_us(tier, _COPIED_BYTES):.3g}" for tier in (Tier.SLOW, Tier.FAST))
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads; copies: {' and '.join(rates)} GB/s")

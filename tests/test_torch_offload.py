@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import random
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -291,6 +293,19 @@ def test_updates_within_a_step_compute_the_same_bits(name: str) -> None:
         next(iter(optimizer.state)).grad = torch.ones_like(next(iter(optimizer.state)))
         with pytest.raises(BadInputError, match=r"call zero_grad\(\) first"):
             step(*case.batch())
+
+
+def test_a_page_shows_where_each_tensor_is(tmp_path: Path) -> None:
+    with offloaded("perceptron", "0.6x", **QUICK) as step:
+        step.view(tmp_path / "plan.html")
+        summary = step.summary()
+    page = (tmp_path / "plan.html").read_text()
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    shown = json.loads(data)
+    assert shown["limit_bytes"] == summary.budget_bytes
+    assert summary.planned_peak_bytes <= shown["pool_bytes"][0] <= summary.budget_bytes
+    assert len(shown["moves"]["tensor"]) >= 2
+    assert shown["heading"]["network"] == "Sequential"
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

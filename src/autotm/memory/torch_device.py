@@ -40,11 +40,13 @@ class Device(ABC):
         torch: the device as PyTorch names it.
         granularity_bytes: its allocator rounds sizes up to multiples of this.
         generator_bytes: of its memory that it takes to let a random operator draw the same numbers again.
+        tier_reality: whether the slower memory is `real` or a `stand-in`.
     """
 
     name: str
     torch: torch.device
     granularity_bytes: int
+    tier_reality: str = "real"
     generator_bytes = 0
 
     @abstractmethod
@@ -220,6 +222,7 @@ class Cpu(Device):
         self.generator_bytes = 2 * torch.get_rng_state().numel()  # The state before, and the one of the first run.
         self.name = "CPU, ordinary memory in the place of device memory"
         self._node = node
+        self.tier_reality = "stand-in" if node is None else "real"
         if node is not None:
             check_nodes(SystemMemory(), "offload: slow", [node])
             self.name = f"CPU, and memory node {node} in the place of the host's memory"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -89,6 +89,8 @@ class Planned:
 
     Attributes:
         graph: the step, with operators that run again; the last kernel is `RESULTS`.
+        profile: its times.
+        links: times of copies.
         runs: operators by kernel, but for the last.
         plan: its stays and moves.
         layout: offsets of slow stays; PyTorch allocates fast stays.
@@ -101,6 +103,8 @@ class Planned:
     """
 
     graph: Graph
+    profile: Profile
+    links: Links
     runs: tuple[Run, ...]
     plan: Plan
     layout: Layout
@@ -208,6 +212,11 @@ class _Problem:
     links: Links
 
     @cached_property
+    def plain_us(self) -> float:
+        """Time of the step with nothing moved and nothing computed again."""
+        return math.fsum(map(self.profile.base_us, self.graph.kernels))
+
+    @cached_property
     def least(self) -> tuple[int, str]:
         """The bytes that the largest kernel and what never moves need, and that kernel."""
         held = {tensor.name: tensor.allocated_bytes for tensor in self.graph.tensors if tensor.held}
@@ -221,34 +230,61 @@ class _Problem:
         return most, where
 
 
+@dataclass(frozen=True)
+class _Try:
+    """A plan for a problem.
+
+    Attributes:
+        share: of what must be saved, saved by copies.
+        repeated: what runs again.
+        graph, profile: of the step with that.
+    """
+
+    problem: _Problem
+    share: float
+    repeated: Recomputation
+    graph: Graph
+    profile: Profile
+    plan: Plan
+    layout: Layout
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory that copies, and the optimizer's state, take."""
+        return self.layout.slow_bytes + sum(self.problem.states.values())
+
+
 class _Tries:
-    """Plans for a budget, each with the share of what must be saved that is saved by copies."""
+    """Plans for a budget."""
 
     def __init__(self, ways: Ways, size_bytes: int, options: SolveOptions) -> None:
         self._ways, self._size_bytes, self._options = ways, size_bytes, options
-        self._plans: list[tuple[Planned, float]] = []
+        self._plans: list[_Try] = []
 
-    def add(self, problem: _Problem, shares: Sequence[float]) -> None:
-        """Make plans."""
+    def add(self, problem: _Problem, shares: Iterable[float], searched_s: float) -> None:
+        """Make plans; what to compute again is searched for so long for each, once a plan is found."""
         for share in shares:
-            planned = _planned(problem, self._ways, self._size_bytes, share, self._options)
-            if planned is not None:
-                self._plans.append((planned, share))
+            again = _recomputation(problem, self._ways, self._size_bytes, share, self._options.seed, searched_s)
+            # What is computed takes its time whatever is moved.
+            if again is not None and not (
+                self.best and problem.plain_us + again.extra_us > self.best.plan.objective_us
+            ):
+                self._plans.append(_tried(problem, self._ways, self._size_bytes, share, again, self._options))
 
     @property
-    def best(self) -> tuple[Planned, float] | None:
+    def best(self) -> _Try | None:
         """The plan with the least predicted time of those that keep the host's budget."""
-        fitting = (pair for pair in self._plans if pair[0].host_bytes <= self._ways.host_bytes)
-        return min(fitting, key=lambda pair: pair[0].plan.objective_us, default=None)
+        fitting = (one for one in self._plans if one.host_bytes <= self._ways.host_bytes)
+        return min(fitting, key=lambda one: one.plan.objective_us, default=None)
 
     def is_good(self, plain_us: float) -> bool:
         """Return whether the best plan takes hardly longer than the plain step."""
         best = self.best
-        return best is not None and best[0].plan.objective_us <= _GOOD * plain_us
+        return best is not None and best.plan.objective_us <= _GOOD * plain_us
 
     def refusal(self) -> InfeasibleLimitError:
         """Return why there is no best plan."""
-        least_host_bytes = min((planned.host_bytes for planned, _ in self._plans), default=None)
+        least_host_bytes = min((one.host_bytes for one in self._plans), default=None)
         reason = (
             "no plan was found that only computes tensors again; allow moves, or give more"
             if least_host_bytes is None
@@ -277,72 +313,88 @@ def place(
             "smaller batch",
             least_bytes,
         )
-    plain_us = math.fsum(map(profile.base_us, graph.kernels))
+    plain_us = problems[0].plain_us
     tries = _Tries(ways, size_bytes, SolveOptions(**config.model_dump(), fast_operands_only=True))
-    for shares in (_SHARES, _HOST_SHARES if ways.recomputes else ()):
+    searched_s = min(_TRIED_S if ways.moves and ways.recomputes else _SEARCHED_S, config.time_limit_s)
+    for shares in (_SHARES, _FINER_SHARES if ways.recomputes else ()):
         for problem in problems if tries.best is None else ():
             if not tries.is_good(plain_us):
-                tries.add(problem, shares)
-    if tries.best is None:
+                tries.add(problem, [tries.best.share] if tries.best else shares, searched_s)
+    _improve(tries, problems, searched_s)
+    best = tries.best
+    if best is None:
         raise tries.refusal()
-    _, share = tries.best
-    for part in _PARTS if len(problems) > 1 and not tries.is_good(plain_us) else ():
-        tries.add(_with_states_on_host(problems[0], part), [share])
-    best, _ = tries.best
+    check_plan(best.graph, best.profile, links, best.plan, fast_operands_only=True)
     # Where several ways are open, only what is computed once is proven to be necessary.
-    bound_us = plain_us if ways.moves and (ways.recomputes or len(problems) > 1) else best.bound_us
-    return replace(
-        best, plain_us=plain_us, plain_peak_bytes=graph.peak_live_bytes, least_bytes=least_bytes, bound_us=bound_us
+    bound_us = plain_us if ways.recomputes or len(problems) > 1 else best.plan.bound_us
+    if not ways.moves:
+        bound_us = plain_us + best.repeated.bound_us
+    return Planned(
+        graph=best.graph,
+        profile=best.profile,
+        links=links,
+        runs=_runs(best.graph),
+        plan=best.plan,
+        layout=best.layout,
+        plain_us=plain_us,
+        recomputed_us=best.repeated.extra_us,
+        bound_us=bound_us,
+        plain_peak_bytes=graph.peak_live_bytes,
+        least_bytes=least_bytes,
+        states=best.problem.states,
     )
+
+
+def _improve(tries: _Tries, problems: Sequence[_Problem], searched_s: float) -> None:
+    """Try shares beside the best one, and parts of an optimizer's state, as long as they make the plan better."""
+    plain_us, best = problems[0].plain_us, tries.best
+    if best is None or tries.is_good(plain_us):
+        return
+    tries.add(best.problem, [share for share in _FINER_SHARES if abs(share - best.share) < _STEP], searched_s)
+    parts = _PARTS if len(problems) > 1 else ()
+    for part in parts[::-1] if best.problem.states else parts:
+        before = tries.best
+        assert before is not None
+        tries.add(_with_states_on_host(problems[0], part), [before.share], searched_s)
+        if tries.best is before or tries.is_good(plain_us):
+            break
 
 
 _GOOD = 1.001
 """A plan is good enough that takes no longer than so many times the plain step."""
 _SEARCHED_S = 10.0
-"""Most seconds for a search of what to compute again."""
+"""Seconds of a search of what to compute again, once a plan is found."""
+_TRIED_S = 1.0
+"""The same where several mixes of ways are tried: ten times as long made no plan of ten steps 0.1 % better."""
 _NOTHING = Recomputation((), 0.0, 0, 0.0)
 _SHARES = (1.0, 0.0, 0.5)
 """What is saved by copies, of what must be saved: the rest is saved by computing again."""
 _PARTS = (0.25, 0.5, 0.75)
 """Parts of an optimizer's state that wait on the host, tried beside none and all."""
-_HOST_SHARES = (0.75, 0.25)
-"""The same, tried where all of these plans need too much of the host's memory."""
+_FINER_SHARES = (0.75, 0.25)
+"""Shares that are tried beside the best of the others; or all, where these need too much of the host's memory."""
+_STEP = 0.3
+"""Shares that are less apart are beside each other."""
 
 
-def _planned(problem: _Problem, ways: Ways, size_bytes: int, share: float, options: SolveOptions) -> Planned | None:
-    """Return a plan in which copies save a share of what must be saved; None if the ways do not allow one."""
-    graph, links = problem.graph, problem.links
-    costs_us = [problem.profile.base_us(kernel) for kernel in graph.kernels]
-    found = None
-    if problem.least[0] <= size_bytes:
-        found = _recomputation(problem, costs_us, ways, size_bytes, share, options)
-    if found is None:
-        return None
-    again = repeated(graph, found.repeats)
-    profile = replace(problem.profile, graph_hash=hash_of(again))
+def _tried(
+    problem: _Problem, ways: Ways, size_bytes: int, share: float, again: Recomputation, options: SolveOptions
+) -> _Try:
+    """Return a plan in which some kernels run again, and copies save the rest of what must be saved."""
+    graph = repeated(problem.graph, again.repeats)
+    profile = replace(problem.profile, graph_hash=hash_of(graph))
     optimizer = "asynchronous" if ways.moves else "static"
-    plan = solve(again, profile, links, optimizer, Limit(size_bytes=size_bytes), options)
-    check_plan(again, profile, links, plan, fast_operands_only=True)
-    plain_us = math.fsum(costs_us)
-    return Planned(
-        graph=again,
-        runs=_runs(again),
-        plan=plan,
-        layout=layout_of(again, plan),
-        plain_us=plain_us,
-        recomputed_us=found.extra_us,
-        bound_us=plan.bound_us if not ways.recomputes else plain_us + found.bound_us,
-        plain_peak_bytes=graph.peak_live_bytes,
-        least_bytes=problem.least[0],
-        states=problem.states,
-    )
+    plan = solve(graph, profile, problem.links, optimizer, Limit(size_bytes=size_bytes), options)
+    return _Try(problem, share, again, graph, profile, plan, layout_of(graph, plan))
 
 
 def _recomputation(
-    problem: _Problem, costs_us: Sequence[float], ways: Ways, size_bytes: int, share: float, options: SolveOptions
+    problem: _Problem, ways: Ways, size_bytes: int, share: float, seed: int, searched_s: float
 ) -> Recomputation | None:
     """Return what runs again where copies save a share of what must be saved; None if the ways do not allow that."""
     graph, turn = problem.graph, problem.turn
+    if problem.least[0] > size_bytes:
+        return None
     need_bytes = graph.peak_live_bytes
     is_enough = need_bytes <= size_bytes
     if is_enough or share >= 1:
@@ -350,8 +402,8 @@ def _recomputation(
     if not ways.recomputes or (share > 0 and not ways.moves):
         return None
     limit_bytes = size_bytes + int(share * (need_bytes - size_bytes))
-    time_limit_s = min(_SEARCHED_S, options.time_limit_s)
-    return recomputed(graph, costs_us, turn, range(turn), limit_bytes, seed=options.seed, time_limit_s=time_limit_s)
+    costs_us = [problem.profile.base_us(kernel) for kernel in graph.kernels]
+    return recomputed(graph, costs_us, turn, range(turn), limit_bytes, seed=seed, time_limit_s=searched_s)
 
 
 def _with_states_on_host(problem: _Problem, part: float) -> _Problem:

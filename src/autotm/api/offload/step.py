@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -13,9 +14,11 @@ from autotm.api.offload.execute import Executor
 from autotm.api.offload.planning import Planned
 from autotm.api.offload.verifying import plain_results, require_same, results_of
 from autotm.joint_graph import Step, Values, named_batch
+from autotm.layout.compile import compile_program
 from autotm.memory.torch_device import Device
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import Role, Tier
+from autotm.model.provenance import commit, cpu_signature, versions
 from autotm.optimizer_updates import Update
 
 
@@ -228,6 +231,32 @@ class OffloadedStep:
             gap=max(0.0, 1 - planned.bound_us / plan.objective_us),
         )
 
+    def view(self, path: str | Path) -> None:
+        """Write one page that shows where each tensor is when; any browser opens it, and it needs nothing else.
+
+        Addresses of device memory are those of a tight packing; PyTorch's allocator chooses its own.
+
+        Args:
+            path: an .html file.
+        """
+        from autotm.study.placed import Placed  # noqa: PLC0415 - imports pandas
+        from autotm.study.view.page import write_page  # noqa: PLC0415 - imports seaborn
+
+        planned, device = self._planned, self._device
+        plan = replace(planned.plan, offsets=planned.layout.offsets)
+        source = {
+            "machine": device.name,
+            "cpu_model": cpu_signature(),
+            "threads": torch.get_num_threads(),
+            "tier_reality": device.tier_reality,
+            "versions": versions(),
+            "autotm_commit": commit(),
+        }
+        rows = next((value.shape[0] for value in self._batch().values() if value.ndim), 1)
+        graph = replace(planned.graph, network=type(self._module).__name__, batch=rows)
+        program = compile_program(graph, plan, planned.layout)
+        write_page(Placed(graph, planned.profile, planned.links, plan, program, source), Path(path))
+
     def close(self) -> None:
         """End the streams and give the host memory back; the step cannot be called any more.
 
@@ -249,6 +278,11 @@ class OffloadedStep:
     def __str__(self) -> str:
         return str(self.summary())
 
+    def _batch(self) -> dict[str, torch.Tensor]:
+        """Return the tensors of the batch without values, by their names."""
+        arguments = self._step.captured.arguments.items()
+        return {name: node.meta["val"] for node, (role, name) in arguments if role is Role.INPUT}
+
     def _require_as_captured(self, batch: tuple[torch.Tensor, ...]) -> None:
         if self._is_closed:
             raise BadInputError("offload: the step was closed; make another one")
@@ -269,8 +303,7 @@ class OffloadedStep:
                     "offload: a parameter has a gradient, and the step updates by those of its own batch alone; call "
                     "zero_grad() first"
                 )
-        arguments = self._step.captured.arguments.items()
-        wanted = {name: node.meta["val"] for node, (role, name) in arguments if role is Role.INPUT}
+        wanted = self._batch()
         if len(batch) != len(wanted):
             raise BadInputError(f"offload: the step takes {len(wanted)} tensors, inputs and targets, got {len(batch)}")
         for place, (name, tensor) in enumerate(named_batch(batch).items()):
