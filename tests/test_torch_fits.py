@@ -324,6 +324,15 @@ def test_products_of_halves_have_a_rate_of_their_own():
     assert least_s(torch.bfloat16) < least_s(torch.float32) / 5
 
 
+def test_what_operators_take_on_a_cpu_does_not_count_on_a_gpu():
+    def workspaces(**options):
+        x = torch.zeros(8, 64, 8, 8).to(memory_format=torch.channels_last)
+        found = autotm.fits(depthwise(), x, lambda y: y.square().mean(), **options)
+        return found.peak.by_cause[Cause.WORKSPACES]
+
+    assert workspaces(device="h200") == 0 < workspaces()
+
+
 def test_a_plan_within_a_budget_is_timed_and_none_where_the_step_fits():
     given = Attention(), torch.randn(64, 64, 32), cross_entropy
     options = {"targets": (torch.zeros(64, dtype=torch.long),), "device": "rtx-2080-ti"}

@@ -97,13 +97,16 @@ def test_what_no_plan_can_keep_is_told_beside_what_was_measured(monkeypatch):
         (lambda _: None, {}, "returned a NoneType"),
         (lambda twin: lambda x: 2 * twin(x), {}, "have to be the same"),
         (checkpointed, {"optimizer": object()}, "without an update"),
+        (checkpointed, {"budget": "1GB"}, "leave optimizer and budget out"),
+        (checkpointed, {"gapp": 0.1}, "gapp"),
+        (checkpointed, {"targets": (3,)}, "is a int; give tensors"),
         (checkpointed, {"rounds": 0}, "rounds is 0"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(way, options, message):
     module, (x, labels) = network(), batch(8)
     with pytest.raises(BadInputError, match=message):
-        autotm.judge(module, way, x, F.cross_entropy, targets=(labels,), **{**QUICK, **options})
+        autotm.judge(module, way, x, F.cross_entropy, **{"targets": (labels,), **QUICK, **options})
 
 
 def test_steps_that_draw_in_another_order_are_judged():

@@ -63,7 +63,8 @@ def fits(
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if gpu is not None and budget_bytes is None:
         budget_bytes = int(gpu.memory.size_bytes - gpu.overhead.size_bytes)
-    found, step = step_memory(module, inputs, loss, optimizer, tuple(targets), budget_bytes)
+    given = module, inputs, loss, optimizer, tuple(targets), budget_bytes
+    found, step = step_memory(*given, counts_workspaces=gpu is None)
     if gpu is None:
         return found
     from autotm.api.offload.modelling import modelled_times  # noqa: PLC0415 - as above

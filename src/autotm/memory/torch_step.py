@@ -46,10 +46,13 @@ def step_memory(
     optimizer: Any,
     targets: tuple[Any, ...],
     budget_bytes: int | None,
+    *,
+    counts_workspaces: bool = True,
 ) -> tuple[StepMemory, Step | None]:
     """Return the memory of two steps, and the step as `autotm.offload` captures it, or None if it does not.
 
-    The arguments are those of `fits`.
+    The arguments are those of `fits`, but for `counts_workspaces`: whether what operators of a module on a CPU take
+    while they run counts. On another device they take something else.
     """
     given = detect_fake_mode(
         [*_tensors((inputs, targets)), *(module.parameters() if isinstance(module, nn.Module) else ())]
@@ -69,7 +72,7 @@ def step_memory(
             return value
 
         def track() -> _Tracker:
-            tracker = _Tracker()
+            tracker = _Tracker(counts_workspaces=counts_workspaces)
             tracker.track_external(own, tensors, updates)
             own.zero_grad(set_to_none=True)
             with tracker:
@@ -91,7 +94,8 @@ def step_memory(
         update_bytes = steady.peak_bytes[Phase.OPTIMIZER]
         modules = steady.modules(own)
         resting_bytes = _total(steady.get_tracker_snapshot("current"))
-        least, captured = _least(own, (batch[: len(inputs)], loss, batch[len(inputs) :]), updates, update_bytes)
+        arguments = batch[: len(inputs)], loss, batch[len(inputs) :]
+        least, captured = _least(own, arguments, updates, update_bytes, counts_workspaces=counts_workspaces)
     memory = StepMemory(
         type(own).__name__,
         sum(parameter.numel() for parameter in own.parameters()),
@@ -112,6 +116,8 @@ def _least(
     arguments: tuple[tuple[Any, ...], Any, tuple[Any, ...]],
     optimizer: torch.optim.Optimizer | None,
     update_bytes: int,
+    *,
+    counts_workspaces: bool,
 ) -> tuple[LeastMemory, Step | None]:
     """Return the least memory of a step whose tensors are on the device while an operator uses them, and the step.
 
@@ -121,6 +127,7 @@ def _least(
         optimizer: whose updates are operators of the step if it is one that is known. The state of any other is never
             moved.
         update_bytes: the most while such an optimizer updates all parameters, when nothing can be moved.
+        counts_workspaces: as in `step_memory`.
     """
     inputs, loss, targets = arguments
     is_known = False
@@ -144,8 +151,9 @@ def _least(
         # What the optimizer keeps waits on the host but for the updates.
         state_bytes = operator.node.target.state_bytes if isinstance(operator.node.target, Update) else 0
         needed = always + state_bytes + sum(step.storages[place].size_bytes for place in used)
-        given = map_arg((operator.node.args, dict(operator.node.kwargs)), lambda node: node.meta["val"])
-        needed += workspace_bytes(operator.node.target, given[0])
+        if counts_workspaces:
+            given = map_arg(operator.node.args, lambda node: node.meta["val"])
+            needed += workspace_bytes(operator.node.target, given)
         most[f"operator '{operator.node.name}' ({operator.name})"] = needed
     results = {*step.results} - held
     most["the gradients and the loss"] = always + sum(step.storages[place].size_bytes for place in results)
@@ -276,15 +284,17 @@ class _Tracker(MemTracker):
         peak_bytes: of each phase.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_workspaces: bool) -> None:
         super().__init__()
+        self._counts_workspaces = counts_workspaces
         self.peak = Peak(-1, {}, Phase.FORWARD, "", "")
         self.peak_bytes = dict.fromkeys(Phase, 0)
         self._operator, self._workspace_bytes = "", 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note the operator, and call it."""
-        self._operator, self._workspace_bytes = str(func), workspace_bytes(func, args)
+        self._operator = str(func)
+        self._workspace_bytes = workspace_bytes(func, args) if self._counts_workspaces else 0
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         finally:

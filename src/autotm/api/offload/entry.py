@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from autotm.model.config import SolveConfig
@@ -124,8 +125,13 @@ def judge(
         raise BadInputError(f"judge: the module is a {type(module).__name__}; give a torch.nn.Module")
     if not isinstance(rounds, int) or rounds < 1:
         raise BadInputError(f"judge: rounds is {rounds}; give a positive number")
-    if "optimizer" in options:
-        raise BadInputError("judge: steps are forward and backward, without an update; leave the optimizer out")
+    if "optimizer" in options or "budget" in options:
+        raise BadInputError(
+            "judge: steps are forward and backward, without an update, and their budget is the peak of the way that is "
+            "judged; leave optimizer and budget out"
+        )
+    known = signature(offload).parameters
+    validated(SolveConfig, {name: value for name, value in options.items() if name not in known}, "solver option")
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
 
     def planned(own: nn.Module, budget_bytes: int) -> OffloadedStep:

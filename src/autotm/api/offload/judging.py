@@ -98,6 +98,9 @@ def judge_way(
         rounds: in which steps take turns.
     """
     inputs, targets = batch
+    for value in (*inputs, *targets):
+        if not isinstance(value, torch.Tensor):
+            raise BadInputError(f"judge: an input or target is a {type(value).__name__}; give tensors")
     devices = {value.device for value in (*inputs, *targets, *module.parameters(), *module.buffers())}
     if len(devices) > 1:
         raise BadInputError(f"judge: everything must be on one device, not on {', '.join(sorted(map(str, devices)))}")
