@@ -199,3 +199,10 @@ def test_long_chains_need_about_twice_the_root_of_their_length():
     assert found is not None
     assert found.extra_us <= layers
     assert graph.peak_live_bytes >= 64 * layers
+
+
+def test_the_clock_ends_no_search_that_has_no_plan_yet():
+    layers, limit_bytes = 60, 64 * 24
+    found = recomputed(chain(layers), [1.0] * (2 * layers + 1), layers, range(layers), limit_bytes, time_limit_s=1e-6)
+    assert found is not None
+    assert found.peak_bytes <= limit_bytes
