@@ -9,8 +9,6 @@ import random
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,194 +17,27 @@ torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-
 
 import autotm  # noqa: E402
 from autotm.api.offload.measuring import Measured, measure  # noqa: E402
-from autotm.api.offload.step import OffloadedStep, arguments  # noqa: E402
+from autotm.api.offload.step import arguments  # noqa: E402
 from autotm.joint_graph import Step, capture, tensors_of  # noqa: E402
 from autotm.memory.linux.pools import NodePool  # noqa: E402
 from autotm.memory.torch_device import Cpu, ThreadCopies  # noqa: E402
 from autotm.model.errors import BadInputError, InfeasibleLimitError  # noqa: E402
 from autotm.model.graph import Tier  # noqa: E402
 from autotm.model.system import MemoryLimit, SystemMemory  # noqa: E402
+from torch_steps import (  # noqa: E402
+    CASES,
+    DEVICE,
+    QUICK,
+    THREADS,
+    least,
+    least_of,
+    offloaded,
+    plainly,
+    same_bits,
+    trained,
+)
 
 nn, F = torch.nn, torch.nn.functional
-DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-THREADS = pytest.mark.skipif(DEVICE.type == "cuda", reason="copies by threads: on a CPU only")
-torch.backends.cudnn.enabled = False  # Its batch norm rounds otherwise than PyTorch's own, which captured steps take.
-QUICK = {"kernel_s": 1e-4, "time_limit_s": 5.0, "recompute": False}
-
-
-class Block(nn.Module):
-    """A block of a residual network, with activations in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = (nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(2))
-        self.norm1, self.norm2 = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(2):
-            hidden = F.relu(self.norm1(self.first(x)), inplace=True)
-            hidden = self.norm2(self.second(hidden))
-            hidden += x
-            x = F.relu(hidden, inplace=True)
-        return self.head(x.mean((2, 3)))
-
-
-class Transformer(nn.Module):
-    """Two layers with dropout; words are embedded and predicted by the same weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(50, 32)
-        layers = (nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True) for _ in range(2))
-        self.layers = nn.Sequential(*layers)
-        self.predict = nn.Linear(32, 50, bias=False)
-        self.predict.weight = self.embed.weight
-
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        return self.predict(self.layers(self.embed(words))).flatten(0, 1)
-
-
-class Odd(nn.Module):
-    """Gradients that share memory or have none, a parameter without one, views that are split, a frozen weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line, self.more = nn.Linear(16, 48), nn.Linear(16, 16)
-        self.one, self.other, self.unused = (nn.Parameter(torch.zeros(16)) for _ in range(3))
-        self.more.weight.requires_grad_(False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.line(x).chunk(3, 1)
-        mixed = torch.softmax(query @ key.t(), -1) @ value
-        mixed[:, 0] = 0.5
-        return (self.more(torch.sin(mixed)) + self.one + self.other).sum()
-
-
-class Teacher(nn.Module):
-    """A parameter that follows another one without a gradient, a buffer that forward assigns, one written in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.student, self.teacher = nn.Linear(16, 32), nn.Linear(16, 32).requires_grad_(False)
-        self.scale = torch.tensor(0.5)  # No buffer: a constant.
-        self.register_buffer("steps", torch.zeros(()))
-        self.register_buffer("mean", torch.zeros(32))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            self.teacher.weight.mul_(0.9).add_(self.student.weight, alpha=0.1)
-        self.steps = self.steps + 1
-        out = torch.tanh(self.student(x))
-        self.mean.lerp_(out.detach().mean(0), 0.1)
-        return F.mse_loss(out * self.scale, self.teacher(x).detach() / self.steps - self.mean)
-
-
-def perceptron() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Dropout(0.3), nn.Linear(64, 64), nn.GELU(),
-        nn.Linear(64, 5),
-    )  # fmt: skip
-
-
-def convolutions() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16), nn.SiLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 5),
-    )  # fmt: skip
-
-
-def deep() -> nn.Module:
-    layers = [(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3)) for _ in range(6)]
-    return nn.Sequential(*itertools.chain.from_iterable(layers), nn.Linear(32, 5))
-
-
-@dataclass
-class Case:
-    build: Callable[[], nn.Module]
-    inputs: Callable[[], torch.Tensor]
-    targets: Callable[[], torch.Tensor] | None = None
-    loss: Callable[..., torch.Tensor] | None = None
-
-    def module(self) -> nn.Module:
-        torch.manual_seed(0)
-        return self.build().to(DEVICE)
-
-    def batch(self) -> tuple[torch.Tensor, ...]:
-        return tuple(build().to(DEVICE) for build in (self.inputs, self.targets) if build)
-
-
-CASES = {
-    "perceptron": Case(perceptron, lambda: torch.randn(128, 16), lambda: torch.randint(5, (128,)), F.cross_entropy),
-    "one hot": Case(  # which PyTorch asserts something of, by operators without results
-        perceptron,
-        lambda: torch.randn(128, 16),
-        lambda: torch.randint(5, (128,)),
-        lambda output, labels: -(output.log_softmax(1) * F.one_hot(labels, 5)).sum(),
-    ),
-    "convolutions": Case(
-        convolutions, lambda: torch.randn(8, 3, 16, 16), lambda: torch.randint(5, (8,)), F.cross_entropy
-    ),
-    "deep": Case(deep, lambda: torch.randn(256, 32), lambda: torch.randint(5, (256,)), F.cross_entropy),
-    "block": Case(Block, lambda: torch.randn(8, 8, 12, 12), lambda: torch.randint(5, (8,)), F.cross_entropy),
-    "transformer": Case(
-        Transformer, lambda: torch.randint(50, (4, 12)), lambda: torch.randint(50, (48,)), F.cross_entropy
-    ),
-    "odd": Case(Odd, lambda: torch.randn(32, 16)),
-    "teacher": Case(Teacher, lambda: torch.randn(64, 16)),
-}
-STEPS = 3
-
-
-def offloaded(name: str, budget: str | float, module: nn.Module | None = None, **options: object) -> OffloadedStep:
-    case = CASES[name]
-    inputs, *targets = case.batch()
-    module = case.module() if module is None else module
-    return autotm.offload(module, inputs, case.loss, budget, targets=targets, **{**QUICK, **options})
-
-
-@cache
-def least(name: str) -> int:
-    return least_of(lambda: offloaded(name, 1))
-
-
-def least_of(make: Callable[[], object]) -> int:
-    """The least budget, as the error of too small a one names it."""
-    with pytest.raises(InfeasibleLimitError) as error:
-        make()
-    assert error.value.smallest_bytes is not None
-    assert str(error.value.smallest_bytes) in str(error.value)
-    return error.value.smallest_bytes
-
-
-def trained(module: nn.Module, name: str, step: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
-    """Losses, gradients, parameters and buffers of some steps, each from its own seed."""
-    optimizer, tensors = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9), []
-    for seed in range(STEPS):
-        torch.manual_seed(100 + seed)
-        batch = CASES[name].batch()
-        optimizer.zero_grad()
-        tensors.append(step(*batch).detach().clone())
-        tensors += [torch.empty(0) if each.grad is None else each.grad.clone() for each in module.parameters()]
-        optimizer.step()
-    return [*tensors, *(value.clone() for value in module.state_dict().values())]
-
-
-def plainly(name: str) -> list[torch.Tensor]:
-    case, module = CASES[name], CASES[name].module()
-
-    def step(inputs: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
-        loss = module(inputs) if case.loss is None else case.loss(module(inputs), *targets)
-        loss.backward()
-        return loss
-
-    return trained(module, name, step)
-
-
-def same_bits(actual: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[bool]:
-    return [one.shape == other.shape and torch.equal(one, other) for one, other in zip(actual, wanted, strict=True)]
-
-
 MORE = {"convolutions", "deep", "transformer"}
 """Beside dropout; convolutions and batch norm in place, with branches; views, and gradients of all kinds."""
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in MORE else ()) for name in CASES]
@@ -235,66 +66,6 @@ def test_what_is_counted_is_what_is_planned(name: str) -> None:
     assert 0.9 * summary.planned_peak_bytes <= measured.peak_bytes <= summary.planned_peak_bytes
 
 
-UPDATES: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
-    "perceptron": lambda module: torch.optim.AdamW(module.parameters(), 1e-2),
-    "block": lambda module: torch.optim.SGD(
-        [{"params": module.head.parameters(), "lr": 0.01}, {"params": module.first.parameters()}], 0.1, momentum=0.9
-    ),  # and parameters that it has not
-    "odd": lambda module: torch.optim.Adam(module.parameters(), 1e-2, fused=True),
-    "transformer": lambda module: torch.optim.Adagrad(module.parameters(), 1e-2, foreach=True),
-}
-
-
-def updated(name: str, optimizer: torch.optim.Optimizer, call: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
-    """Losses of 20 steps under a schedule, and what is in the optimizer after them."""
-    schedule, losses = torch.optim.lr_scheduler.StepLR(optimizer, 3), []
-    for seed in range(20):
-        torch.manual_seed(100 + seed)
-        losses.append(call(*CASES[name].batch()).detach().clone())
-        schedule.step()
-    parameters = [own for group in optimizer.param_groups for own in group["params"]]
-    states = [value for own in parameters for _, value in sorted(optimizer.state[own].items())]
-    return [*losses, *parameters, *(state for state in states if isinstance(state, torch.Tensor))]
-
-
-@pytest.mark.filterwarnings("error:.*lr_scheduler")
-@pytest.mark.parametrize("name", ["perceptron", "block", "odd", pytest.param("transformer", marks=pytest.mark.slow)])
-def test_updates_within_a_step_compute_the_same_bits(name: str) -> None:
-    case, plain, module = CASES[name], CASES[name].module(), CASES[name].module()
-    other, optimizer = UPDATES[name](plain), UPDATES[name](module)
-
-    def call(inputs: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
-        loss = plain(inputs) if case.loss is None else case.loss(plain(inputs), *targets)
-        loss.backward()
-        other.step()
-        other.zero_grad()
-        return loss
-
-    wanted = updated(name, other, call)
-    options = {"optimizer": optimizer, "recompute": True}
-    smallest = least_of(lambda: offloaded(name, 1, module, **options))
-    start = copy.deepcopy((module.state_dict(), optimizer.state_dict()))
-    for budget in (smallest, "1x"):
-        module.load_state_dict(start[0])
-        optimizer.load_state_dict(start[1])
-        with offloaded(name, budget, module, **options) as step:
-            assert (step.summary().host_bytes > 0) == (budget == smallest)
-            assert all(same_bits(updated(name, optimizer, step), wanted))
-            assert all(own.grad is None for group in optimizer.param_groups for own in group["params"])
-            module.zero_grad()
-            receipt = step.measure(*case.batch(), verify=True)
-            assert receipt.peak_bytes <= receipt.plan.budget_bytes
-            kept = copy.deepcopy(optimizer.state_dict())
-            optimizer.load_state_dict(kept)  # onto the device; it goes to where the plan wants it, all the same
-            assert step.measure(*case.batch(), verify=True).peak_bytes <= receipt.plan.budget_bytes
-        states = (value for state in optimizer.state.values() for value in state.values())
-        assert not any(value.is_pinned() for value in states if isinstance(value, torch.Tensor))
-    with offloaded(name, "1x", module, **options) as step:
-        next(iter(optimizer.state)).grad = torch.ones_like(next(iter(optimizer.state)))
-        with pytest.raises(BadInputError, match=r"call zero_grad\(\) first"):
-            step(*case.batch())
-
-
 def test_a_page_shows_where_each_tensor_is(tmp_path: Path) -> None:
     with offloaded("perceptron", "0.6x", **QUICK) as step:
         step.view(tmp_path / "plan.html")
@@ -306,44 +77,6 @@ def test_a_page_shows_where_each_tensor_is(tmp_path: Path) -> None:
     assert summary.planned_peak_bytes <= shown["pool_bytes"][0] <= summary.budget_bytes
     assert len(shown["moves"]["tensor"]) >= 2
     assert shown["heading"]["network"] == "Sequential"
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_updates_free_gradients_and_count_what_an_optimizer_keeps(momentum: float) -> None:
-    layers = (part for _ in range(12) for part in (nn.Linear(64, 64), nn.Tanh()))
-    module, inputs = nn.Sequential(*layers).to(DEVICE), torch.ones(2, 64, device=DEVICE)
-    optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=momentum)
-    parameters_bytes = sum(own.nbytes for own in module.parameters())
-    with autotm.offload(module, inputs, torch.sum, "1x", **QUICK) as step:
-        without_bytes = step.summary().plain_peak_bytes
-    with autotm.offload(module, inputs, torch.sum, "1x", optimizer=optimizer, **QUICK) as step:
-        assert not optimizer.state  # Nothing that is the caller's changes before the first step.
-        summary, first, second = step.summary(), step.measure(inputs), step.measure(inputs)
-    kept_bytes = parameters_bytes if momentum else 0
-    assert without_bytes + kept_bytes - summary.plain_peak_bytes > 0.7 * parameters_bytes
-    assert first.peak_bytes <= second.peak_bytes <= summary.planned_peak_bytes
-    assert second.peak_bytes > 0.9 * summary.planned_peak_bytes
-
-
-def test_groups_of_an_optimizer_may_keep_different_states() -> None:
-    layers = [nn.Linear(64, 64) for _ in range(8)]
-    module, inputs = nn.Sequential(*layers).to(DEVICE), torch.ones(2, 64, device=DEVICE)
-    with_momentum = {"params": [own for layer in layers[4:] for own in layer.parameters()], "momentum": 0.9}
-    optimizer = torch.optim.SGD(
-        [{"params": [own for layer in layers[:4] for own in layer.parameters()]}, with_momentum]
-    )
-    with autotm.offload(module, inputs, torch.sum, "1x", optimizer=optimizer, **QUICK) as step:
-        peaks = [step.measure(inputs).peak_bytes for _ in range(2)]
-        assert 0.95 * step.summary().planned_peak_bytes < peaks[1] <= step.summary().planned_peak_bytes
-
-
-def test_no_more_of_the_state_waits_on_the_host_than_the_budget_asks_for() -> None:
-    layers = (part for _ in range(12) for part in (nn.Linear(64, 64), nn.Tanh()))
-    module, inputs = nn.Sequential(*layers).to(DEVICE), torch.ones(2, 64, device=DEVICE)
-    optimizer = torch.optim.AdamW(module.parameters())
-    with autotm.offload(module, inputs, torch.sum, "0.9x", optimizer=optimizer, **QUICK) as step:
-        step.measure(inputs, verify=True)
-        assert 0 < step.measure(inputs).moved_out_bytes < 0.8 * 2 * sum(own.nbytes for own in module.parameters())
 
 
 @THREADS
