@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from autotm.model.errors import InfeasibleLimitError
 from autotm.model.graph import CountedGraph, Graph, Kernel, OpClass, Operand, Role, Tensor
 from autotm.solve.recomputation import AGAIN, _Relaxation, _Step, recomputed, repeated
 
@@ -137,17 +138,29 @@ def test_plans_are_those_of_brute_force_and_no_bound_is_above_them(seed):
     step = _Step(graph, costs_us, turn, range(turn))
     for share in (0.95, 0.8, 0.65):
         limit_bytes = int(share * graph.peak_live_bytes)
-        best, found = (
-            by_force(step, limit_bytes),
-            recomputed(graph, costs_us, turn, range(turn), limit_bytes, time_limit_s=60.0),
-        )
+        best = by_force(step, limit_bytes)
         if best is None:
-            assert found is None
+            assert found_in(graph, costs_us, turn, range(turn), limit_bytes) is None
             continue
+        found = recomputed(graph, costs_us, turn, range(turn), limit_bytes, time_limit_s=60.0)
         assert found.extra_us == pytest.approx(best)
         assert found.peak_bytes <= limit_bytes
         assert _Relaxation(step, limit_bytes).solved(0, 10.0)[0] <= best * (1 + 1e-6)
         assert 0 <= found.bound_us <= found.extra_us
+
+
+def found_in(*step):
+    """Return a plan; None if there is none, or none was found."""
+    try:
+        return recomputed(*step, time_limit_s=60.0)
+    except InfeasibleLimitError:
+        return None
+
+
+def test_a_limit_is_refused_that_no_plan_keeps():
+    graph, costs_us, turn = training_step(3)
+    with pytest.raises(InfeasibleLimitError, match="no plan keeps 64 bytes"):
+        recomputed(graph, costs_us, turn, range(turn), 64)
 
 
 def test_nothing_runs_again_where_all_fits():
@@ -161,11 +174,11 @@ def test_kernels_that_may_not_run_again_do_not():
     for seed in SEEDS:
         graph, costs_us, turn = training_step(seed, layers=10)
         limit_bytes = int(0.95 * graph.peak_live_bytes)
-        free = recomputed(graph, costs_us, turn, range(turn), limit_bytes, time_limit_s=60.0)
+        free = found_in(graph, costs_us, turn, range(turn), limit_bytes)
         if free is None:
             continue
         barred = free.repeats[0].kernel
-        held = recomputed(graph, costs_us, turn, {*range(turn)} - {barred}, limit_bytes, time_limit_s=60.0)
+        held = found_in(graph, costs_us, turn, {*range(turn)} - {barred}, limit_bytes)
         if held is not None:
             others += 1
             assert held.extra_us >= free.extra_us

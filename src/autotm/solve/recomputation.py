@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyomo.core as pyo
 
+from autotm.model.errors import InfeasibleLimitError
 from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor
 from autotm.solve.highs import Outcome, Session
 
@@ -84,7 +85,7 @@ def recomputed(
     seed: int = 0,
     time_limit_s: float = 10.0,
 ) -> Recomputation | None:
-    """Return what to compute again so that a step keeps a limit; None if there is no such plan, or none was found.
+    """Return what to compute again so that a step keeps a limit; None if no such plan was found.
 
     Args:
         graph: the step, with held tensors if the limit counts them.
@@ -93,7 +94,10 @@ def recomputed(
         may: kernels that may run again.
         limit_bytes: of fast memory.
         seed: of the search.
-        time_limit_s: of the search; half of it is for the bound.
+        time_limit_s: of the search, once a plan is found; half of it is for the bound.
+
+    Raises:
+        InfeasibleLimitError: there is no such plan.
     """
     step = _Step(graph, costs_us, turn, may)
     best, bound_us = step.trace(frozenset(), limit_bytes), 0.0
@@ -101,7 +105,7 @@ def recomputed(
         end_s = time.perf_counter() + time_limit_s
         bound_us, dropped = _Relaxation(step, limit_bytes).solved(seed, time_limit_s / 2)
         if math.isinf(bound_us):
-            return None
+            raise InfeasibleLimitError(f"no plan keeps {limit_bytes} bytes that only computes tensors again")
         search = _Search(step, limit_bytes, random.Random(seed), end_s)  # noqa: S311 - no secret
         best = search.best(dropped, bound_us + _CLOSE * math.fsum(costs_us))
     if best.excess_bytes:

@@ -260,11 +260,16 @@ class _Tries:
     def __init__(self, ways: Ways, size_bytes: int, options: SolveOptions) -> None:
         self._ways, self._size_bytes, self._options = ways, size_bytes, options
         self._plans: list[_Try] = []
+        self._are_refuted = False  # Plans that only compute tensors again.
 
     def add(self, problem: _Problem, shares: Iterable[float], searched_s: float) -> None:
         """Make plans; what to compute again is searched for so long for each, once a plan is found."""
         for share in shares:
-            again = _recomputation(problem, self._ways, self._size_bytes, share, self._options.seed, searched_s)
+            try:
+                again = _recomputation(problem, self._ways, self._size_bytes, share, self._options.seed, searched_s)
+            except InfeasibleLimitError:
+                self._are_refuted = True
+                continue
             # What is computed takes its time whatever is moved.
             if again is not None and not (
                 self.best and problem.plain_us + again.extra_us > self.best.plan.objective_us
@@ -285,8 +290,9 @@ class _Tries:
     def refusal(self) -> InfeasibleLimitError:
         """Return why there is no best plan."""
         least_host_bytes = min((one.host_bytes for one in self._plans), default=None)
+        found = "keeps it" if self._are_refuted else "was found"
         reason = (
-            "no plan was found that only computes tensors again; allow moves, or give more"
+            f"no plan {found} that only computes tensors again; allow moves, or give more"
             if least_host_bytes is None
             else f"plans were found that need {least_host_bytes} bytes of host memory and more, "
             f"{self._ways.host_bytes} may be taken; give a larger budget, or raise the host's"
