@@ -14,9 +14,10 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flo
 
 from autotm.api.offload.measuring import Measured, identity_of
 from autotm.api.offload.planning import Ways, model_of, place
-from autotm.joint_graph import Operator, Step
+from autotm.joint_graph import Operator, Step, storage_of
 from autotm.model.config import SolveConfig
 from autotm.model.errors import InfeasibleLimitError
+from autotm.model.graph import Tier
 from autotm.model.machine import GpuFile
 from autotm.model.profile import Timing
 from autotm.model.step_memory import ModelledTime, StepMemory
@@ -31,6 +32,8 @@ time of exchanges between GPUs included; single operators are faster.
 """
 _SHARES = (0.8, 0.6, 0.4)
 """Budgets where none was asked for, in shares of what the step needs."""
+_PLANNED_S = 10.0
+"""Most seconds for each placement that is solved: a plan whose times are modelled need not be the best."""
 _GRAIN = 512
 """Bytes to multiples of which PyTorch's allocator rounds on GPUs."""
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
@@ -72,10 +75,15 @@ def _planned(step: Step, gpu: GpuFile, rates: Sequence[Measured], size_bytes: in
     for measured in rates:
         graph, profile = model_of(step, measured, gpu.description, _GRAIN)
         ways = Ways(moves=True, recomputes=True, host_bytes=sys.maxsize)
-        planned = place(step, graph, profile, modelled_links(gpu), ways, size_bytes, SolveConfig())
+        planned = place(
+            step, graph, profile, modelled_links(gpu), ways, size_bytes, SolveConfig(time_limit_s=_PLANNED_S)
+        )
         found.append(planned)
-    fast, slow = found
-    moved_bytes = fast.state_bytes + sum(fast.graph.by_name[move.tensor].size_bytes for move in fast.plan.moves) // 2
+    slow = found[1]
+    # No step takes longer with faster operators: what is planned for slower ones may be the better plan.
+    fast = min(found, key=lambda planned: planned.plan.objective_us)
+    moved = (fast.graph.by_name[move.tensor] for move in fast.plan.moves if move.destination is Tier.SLOW)
+    moved_bytes = fast.state_bytes + sum(tensor.size_bytes for tensor in moved)
     again = sum(run.wanted is not None for run in fast.runs)
     return ModelledTime(
         size_bytes, fast.plan.objective_us / 1e6, slow.plan.objective_us / 1e6, moved_bytes, again, fast.host_bytes
@@ -101,19 +109,33 @@ def _measured(step: Step, gpu: GpuFile, reached: float) -> Measured:
 def _roofline_s(step: Step, operator: Operator, state_bytes: int, gpu: GpuFile) -> float:
     """Return the least seconds of an operator: what it computes or what it reads and writes, whichever takes longer."""
     node = operator.node
-    moved_bytes = sum(step.storages[place].size_bytes for place in (*operator.inputs, *operator.outputs))
-    if isinstance(node.target, Update):
-        # Parameters and state are read and written, gradients read.
-        return (2 * moved_bytes + 2 * state_bytes) / gpu.bandwidth.bytes_per_s
     given = map_arg((node.args, dict(node.kwargs)), lambda read: read.meta["val"])
+    tensors = [value for value in tree_leaves(given) if isinstance(value, torch.Tensor)]
+    read_bytes = sum({_key(value): _bytes(value) for value in tensors}.values())
+    if isinstance(node.target, Update):
+        # Parameters are read and written, and so is the state; gradients, which are as many, are read.
+        return (1.5 * read_bytes + 2 * state_bytes) / gpu.bandwidth.bytes_per_s
+    written_bytes = sum(step.storages[place].size_bytes for place in operator.outputs)
+    if node.target is torch.ops.aten.embedding.default:
+        read_bytes = written_bytes  # Of the table so many rows.
+    moved_bytes = read_bytes + written_bytes
     flops, rate = 0.0, gpu.compute.flop_per_s
     count = _FORMULAS.get(getattr(node.target, "_overloadpacket", None))
     if count is not None:
         flops = float(count(*given[0], **given[1], out_val=node.meta["val"]))
-        types = {value.dtype for value in tree_leaves(given[0]) if isinstance(value, torch.Tensor)}
-        if types & _HALVES and gpu.compute.half_flop_per_s is not None:
+        if {value.dtype for value in tensors} & _HALVES and gpu.compute.half_flop_per_s is not None:
             rate = gpu.compute.half_flop_per_s
     return max(flops / rate, moved_bytes / gpu.bandwidth.bytes_per_s)
+
+
+def _key(value: torch.Tensor) -> tuple[object, ...]:
+    """Return what views of the same numbers have in common."""
+    return storage_of(value), value.storage_offset(), value.numel()
+
+
+def _bytes(value: torch.Tensor) -> int:
+    """Return the bytes that are read of a tensor, each once, however often a view repeats them."""
+    return min(value.numel() * value.element_size(), value.untyped_storage().nbytes())
 
 
 def _state_bytes(operator: Operator) -> int:
