@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -79,6 +80,7 @@ def test_the_peak_that_is_judged_is_what_the_way_allocates():
 def test_what_no_plan_can_keep_is_told_beside_what_was_measured(monkeypatch):
     from autotm.api.offload import entry
 
+    @wraps(entry.offload)
     def refused(*_: object, **__: object) -> None:
         raise autotm.model.errors.InfeasibleLimitError("offload: no plan was found")
 

@@ -15,16 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-torch installs it")
 
-import autotm  # noqa: E402
-from autotm.api.offload.measuring import Measured, measure  # noqa: E402
-from autotm.api.offload.step import arguments  # noqa: E402
-from autotm.joint_graph import Step, capture, tensors_of  # noqa: E402
-from autotm.memory.linux.pools import NodePool  # noqa: E402
-from autotm.memory.torch_device import Cpu, ThreadCopies  # noqa: E402
-from autotm.model.errors import BadInputError, InfeasibleLimitError  # noqa: E402
-from autotm.model.graph import Tier  # noqa: E402
-from autotm.model.system import MemoryLimit, SystemMemory  # noqa: E402
-from torch_steps import (  # noqa: E402
+from offloaded_steps import (  # noqa: E402
     CASES,
     DEVICE,
     QUICK,
@@ -36,6 +27,16 @@ from torch_steps import (  # noqa: E402
     same_bits,
     trained,
 )
+
+import autotm  # noqa: E402
+from autotm.api.offload.measuring import Measured, measure  # noqa: E402
+from autotm.api.offload.step import arguments  # noqa: E402
+from autotm.joint_graph import Step, capture, tensors_of  # noqa: E402
+from autotm.memory.linux.pools import NodePool  # noqa: E402
+from autotm.memory.torch_device import Cpu, ThreadCopies  # noqa: E402
+from autotm.model.errors import BadInputError, InfeasibleLimitError  # noqa: E402
+from autotm.model.graph import Tier  # noqa: E402
+from autotm.model.system import MemoryLimit, SystemMemory  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 MORE = {"convolutions", "deep", "transformer"}

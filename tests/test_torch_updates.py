@@ -9,9 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-torch installs it")
 
+from offloaded_steps import CASES, DEVICE, QUICK, least_of, offloaded, same_bits  # noqa: E402
+
 import autotm  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
-from torch_steps import CASES, DEVICE, QUICK, least_of, offloaded, same_bits  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 
