@@ -170,7 +170,8 @@ def workspace_bytes(function: Any, args: Sequence[Any]) -> int:
 
     Convolutions of oneDNN take most. They copy operands into other layouts, and the gradient of a weight is in blocks
     of as many channels as a vector register holds, so that groups of one channel take up to 256 times its size. The
-    copies are those that PyTorch 2.13 was seen to make.
+    copies are those that PyTorch 2.13 was seen to make with AVX-512. With AVX2 it makes a few more of smaller operands,
+    which are missing here.
     """
     is_backward = function is aten.convolution_backward.default
     if not is_backward and function is not aten.convolution.default:

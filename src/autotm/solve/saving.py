@@ -1,7 +1,7 @@
 """Which tensors to keep for a backward pass in so much memory: the rest is computed again, with what that needs.
 
-Without that (Griewank and Walther, "Evaluating Derivatives", ch. 12) this is a knapsack: each tensor has a size and a
-time. Here a tensor that is computed again needs others, which are kept or computed again once for all.
+Without that this is a knapsack: each tensor has a size and a time. Here a tensor that is computed again needs others,
+which are kept or computed again once for all.
 """
 
 from __future__ import annotations
