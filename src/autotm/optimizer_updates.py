@@ -1,7 +1,8 @@
 """An optimizer's updates as operators of a step: of each group of parameters as soon as its gradients are complete.
 
 An update frees the gradients of its group, so that those of all parameters are never there at once. Learning rates, and
-all else in `param_groups`, are read at each step. What the optimizer keeps may wait in host memory between updates.
+all else in `param_groups`, are read at each step. What the optimizer keeps may wait in host memory between updates; it
+is copied to the device before an update, and back afterwards, at any time that a plan says.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,7 +21,6 @@ from torch.fx import Node
 from autotm.capture import Captured
 from autotm.joint_graph import Step
 from autotm.model.errors import BadInputError
-from autotm.model.graph import Tier
 
 _GROUPS = 32
 """Groups hold gradients of up to this part of all: a call of an optimizer takes some 0.1 ms, whatever it updates."""
@@ -32,6 +32,17 @@ _BY_PARAMETER = {
 """Optimizers of PyTorch that update each parameter by itself, whichever others are there."""
 
 
+Copied = tuple[torch.Tensor, torch.Tensor]
+"""Bytes to copy into, and those to copy."""
+
+
+class _Place(NamedTuple):
+    """Where a tensor of an optimizer's state is on the host."""
+
+    offset: int
+    kept: torch.Tensor
+
+
 @dataclass(eq=False)
 class Update:
     """Updates a group of parameters; the target of a node whose arguments are parameters and their gradients.
@@ -39,17 +50,17 @@ class Update:
     Attributes:
         optimizer: that updates them.
         parameters: in the order of the arguments.
-        moved_bytes: that the last update copied into each memory.
     """
 
     optimizer: torch.optim.Optimizer
     parameters: tuple[nn.Parameter, ...]
-    moved_bytes: dict[Tier, int] = field(default_factory=lambda: dict.fromkeys(Tier, 0))
 
     def __post_init__(self) -> None:
         self._pool: torch.Tensor | None = None
-        self._taken_bytes = 0
-        self._places: dict[tuple[nn.Parameter, str], torch.Tensor] = {}
+        self._kept_bytes = 0
+        self._places: dict[tuple[nn.Parameter, str], _Place] = {}
+        self._here: torch.Tensor | None = None
+        self._fetched: dict[tuple[nn.Parameter, str], torch.Tensor] = {}
 
     @property
     def __name__(self) -> str:
@@ -71,9 +82,9 @@ class Update:
         return sum(_rounded(value) for _, _, value in self._states())
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether there is state on the host; before the first update there is none."""
-        return bool(self._places)
+    def kept(self) -> torch.Tensor:
+        """The bytes of the state on the host; none before the first update, or where it is not kept there."""
+        return torch.empty(0, dtype=torch.uint8) if self._pool is None else self._pool[: self._kept_bytes]
 
     def keep_on_host(self, pool: torch.Tensor) -> None:
         """Keep the state in host memory from the next update on; `pool` has room for `state_bytes` of a trial."""
@@ -81,15 +92,17 @@ class Update:
 
     def bring_back(self) -> None:
         """Put the state back on the device of the parameters, for good."""
-        self._fetch()
+        self.store()
+        for (own, key), (_, kept) in self._places.items():
+            if self.optimizer.state.get(own, {}).get(key) is kept:
+                self.optimizer.state[own][key] = torch.empty_like(kept, device=own.device).copy_(kept)
         self._pool = None
+        self._kept_bytes = 0
         self._places.clear()
 
     def __call__(self, values: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """Update the parameters, which are what graphs see as `values`, in place; `.grad` stays empty."""
         del values
-        self.moved_bytes = dict.fromkeys(Tier, 0)
-        self._fetch()
         part = _part(self.optimizer, {own: own for own in self.parameters})
         for own, gradient in zip(self.parameters, gradients, strict=True):
             own.grad = gradient
@@ -98,37 +111,60 @@ class Update:
         finally:
             for own in self.parameters:
                 own.grad = None
-        self.store()
 
     def store(self) -> None:
-        """Bring state that is on the device, because it was made or loaded there, to its places on the host, if any.
-
-        The caller synchronizes before somebody reads it.
-        """
+        """Copy state that is on the device, because it was made or loaded there, to its places on the host, if any."""
         for own, key, value in list(self._states()) if self._pool is not None else ():
             if (own, key) not in self._places:
-                taken = self._pool[self._taken_bytes : self._taken_bytes + value.nbytes]
-                self._places[own, key] = taken.view(value.dtype).as_strided(value.shape, value.stride())
-                self._taken_bytes += _rounded(value)
-            self._places[own, key].copy_(value, non_blocking=True)
-            self.optimizer.state[own][key] = self._places[own, key]
-            self.moved_bytes[Tier.SLOW] += _rounded(value)
+                kept = _view(self._pool, self._kept_bytes, value)
+                self._places[own, key] = _Place(self._kept_bytes, kept)
+                self._kept_bytes += _rounded(value)
+            kept = self._places[own, key].kept
+            self.optimizer.state[own][key] = kept.copy_(value, non_blocking=True)
+        self._fetched.clear()
+        self._here = None
+
+    def fetch(self) -> Copied | None:
+        """Take device memory for the state, where the optimizer finds it from now on; None where there is no state.
+
+        Returns:
+            That memory, and what to copy into it before the update.
+        """
+        if not self._kept_bytes:
+            return None
+        self._here = torch.empty(self._kept_bytes, dtype=torch.uint8, device=self.parameters[0].device)
+        for (own, key), (offset, kept) in self._places.items():
+            if self.optimizer.state.get(own, {}).get(key) is kept:  # Else it was taken from the optimizer.
+                self._fetched[own, key] = self.optimizer.state[own][key] = _view(self._here, offset, kept)
+        return self._here, self.kept
+
+    def replace_kept(self) -> Copied | None:
+        """Return the host memory of the state, and what to copy into it before `give_back`.
+
+        None where the update made state: all of it is in its places already.
+        """
+        if all(value is self._fetched.get((own, key)) for own, key, value in self._states()) and self._fetched:
+            assert self._here is not None
+            return self.kept, self._here
+        self.store()
+        return None
+
+    def give_back(self) -> torch.Tensor | None:
+        """Return the device memory of the state, if any; the optimizer finds its state on the host from now on."""
+        for own, key in self._fetched:
+            self.optimizer.state[own][key] = self._places[own, key].kept
+        self._fetched.clear()
+        here, self._here = self._here, None
+        return here
 
     def _states(self) -> Iterator[tuple[nn.Parameter, str, torch.Tensor]]:
         """Yield the tensors of the state that are on the device of their parameters, and not in their places."""
         for own in self.parameters:
             for key, value in self.optimizer.state.get(own, {}).items():
-                is_kept = value is self._places.get((own, key))
+                place = self._places.get((own, key))
+                is_kept = place is not None and value is place.kept
                 if isinstance(value, torch.Tensor) and value.device == own.device and not is_kept:
                     yield own, key, value
-
-    def _fetch(self) -> None:
-        """Copy the state that is on the host to the device."""
-        for (own, key), place in self._places.items():
-            if self.optimizer.state.get(own, {}).get(key) is place:  # Else it was loaded anew.
-                value = torch.empty_like(place, device=own.device).copy_(place, non_blocking=True)
-                self.optimizer.state[own][key] = value
-                self.moved_bytes[Tier.FAST] += _rounded(value)
 
     def trial(self) -> Update:
         """Return an update of copies of the parameters, with copies of their state."""
@@ -137,6 +173,11 @@ class Update:
         known = {copies[own]: copy.deepcopy(self.optimizer.state[own]) for own in copies if own in self.optimizer.state}
         part.state = defaultdict(dict, known)
         return Update(part, tuple(copies.values()))
+
+
+def _view(memory: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the bytes of `memory` from an offset on, laid out like another, which is dense."""
+    return memory[offset : offset + like.nbytes].view(like.dtype).as_strided(like.shape, like.stride())
 
 
 def _rounded(value: torch.Tensor) -> int:

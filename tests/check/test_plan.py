@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from checked_plans import packed, solved
 from faults import refused
-from random_graphs import Case, random_case, with_engines
+from random_graphs import Case, random_case, with_engines, with_state
 
 from autotm.check.fault import Fault, FaultError
 from autotm.check.plan import check_addresses, check_plan
@@ -17,6 +17,8 @@ from autotm.model.graph import Tier
 from autotm.model.limit import Limit
 from autotm.model.plan import Certificate, KernelPrices, Move, Plan, Status, Stay
 from autotm.solve.options import SolveOptions
+
+FAST_OPERANDS = SolveOptions(fast_operands_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +156,18 @@ def test_unknown_optimizer(case: Case, plan: Plan) -> None:
 def test_restrictions_of_the_machine(case: Case, plan: Plan) -> None:
     with refused(Fault.WRONG_TIER):
         check_plan(*case, plan, fast_operands_only=True)
+
+
+@pytest.mark.parametrize("tensor", ["old", "new"])
+def test_state_that_does_not_wait_in_slow_memory_is_refused(tensor: str) -> None:
+    case = with_state(random_case(12, kernels=10), 0)
+    plan, whole = solved(case, "synchronous", Limit(size_bytes=6200), FAST_OPERANDS), case.graph.by_name[tensor].live
+    others = [stay for stay in plan.stays if stay.tensor != tensor]
+    kept = with_stays(plan, [*others, Stay(tensor, Tier.FAST, whole.start, whole.stop)])
+    kept = replace(kept, moves=tuple(move for move in plan.moves if move.tensor != tensor))
+    assert len(kept.moves) < len(plan.moves)
+    with refused(Fault.NOT_HELD):
+        check_plan(*case, kept, fast_operands_only=True)
 
 
 def test_half_a_life_is_no_static_stay(case: Case) -> None:

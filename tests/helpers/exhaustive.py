@@ -29,6 +29,7 @@ class Option:
     takes: tuple[int, ...]
     slow_at: frozenset[int]
     jobs: tuple[Job, ...] = ()
+    has_slow_operands: bool = False
 
 
 def optimum_us(case: Case, limit_bytes: int, *, moves: bool) -> float:
@@ -36,14 +37,23 @@ def optimum_us(case: Case, limit_bytes: int, *, moves: bool) -> float:
     return _optimum(case, limit_bytes, moves=moves, overlap=False)[0]
 
 
-def overlapped_optimum_us(case: Case, limit_bytes: int) -> tuple[float, int]:
+def overlapped_optimum_us(case: Case, limit_bytes: int, *, fast_operands_only: bool = False) -> tuple[float, int]:
     """Least step time with asynchronous moves, too, every window of every move tried; and how many of them it has."""
-    return _optimum(case, limit_bytes, moves=True, overlap=True)
+    return _optimum(case, limit_bytes, moves=True, overlap=True, fast_operands_only=fast_operands_only)
 
 
-def _optimum(case: Case, limit_bytes: int, *, moves: bool, overlap: bool) -> tuple[float, int]:
+def _optimum(
+    case: Case, limit_bytes: int, *, moves: bool, overlap: bool, fast_operands_only: bool = False
+) -> tuple[float, int]:
     kernels = case.graph.kernels
-    each = (_options(case, tensor, moves=moves, additive=True, overlap=overlap) for tensor in case.graph.movable)
+    each = (
+        (
+            option
+            for option in _options(case, tensor, moves=moves, additive=True, overlap=overlap)
+            if not (fast_operands_only and option.has_slow_operands)
+        )
+        for tensor in case.graph.movable
+    )
     choices = sorted(map(_undominated, each), key=len)
     least = np.cumsum([0.0] + [min(option.cost_us for option in options) for options in reversed(choices)])[::-1]
     best = (math.inf, 0)
@@ -128,10 +138,11 @@ def _options(case: Case, tensor: Tensor, *, moves: bool, additive: bool, overlap
     users, links, size_bytes = tensor.users, case.links, tensor.size_bytes
 
     def option(takes: np.ndarray, at: Sequence[bool], moves_us: float = 0.0, jobs: Sequence[Job] = ()) -> Option:
-        slow = [user for user, fast in zip(users, at, strict=True) if not fast]
+        slow = [user for user, fast in zip(users, at, strict=True) if not fast and user != tensor.slow_at]
         kernels = [case.graph.kernels[user] for user in slow] if additive else []
         slow_us = sum(case.profile.extra_us(case.graph, kernel, tensor.name) for kernel in kernels)
-        return Option(slow_us + moves_us, tuple(takes.tolist()), frozenset(() if additive else slow), tuple(jobs))
+        slow_at = frozenset(() if additive else slow)
+        return Option(slow_us + moves_us, tuple(takes.tolist()), slow_at, tuple(jobs), bool(slow))
 
     if tensor.held or not moves:
         for fast in (True, False):
@@ -145,9 +156,7 @@ def _options(case: Case, tensor: Tensor, *, moves: bool, additive: bool, overlap
         for tier in Tier
         for k, gap in enumerate(gaps)
     }
-    for at, between in product(product((True, False), repeat=len(users)), product((True, False), repeat=len(gaps))):
-        if any(stays and not (at[k] and at[k + 1]) for k, stays in enumerate(between)):
-            continue
+    for at, between in _patterns(tensor):
         takes = np.zeros(len(case.graph.kernels), np.int64)
         takes[list(users)] = np.array(at) * tensor.allocated_bytes
         for gap, stays in zip(gaps, between, strict=True):
@@ -165,6 +174,17 @@ def _options(case: Case, tensor: Tensor, *, moves: bool, additive: bool, overlap
                     held[slice(*span)] = tensor.allocated_bytes
                     jobs.append((tier, *span, _work_ns(case, tensor, tier, span)))
             yield option(held, at, moves_us, jobs)
+
+
+def _patterns(tensor: Tensor) -> Iterator[tuple[Sequence[bool], Sequence[bool]]]:
+    """Whether a tensor is fast at each of its users, and over each gap between them, in every way that is possible."""
+    users = tensor.users
+    for at, between in product(
+        product((True, False), repeat=len(users)), product((True, False), repeat=len(users) - 1)
+    ):
+        is_kept = all(at[k] and at[k + 1] for k, stays in enumerate(between) if stays)
+        if is_kept and not any(fast and user == tensor.slow_at for user, fast in zip(users, at, strict=True)):
+            yield at, between
 
 
 def _undominated(options: Iterator[Option]) -> list[Option]:
@@ -212,7 +232,9 @@ def windows(case: Case, tensor: Tensor, destination: Tier, gap: Span) -> set[Spa
     transfer_ns = math.ceil(1e3 * case.links.transfer_us(destination, tensor.size_bytes))
     first, end = gap
     half = next(m for m in range(first, end + 1) if 2 * sum(time_ns[first:m]) >= sum(time_ns[first:end]))
-    to_slow, to_fast = [(first, stop) for stop in range(first, half + 1)], [(n, end) for n in range(end, half - 1, -1)]
+    last, earliest = (half, half) if tensor.slow_at is None else (end, first)
+    to_slow = [(first, stop) for stop in range(first, last + 1)]
+    to_fast = [(start, end) for start in range(end, earliest - 1, -1)]
     lasts_ns = {span: sum(time_ns[slice(*span)]) for span in (to_slow if destination is Tier.SLOW else to_fast)}
     shortest = (next((span for span, ns in lasts_ns.items() if ns >= one * transfer_ns), None) for one in FACTORS)
     return {span for span in shortest if span and _work_ns(case, tensor, destination, span) <= lasts_ns[span]}

@@ -159,6 +159,21 @@ def random_case(
     )
 
 
+def with_state(case: Case, seed: int) -> Case:
+    """The same step with a tensor that is fetched, used in its middle, and stored as what the next kernel writes."""
+    draw, kernels = random.Random(seed + 5), [*case.graph.kernels]
+    used, elements = len(kernels) // 2, draw.randint(100, 400)
+    old, new = (Operand(name, (elements,), "float32") for name in ("old", "new"))
+    kernels[used] = replace(kernels[used], inputs=(*kernels[used].inputs, old))
+    kernels[used + 1] = replace(kernels[used + 1], outputs=(*kernels[used + 1].outputs, new))
+    tensors = (
+        Tensor("old", Role.FETCHED, (elements,), "float32", 4 * elements, None, (0, used)),
+        Tensor("new", Role.STORED, (elements,), "float32", 4 * elements, used + 1, (len(kernels) - 1,)),
+    )
+    graph = replace(case.graph, kernels=tuple(kernels), tensors=(*case.graph.tensors, *tensors))
+    return Case(graph, random_profile(graph, seed), case.links)
+
+
 def exact_case(seed: int, kernels: int = 4, *, alternatives: bool = True) -> Case:
     """As `random_case`, measured in full and far from additive, some kernels with up to three implementations."""
     plain = random_case(seed, kernels)

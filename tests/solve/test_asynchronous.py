@@ -14,12 +14,13 @@ from checked_plans import solved, swept
 from exhaustive import overlapped_optimum_us
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import Case, exact_case, random_case, training_step_case, with_engines
+from random_graphs import Case, exact_case, random_case, training_step_case, with_engines, with_state
 
 from autotm.check.program import check_program
 from autotm.layout.compile import compile_program
 from autotm.layout.packing import layout_of
 from autotm.model.errors import BadInputError
+from autotm.model.graph import Tier
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Status
 from autotm.solve.choices import Choices, Window
@@ -68,6 +69,23 @@ def test_the_optimum_of_small_steps_is_found(seed: int, slower: float) -> None:
         layout = layout_of(case.graph, plan)
         if layout.fast_bytes <= plan.dram_limit_bytes:
             check_program(case.graph, plan, compile_program(case.graph, plan, layout))
+
+
+@pytest.mark.parametrize("fast_operands_only", [False, True])
+@pytest.mark.parametrize("seed", [0, 3, 4, 8, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 30))])
+def test_what_is_fetched_and_stored_is_placed_at_the_optimum(seed: int, fast_operands_only: bool) -> None:
+    case = with_engines(with_state(random_case(seed, kernels=6), seed), 0.5 + seed % 3)
+    options = replace(EXACT, fast_operands_only=fast_operands_only)
+    slots = (case.graph.slots_of(kernel) for kernel in case.graph.kernels)
+    least = max(sum(case.graph.by_name[name].allocated_bytes for name in names) for names in slots)
+    for share in (0.9, 0.4, 0.0):
+        limit = Limit(size_bytes=least + int(share * (case.graph.peak_live_bytes - least)))
+        plan = solved(case, "asynchronous", limit, options)
+        optimum, _ = overlapped_optimum_us(case, limit.size_bytes, fast_operands_only=fast_operands_only)
+        assert plan.objective_us == pytest.approx(optimum)
+        assert fast_operands_only or plan.status is Status.OPTIMAL
+        moved = {(move.tensor, move.destination) for move in plan.moves}
+        assert not fast_operands_only or moved >= {("old", Tier.FAST), ("new", Tier.SLOW)}
 
 
 def test_limits_that_share_a_model_get_the_same_optimum() -> None:

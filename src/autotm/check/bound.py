@@ -75,6 +75,8 @@ class Engines:
         passed_ns = self.until_ns[first : end + 1] - self.until_ns[first]
         whole = int(passed_ns[-1])
         middle = int(np.argmax(2 * passed_ns >= whole))
+        if tensor.slow_at is not None:  # Nothing goes the other way in its gap.
+            middle = len(passed_ns) - 1 if destination is Tier.SLOW else 0
         alone_ns = self.alone_ns(tensor, destination)
         for half in WINDOW_HALVES:
             enough = 2 * (passed_ns if destination is Tier.SLOW else whole - passed_ns) >= half * alone_ns
@@ -330,11 +332,17 @@ class _Charged:
 
     def slow_us(self, tensor: Tensor, user: int) -> float:
         """Return the price that kernel `user` charges if the tensor is slow; infinite if operands must be fast."""
+        if user == tensor.slow_at:
+            return 0.0
         if self.operands_fast:
             return math.inf
         if user in self.tabled:
             return self.tabled_us[user, tensor.name]
         return self.profile.extra_us(self.graph, self.graph.kernels[user], tensor.name)
+
+    def fast_at_us(self, tensor: Tensor, user: int) -> float:
+        """Return the holding cost of fast memory at a kernel that uses it; infinite where the tensor must be slow."""
+        return math.inf if user == tensor.slow_at else self.fast_us(tensor, user, user + 1)
 
     def fast_us(self, tensor: Tensor, start: int, end: int) -> float:
         """Return the holding cost of fast memory in kernels [start, end): one that uses it, or all between two."""
@@ -395,13 +403,13 @@ def _cheapest_for_life(charged: _Charged, tensor: Tensor, tier: Tier | None) -> 
 def _cheapest_path(charged: _Charged, tensor: Tensor) -> float:
     """Return the shortest path over (kernel using the tensor) x (only fast, fast and slow, only slow)."""
     users = tensor.users
-    only, both, slow = charged.fast_us(tensor, users[0], users[0] + 1), math.inf, charged.slow_us(tensor, users[0])
+    only, both, slow = charged.fast_at_us(tensor, users[0]), math.inf, charged.slow_us(tensor, users[0])
     for before, user in pairwise(users):
         gap = before + 1, user
         keep, write = charged.fast_us(tensor, *gap), charged.copy_us(tensor, Tier.SLOW, *gap)
         read = charged.copy_us(tensor, Tier.FAST, *gap)
         left = min(only + write, both, slow)
-        fast_at = charged.fast_us(tensor, user, user + 1)
+        fast_at = charged.fast_at_us(tensor, user)
         both = min(both + keep, left + read) + fast_at
         only, slow = only + keep + fast_at, left + charged.slow_us(tensor, user)
     return min(only, both, slow)

@@ -53,8 +53,9 @@ class Residence:
             self._check_origin(stay)
         for movable in self._graph.movable:
             for user in movable.users:
-                held = any(self.usable(movable.name, tier, user) for tier in Tier)
-                require(held, Fault.NOT_HELD, f"'{movable.name}' at kernel {user}")
+                held = {tier for tier in Tier if self.usable(movable.name, tier, user)}
+                right = held == {Tier.SLOW} if user == movable.slow_at else held
+                require(bool(right), Fault.NOT_HELD, f"'{movable.name}' at kernel {user}")
 
     def usable(self, tensor: str, tier: Tier, kernel: int) -> bool:
         """Return whether a stay in `tier` covers `kernel`, and no asynchronous move is still filling it."""

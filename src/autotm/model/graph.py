@@ -27,7 +27,8 @@ class Role(StrEnum):
     """The role of a tensor in the step.
 
     A state is read and replaced, as a parameter is, but training does not differentiate by it: running averages,
-    counters, what an update rule keeps.
+    counters, what an update rule keeps. A fetched tensor is in slow memory when the step begins, a stored one when it
+    ends: what waits there from step to step is one before it is replaced, and the other afterwards.
     """
 
     PARAMETER = "parameter"
@@ -36,12 +37,14 @@ class Role(StrEnum):
     CONSTANT = "constant"
     INTERMEDIATE = "intermediate"
     WORKSPACE = "workspace"
+    FETCHED = "fetched"
+    STORED = "stored"
     RESULT = "result"
 
     @property
     def is_movable(self) -> bool:
         """Whether a plan always decides where the tensor lives; the other roles are the step's arguments."""
-        return self in {Role.INTERMEDIATE, Role.WORKSPACE}
+        return self in {Role.INTERMEDIATE, Role.WORKSPACE, Role.FETCHED, Role.STORED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +261,10 @@ class Tensor:
         shape: its axes.
         dtype: by NumPy's name.
         size_bytes: of its values, without padding.
-        producer: index of the kernel that writes it; None for parameters, states, inputs and constants.
-        readers: indices of the other kernels that use it, ascending and distinct.
+        producer: index of the kernel that writes it; None for parameters, states, inputs, constants and what is
+            fetched.
+        readers: indices of the other kernels that use it, ascending and distinct; of a fetched tensor the first, of a
+            stored one the last has no slot for it: it is the kernel during which the tensor is in slow memory.
         alias_of: the tensor whose memory this one takes over (an updated parameter is written over the old one); an
             alias has no storage of its own.
         initial: fills a tensor that no kernel produces.
@@ -279,7 +284,7 @@ class Tensor:
     held: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        if self.role.is_movable and self.producer is None:
+        if self.role.is_movable and self.producer is None and self.role is not Role.FETCHED:
             raise ValueError(f"tensor '{self.name}' has role {self.role} but no producer")
         if list(self.readers) != sorted(set(self.readers)):
             raise ValueError(f"tensor '{self.name}': readers must ascend and be distinct, got {self.readers}")
@@ -300,6 +305,11 @@ class Tensor:
     def users(self) -> tuple[int, ...]:
         """Producer first, then the readers: the kernels at which the tensor must be somewhere."""
         return self.readers if self.producer is None else (self.producer, *self.readers)
+
+    @property
+    def slow_at(self) -> int | None:
+        """The user during which the tensor has to be in slow memory, and cannot be in fast memory too."""
+        return {Role.FETCHED: self.users[0], Role.STORED: self.users[-1]}.get(self.role) if self.users else None
 
     @property
     def live(self) -> range:

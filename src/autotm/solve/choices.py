@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -102,37 +103,39 @@ def flows_with_async_moves(problem: Problem) -> tuple[TensorChoices, ...]:
 
 
 def _with_windows(problem: Problem, flow: TensorChoices) -> TensorChoices:
-    size_bytes, gaps = problem.graph.by_name[flow.tensor].size_bytes, [flow.gap(k) for k in range(len(flow) - 1)]
-    moves = []
+    tensor, gaps = problem.graph.by_name[flow.tensor], [flow.gap(k) for k in range(len(flow) - 1)]
+    moves, size_bytes = [], tensor.size_bytes
     for tier, blocking_us in ((Tier.SLOW, flow.write_us), (Tier.FAST, flow.read_us)):
         # Of a hundred thousand tensors few are worth a look at their gaps.
         can_pay = problem.overlap.least_added_us(tier, size_bytes) < blocking_us
         alone_ns = math.ceil(1e3 * problem.links.transfer_us(tier, size_bytes))
         moves.append(
-            tuple(_windows(problem, tier, gap, size_bytes, alone_ns, blocking_us) if can_pay else () for gap in gaps)
+            tuple(_windows(problem, tier, gap, tensor, alone_ns, blocking_us) if can_pay else () for gap in gaps)
         )
     return replace(flow, out=moves[0], back=moves[1])
 
 
 def _windows(
-    problem: Problem, destination: Tier, gap: Span, size_bytes: int, alone_ns: int, blocking_us: float
+    problem: Problem, destination: Tier, gap: Span, tensor: Tensor, alone_ns: int, blocking_us: float
 ) -> tuple[Window, ...]:
     """Return the windows in a gap, shortest first, in which a move has time and is cheaper than a blocking one (A3).
 
     Those to slow memory start with the gap and end by its middle; those to fast memory end with it, and start there or
-    later. Alone, the move takes `alone_ns`.
+    later. What is fetched or stored goes one way, and may take the whole gap. Alone, the move takes `alone_ns`.
     """
     (first, end), overlap, until = gap, problem.overlap, problem.overlap.until_ns
     least_ns = [(half * alone_ns + 1) // 2 for half in WINDOW_HALVES]
     # (A2) The first kernel before which at least half of the gap's time has passed.
     middle = bisect_left(until, (until[first] + until[end] + 1) // 2, first)
+    if tensor.slow_at is not None:
+        middle = end if destination is Tier.SLOW else first
     if destination is Tier.SLOW:
         stops = sorted({bisect_left(until, until[first] + need) for need in least_ns})
         spans = [(first, stop) for stop in stops if stop <= middle]
     else:
         starts = sorted({bisect_right(until, until[end] - need) - 1 for need in least_ns}, reverse=True)
         spans = [(start, end) for start in starts if start >= middle]
-    move = destination, size_bytes
+    move = destination, tensor.size_bytes
     windows = (Window(*span, overlap.work_ns(*move, *span), overlap.added_us(*move, *span)) for span in spans)
     return tuple(
         window
@@ -154,9 +157,10 @@ def flows_in(problem: Problem, tier: Tier) -> tuple[TensorChoices, ...]:
 
 def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], tier: Tier | None = None) -> TensorChoices:
     must = tier is Tier.FAST or (problem.options.fast_operands_only and tier is None)
-    may, count = tier is not Tier.SLOW, len(gadgets)
+    slow_at = tensor.slow_at
+    may = tuple(tier is not Tier.SLOW and gadget.start != slow_at for gadget in gadgets)
     graph, profile = problem.graph, problem.profile
-    additive = [user for user in tensor.users if user not in problem.tabulation.tabled]
+    additive = [user for user in tensor.users if user not in problem.tabulation.tabled and user != slow_at]
     users = [[graph.kernels[user] for user in additive if user in gadget] for gadget in gadgets]
     return TensorChoices(
         tensor=tensor.name,
@@ -168,12 +172,12 @@ def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], tier: Tier
         ),
         write_us=problem.links.copy_us(Tier.SLOW, tensor.size_bytes),
         read_us=problem.links.copy_us(Tier.FAST, tensor.size_bytes),
-        must=flags((must,) * count),
-        may=flags((may,) * count),
-        may_between=flags((may,) * (count - 1)),
-        may_read=flags((False,) + (may,) * (count - 1)),
-        out=_without_windows(count - 1),
-        back=_without_windows(count - 1),
+        must=flags(tuple(must and gadget.start != slow_at for gadget in gadgets)),
+        may=flags(may),
+        may_between=flags(tuple(before and after for before, after in pairwise(may))),
+        may_read=flags((False, *may[1:])),
+        out=_without_windows(len(gadgets) - 1),
+        back=_without_windows(len(gadgets) - 1),
     )
 
 

@@ -64,14 +64,12 @@ def build(
     moves, recomputes, host_bytes = allowed
     ways = Ways(moves, recomputes, device.host_bytes() if host_bytes is None else host_bytes)
     planned = place(step, graph, profile, measured_links(device, size_bytes), ways, size_bytes, config)
-    before = schedule(planned.plan, planned.layout, planned.places, len(planned.graph.kernels))
     pool = device.host_pool(planned.layout.slow_bytes)
-    states = device.host_pool(planned.state_bytes).split([*planned.states.values()])
-    for operator, own in zip(planned.states, states, strict=True):
+    for operator, (offset, state_bytes) in planned.states.items():
         update = step.operators[operator].node.target
         assert isinstance(update, Update)
-        update.keep_on_host(own)
-    executor = Executor(step, planned.runs, before, pool, device.copies(), measured.sizes)
+        update.keep_on_host(pool[offset : offset + state_bytes])
+    executor = Executor(step, planned.runs, schedule(planned), pool, device.copies(), measured.sizes)
 
     def plain(applied: nn.Module, *batch: torch.Tensor) -> torch.Tensor:
         output = applied(*batch[: len(inputs)])

@@ -14,12 +14,11 @@ import torch
 from torch import fx, nn
 from torch.fx import Node
 
-from autotm.api.offload.planning import Run
+from autotm.api.offload.planning import Planned, Run
 from autotm.joint_graph import Step, Values, bytes_of
 from autotm.memory.torch_device import Copies
-from autotm.model.graph import Tier
-from autotm.model.plan import Plan
-from autotm.model.program import Layout
+from autotm.model.graph import Role, Tier
+from autotm.optimizer_updates import Copied, Update
 
 
 class Kind(IntEnum):
@@ -42,36 +41,46 @@ class Kind(IntEnum):
 
 
 class Action(NamedTuple):
-    """Something done before an operator, with the number of its copy, its storage, and the offset on the host."""
+    """Something done before an operator.
+
+    Attributes:
+        kind: what.
+        copy: its number.
+        place: the storage; of an optimizer's state the operator that updates it.
+        offset: on the host.
+        is_state: whether it is done to an optimizer's state.
+    """
 
     kind: Kind
     copy: int = -1
     place: int = -1
     offset: int = -1
+    is_state: bool = False
 
 
-def schedule(plan: Plan, layout: Layout, places: dict[str, int], kernels: int) -> list[list[Action]]:
-    """List the actions before each kernel, and at the end.
+def schedule(planned: Planned) -> list[list[Action]]:
+    """List the actions before each kernel of a plan, and at the end.
 
-    Args:
-        plan: a plan with every operand in fast memory.
-        layout: the plan's layout.
-        places: the storage of each tensor that moves or is freed; workspaces and arguments have none.
-        kernels: how many the plan's graph has.
+    Workspaces, and arguments that stay on the device, have none.
     """
+    plan, layout, places, states = planned.plan, planned.layout, planned.places, planned.state_tensors
+    kernels = len(planned.graph.kernels)
     before: list[list[Action]] = [[] for _ in range(kernels + 1)]
     slow: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for stay, offset in zip(layout.stays, layout.offsets, strict=True):
-        if stay.tensor not in places:
-            continue
-        if stay.tier is Tier.FAST:
-            before[stay.end].append(Action(Kind.FREE, place=places[stay.tensor]))
-        else:
-            slow[stay.tensor].append((stay.start, stay.end, offset))
-            before[stay.end].append(Action(Kind.EMPTY, place=places[stay.tensor], offset=offset))
+        slow[stay.tensor] += [(stay.start, stay.end, offset)] if stay.tier is Tier.SLOW else []
+        if stay.tensor in places:
+            kind = Kind.FREE if stay.tier is Tier.FAST else Kind.EMPTY
+            before[stay.end].append(Action(kind, place=places[stay.tensor], offset=offset))
+        elif stay.tensor in states and stay.end < kernels:  # What is stored stays.
+            is_stored = planned.graph.by_name[stay.tensor].role is Role.STORED
+            if is_stored == (stay.tier is Tier.FAST):  # What is fetched stays on the device when it is updated.
+                kind = Kind.FREE if is_stored else Kind.EMPTY
+                before[stay.end].append(Action(kind, place=states[stay.tensor], is_state=True))
     for number, move in enumerate(plan.moves):
         (offset,) = [offset for start, end, offset in slow[move.tensor] if start <= move.start < end]
-        copy, is_out = (number, places[move.tensor], offset), move.destination is Tier.SLOW
+        is_out, is_state = move.destination is Tier.SLOW, move.tensor in states
+        copy = number, (states if is_state else places)[move.tensor], offset, is_state
         if move.since is None:
             before[move.before].append(Action(Kind.WRITE if is_out else Kind.READ, *copy))
         else:
@@ -92,7 +101,8 @@ class Executor:
 
     Attributes:
         step: what runs.
-        runs: its operators in order; one that draws random numbers draws the same ones again.
+        runs: its operators in order, and None where nothing runs; one that draws random numbers draws the same ones
+            again.
         before: actions before each of them, before the results are taken, and at the end.
         pool: bytes of host memory.
         copies: the streams.
@@ -103,7 +113,7 @@ class Executor:
     """
 
     step: Step
-    runs: Sequence[Run]
+    runs: Sequence[Run | None]
     before: list[list[Action]]
     pool: torch.Tensor
     copies: Copies
@@ -154,10 +164,13 @@ class Executor:
             now[node] = graph.placeholder(node.name)
         for view in self.step.argument_views:
             now[view] = graph.node_copy(view, now.__getitem__)
-        copied = {action.place for actions in self.before for action in actions if action.copy >= 0}
-        again = {run.operator for run in self.runs if run.wanted is not None}
+        actions_in_order = [action for actions in self.before for action in actions]
+        copied = {action.place for action in actions_in_order if action.copy >= 0 and not action.is_state}
+        again = {run.operator for run in self.runs if run is not None and run.wanted is not None}
         for actions, run in zip(self.before, self.runs, strict=False):
             self._write(graph, executor, actions, stored)
+            if run is None:
+                continue
             operator = self.step.operators[run.operator]
             is_drawn_again = operator.is_random and run.operator in again
             if is_drawn_again:
@@ -180,6 +193,14 @@ class Executor:
         """Write the calls of actions; `stored` has the bytes of the storages that are copied or poisoned."""
         for action in actions:
             match action.kind:
+                case Kind.FREE if action.is_state:
+                    graph.call_method("free_state", (executor, action.place))
+                case Kind.WRITE | Kind.START_OUT if action.is_state:
+                    graph.call_method("start_storing", (executor, action.copy, action.place))
+                case Kind.READ | Kind.START_IN if action.is_state:
+                    graph.call_method("start_fetching", (executor, action.copy, action.place))
+                case Kind.EMPTY if self.poison and action.is_state:
+                    graph.call_method("empty_state", (executor, action.place))
                 case Kind.EMPTY if self.poison:
                     graph.call_method("empty", (executor, action.place, action.offset))
                 case Kind.FREE if action.place in stored:
@@ -208,9 +229,44 @@ class Executor:
         host = self.pool[offset : offset + self.sizes[place]]
         self._active[copy] = self.copies.start(Tier.FAST, stored, host)
 
+    def start_fetching(self, copy: int, operator: int) -> None:
+        """Start a copy of an optimizer's state to the device, before the operator that updates it."""
+        self._start_state(Tier.FAST, copy, self._update(operator).fetch())
+
+    def start_storing(self, copy: int, operator: int) -> None:
+        """Start a copy of an optimizer's state to the host, after the operator that updated it."""
+        update = self._update(operator)
+        copied = update.replace_kept()
+        self._start_state(Tier.SLOW, copy, copied)
+        if copied is None:
+            self.moved_bytes[Tier.SLOW] += update.kept.numel()
+
+    def _start_state(self, tier: Tier, copy: int, copied: Copied | None) -> None:
+        if copied is not None:
+            if self.poison and tier is Tier.FAST:
+                copied[0].fill_(_POISON_BYTE)
+            self._active[copy] = self.copies.start(tier, *copied)
+            self.moved_bytes[tier] += copied[0].numel()
+
+    def free_state(self, operator: int) -> None:
+        """Free the device memory of an optimizer's state."""
+        here = self._update(operator).give_back()
+        if here is not None:
+            self.free(here)
+
+    def empty_state(self, operator: int) -> None:
+        """Overwrite an optimizer's state on the host, which is read no more."""
+        self._overwrite(self._update(operator).kept)
+
+    def _update(self, operator: int) -> Update:
+        update = self.step.operators[operator].node.target
+        assert isinstance(update, Update)
+        return update
+
     def wait(self, copy: int) -> None:
-        """Wait for a copy."""
-        self.copies.wait(self._active.pop(copy))
+        """Wait for a copy, unless there was nothing to copy."""
+        if copy in self._active:
+            self.copies.wait(self._active.pop(copy))
 
     def free(self, stored: torch.Tensor) -> None:
         """Free a storage's memory."""
@@ -220,9 +276,12 @@ class Executor:
 
     def empty(self, place: int, offset: int) -> None:
         """Overwrite bytes on the host that are read no more."""
+        self._overwrite(self.pool[offset : offset + self.sizes[place]])
+
+    def _overwrite(self, host: torch.Tensor) -> None:
         if self.pool.is_pinned():  # The device is behind, and may still have to read them.
             torch.cuda.synchronize()
-        self.pool[offset : offset + self.sizes[place]].fill_(_POISON_BYTE)
+        host.fill_(_POISON_BYTE)
 
     def draw(self, operator: int) -> None:
         """Note the generator's state before an operator that draws again later."""

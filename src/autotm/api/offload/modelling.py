@@ -83,11 +83,10 @@ def _planned(step: Step, gpu: GpuFile, rates: Sequence[Measured], size_bytes: in
     # No step takes longer with faster operators: what is planned for slower ones may be the better plan.
     fast = min(found, key=lambda planned: planned.plan.objective_us)
     moved = (fast.graph.by_name[move.tensor] for move in fast.plan.moves if move.destination is Tier.SLOW)
-    moved_bytes = fast.state_bytes + sum(tensor.size_bytes for tensor in moved)
-    again = sum(run.wanted is not None for run in fast.runs)
-    return ModelledTime(
-        size_bytes, fast.plan.objective_us / 1e6, slow.plan.objective_us / 1e6, moved_bytes, again, fast.host_bytes
-    )
+    moved_bytes = sum(tensor.size_bytes for tensor in moved)
+    again = sum(run is not None and run.wanted is not None for run in fast.runs)
+    least_s, most_s = (planned.plan.objective_us / 1e6 for planned in (fast, slow))
+    return ModelledTime(size_bytes, least_s, most_s, moved_bytes, again, fast.layout.slow_bytes)
 
 
 def _measured(step: Step, gpu: GpuFile, reached: float) -> Measured:

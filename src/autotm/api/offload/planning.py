@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, compress
 
 from autotm.api.offload.measuring import Measured
 from autotm.check.plan import check_plan
@@ -38,6 +38,8 @@ from autotm.solve.recomputation import AGAIN, Recomputation, recomputed, repeate
 
 _KEPT = ".state"
 """What the names of tensors end with that an optimizer keeps; those of storages do not."""
+_UPDATED = "updated"
+"""What kernels are called that compute nothing: before each of them, state that moves was updated."""
 RESULTS = "results"
 """The last kernel, which computes nothing: gradients, updates and the loss are in device memory at the end."""
 
@@ -91,7 +93,7 @@ class Planned:
         graph: the step, with operators that run again; the last kernel is `RESULTS`.
         profile: its times.
         links: times of copies.
-        runs: operators by kernel, but for the last.
+        runs: operators by kernel, but for the last; None where none runs.
         plan: its stays and moves.
         layout: offsets of slow stays; PyTorch allocates fast stays.
         plain_us: predicted microseconds of a step in which nothing is moved and nothing runs again.
@@ -99,13 +101,12 @@ class Planned:
         bound_us: no plan is predicted to take less.
         plain_peak_bytes: the most device memory if nothing is moved and nothing runs again.
         least_bytes: the least budget that a plan can keep.
-        states: bytes of an optimizer's state that wait on the host between updates, by operator.
     """
 
     graph: Graph
     profile: Profile
     links: Links
-    runs: tuple[Run, ...]
+    runs: tuple[Run | None, ...]
     plan: Plan
     layout: Layout
     plain_us: float
@@ -113,24 +114,28 @@ class Planned:
     bound_us: float
     plain_peak_bytes: int
     least_bytes: int
-    states: dict[int, int]
 
     @property
-    def state_bytes(self) -> int:
-        """Host memory that the optimizer's state takes."""
-        return sum(self.states.values())
+    def state_tensors(self) -> dict[str, int]:
+        """The operator of each tensor that is state of an optimizer, before its update or afterwards."""
+        return {tensor.name: _place(tensor.name) for tensor in self.graph.tensors if tensor.slow_at is not None}
 
     @property
-    def host_bytes(self) -> int:
-        """Host memory that copies, and the optimizer's state, take."""
-        return self.layout.slow_bytes + self.state_bytes
+    def states(self) -> dict[int, tuple[int, int]]:
+        """The offset on the host, and the bytes, of state that waits there between updates, by operator."""
+        by_name = self.graph.by_name
+        return {
+            _place(stay.tensor): (offset, by_name[stay.tensor].size_bytes)
+            for stay, offset in zip(self.layout.stays, self.layout.offsets, strict=True)
+            if stay.tier is Tier.SLOW and by_name[stay.tensor].role is Role.FETCHED
+        }
 
     @property
     def places(self) -> dict[str, int]:
         """The storage of each tensor that a plan moves or frees."""
         found = {}
         for kernel, run in zip(self.graph.kernels, self.runs, strict=False):
-            for operand in kernel.outputs:
+            for operand in kernel.outputs if run is not None else ():
                 place = _place(operand.tensor)
                 if run.wanted is None or place in run.wanted:
                     found[operand.tensor] = place
@@ -191,6 +196,7 @@ def model_of(
         (kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel)): timing
         for kernel, timing in zip(kernels, (*measured.timings, nothing), strict=True)
     }
+    timings[_UPDATED, DEFAULT_IMPLEMENTATION, Tier.FAST.letter] = nothing
     return graph, Profile(hash_of(graph), timings, {"device": device})
 
 
@@ -201,14 +207,14 @@ class _Problem:
     Attributes:
         graph, profile: the step with nothing moved and nothing computed again.
         turn: index of the first operator of the backward pass.
-        states: bytes of an optimizer's state that wait on the host, by operator.
+        states: operators whose optimizer's state waits on the host; it is a workspace of theirs here.
         links: of the device.
     """
 
     graph: Graph
     profile: Profile
     turn: int
-    states: dict[int, int]
+    states: frozenset[int]
     links: Links
 
     @cached_property
@@ -251,7 +257,7 @@ class _Try:
     @property
     def host_bytes(self) -> int:
         """Host memory that copies, and the optimizer's state, take."""
-        return self.layout.slow_bytes + sum(self.problem.states.values())
+        return self.layout.slow_bytes
 
 
 class _Tries:
@@ -308,7 +314,7 @@ def place(
     Raises:
         InfeasibleLimitError: no plan keeps the budget, or that of the host; names the least.
     """
-    problems = [_Problem(graph, profile, step.turn, {}, links)]
+    problems = [_Problem(graph, profile, step.turn, frozenset(), links)]
     if ways.moves and any(tensor.name.endswith(_KEPT) for tensor in graph.tensors):
         problems.append(_with_states_on_host(problems[0], 1.0))
     least_bytes, where = min(problem.least for problem in problems)
@@ -347,7 +353,6 @@ def place(
         bound_us=bound_us,
         plain_peak_bytes=graph.peak_live_bytes,
         least_bytes=least_bytes,
-        states=best.problem.states,
     )
 
 
@@ -390,10 +395,12 @@ def _tried(
 ) -> _Try:
     """Return a plan in which some kernels run again, and copies save the rest of what must be saved."""
     graph = repeated(problem.graph, again.repeats)
+    if problem.states:
+        graph = _with_states_that_move(graph, problem.states)
     profile = replace(problem.profile, graph_hash=hash_of(graph))
     optimizer = "asynchronous" if ways.moves else "static"
     plan = solve(graph, profile, problem.links, optimizer, Limit(size_bytes=size_bytes), options)
-    return _Try(problem, share, again, graph, profile, plan, layout_of(graph, plan))
+    return _Try(problem, share, again, graph, profile, plan, _layout(graph, plan))
 
 
 def _recomputation(
@@ -415,46 +422,89 @@ def _recomputation(
 
 
 def _with_states_on_host(problem: _Problem, part: float) -> _Problem:
-    """Return a step in which a part of what the optimizer keeps waits on the host.
-
-    Its updates fetch it, and bring it back. These copies hold them up.
-    """
-    graph, profile, links = problem.graph, problem.profile, problem.links
+    """Return a step in which a part of what the optimizer keeps is on the device during its updates alone."""
+    graph = problem.graph
     kept = {tensor.readers[0]: tensor for tensor in graph.tensors if tensor.name.endswith(_KEPT)}
-    wanted_bytes, states = part * sum(tensor.size_bytes for tensor in kept.values()), dict[int, int]()
-    kernels, workspaces, timings = [*graph.kernels], [], dict(profile.timings)
+    wanted_bytes, taken_bytes = part * sum(tensor.size_bytes for tensor in kept.values()), 0
+    kernels, moving = [*graph.kernels], {}
     for index, tensor in kept.items():
-        if sum(states.values()) >= wanted_bytes:
+        if taken_bytes >= wanted_bytes:
             break
-        states[index] = tensor.size_bytes
-        kernel = kernels[index]
-        (operand,) = (one for one in kernel.inputs if one.tensor == tensor.name)
-        kernels[index] = replace(
-            kernel,
-            identity=f"{kernel.identity} on the host",
-            inputs=tuple(one for one in kernel.inputs if one is not operand),
-            workspaces=(*kernel.workspaces, operand),
-        )
-        workspaces.append(workspace(operand, index))
-        copies_ns = round(1e3 * sum(links.copy_us(tier, tensor.size_bytes) for tier in Tier))
-        timing = profile.timings[kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel)]
-        spent_ns = timing.min_ns, timing.median_ns, timing.lower_quartile_ns, timing.upper_quartile_ns
-        longer = Timing(*(each + copies_ns for each in spent_ns), timing.repeats)
-        timings[kernels[index].identity, DEFAULT_IMPLEMENTATION, all_fast(kernels[index])] = longer
-    names = {kept[index].name for index in states}
-    tensors = (tensor for tensor in graph.tensors if tensor.name not in names)
-    placed = replace(graph, kernels=tuple(kernels), tensors=(*tensors, *workspaces))
-    profile = replace(profile, graph_hash=hash_of(placed), timings=timings)
+        taken_bytes += tensor.size_bytes
+        (operand,) = (one for one in kernels[index].inputs if one.tensor == tensor.name)
+        inputs = tuple(one for one in kernels[index].inputs if one is not operand)
+        kernels[index] = replace(kernels[index], inputs=inputs, workspaces=(*kernels[index].workspaces, operand))
+        moving[tensor.name] = workspace(operand, index)
+    tensors = tuple(moving.get(tensor.name, tensor) for tensor in graph.tensors)
+    placed = replace(graph, kernels=tuple(kernels), tensors=tensors)
+    profile = replace(problem.profile, graph_hash=hash_of(placed))
+    states = frozenset(_place(name) for name in moving)
     return replace(problem, graph=placed, profile=profile, states=states)
 
 
-def _runs(graph: Graph) -> tuple[Run, ...]:
-    """Return the operators of a step's kernels, but for the last."""
+def _with_states_that_move(graph: Graph, states: Collection[int]) -> Graph:
+    """Return a step in which state of an optimizer is fetched some time before its update, and stored afterwards.
+
+    Args:
+        graph: with that state as workspaces of the updates.
+        states: operators that update it.
+    """
+    kernels: list[Kernel] = []
+    moved: list[int] = []  # Where each kernel is now.
+    last = len(graph.kernels) + len(states) - 1
+    tensors = []
+    for kernel in graph.kernels:
+        moved.append(len(kernels))
+        kernels.append(kernel)
+        if kernel.name == RESULTS or _place(kernel.name) not in states:
+            continue
+        *workspaces, fetched = kernel.workspaces
+        stored = replace(fetched, tensor=f"{fetched.tensor}.{_UPDATED}")
+        kernels[-1] = replace(kernel, inputs=(*kernel.inputs, fetched), workspaces=tuple(workspaces))
+        kernels.append(Kernel(f"{kernel.name}.{_UPDATED}", *[_UPDATED] * 3, OpClass.DATA_MOVEMENT, 0, (), (stored,)))
+        for operand, role, producer, readers in (
+            (fetched, Role.FETCHED, None, (0, moved[-1])), (stored, Role.STORED, moved[-1] + 1, (last,)),
+        ):  # fmt: skip
+            shape = operand.shape, operand.dtype, operand.size_bytes
+            tensors.append(Tensor(operand.tensor, role, *shape, producer, readers))
+    names = {tensor.name for tensor in tensors}
+    others = (
+        replace(
+            tensor,
+            producer=None if tensor.producer is None else moved[tensor.producer],
+            readers=tuple(moved[reader] for reader in tensor.readers),
+            held=None if tensor.held is None else (0, len(kernels)),
+        )
+        for tensor in graph.tensors
+        if tensor.name not in names
+    )
+    return replace(graph, kernels=tuple(kernels), tensors=(*others, *tensors))
+
+
+def _layout(graph: Graph, plan: Plan) -> Layout:
+    """Return the layout of a plan in which state of an optimizer keeps its place on the host, beside all else."""
+    is_kept = [stay.tier is Tier.SLOW and graph.by_name[stay.tensor].slow_at is not None for stay in plan.stays]
+    others = tuple(stay for stay, kept in zip(plan.stays, is_kept, strict=True) if not kept)
+    layout = layout_of(graph, replace(plan, stays=others))
+    offsets, slow_bytes, places = iter(layout.offsets), layout.slow_bytes, dict[int, int]()
+    for stay in compress(plan.stays, is_kept):
+        if _place(stay.tensor) not in places:
+            places[_place(stay.tensor)] = slow_bytes
+            slow_bytes += graph.by_name[stay.tensor].allocated_bytes
+    placed = (
+        places[_place(stay.tensor)] if kept else next(offsets) for stay, kept in zip(plan.stays, is_kept, strict=True)
+    )
+    return replace(layout, stays=plan.stays, offsets=tuple(placed), slow_bytes=slow_bytes)
+
+
+def _runs(graph: Graph) -> tuple[Run | None, ...]:
+    """Return the operators of a step's kernels, but for the last; None for one that computes nothing."""
     read = {operand.tensor for kernel in graph.kernels for operand in kernel.inputs}
-    runs = []
+    runs: list[Run | None] = []
     for kernel in graph.kernels[:-1]:
         wanted = tuple(_place(operand.tensor) for operand in kernel.outputs if operand.tensor in read)
-        runs.append(Run(_place(kernel.name), wanted if kernel.name.endswith(AGAIN) else None))
+        run = Run(_place(kernel.name), wanted if kernel.name.endswith(AGAIN) else None)
+        runs.append(None if kernel.identity == _UPDATED else run)
     return tuple(runs)
 
 

@@ -155,7 +155,7 @@ class OffloadedStep:
                     parameter.grad.add_(gradient)
         if self._optimizer is not None:
             self._optimizer._opt_called = True  # noqa: SLF001 - schedulers of PyTorch warn where it is missing
-        if self._planned.state_bytes and self._device.torch.type == "cuda":
+        if self._planned.states and self._device.torch.type == "cuda":
             torch.cuda.current_stream(self._device.torch).synchronize()  # Somebody may read the state on the host.
         (loss,) = captured.outputs
         return values[loss]
@@ -181,7 +181,8 @@ class OffloadedStep:
         values = arguments(self._step, tuple(tensor.clone() for tensor in batch)) if verify else {}
         argument_bytes = sum(self._step.storages[place].size_bytes for place in self._step.held)
         argument_bytes += sum(update.state_bytes for update in self._updates)
-        absent_bytes = 0 if any(update.is_waiting for update in self._updates) else self._planned.state_bytes
+        is_there = any(update.kept.numel() for update in self._updates)
+        absent_bytes = 0 if is_there else sum(size_bytes for _, size_bytes in self._planned.states.values())
         losses: list[torch.Tensor] = []
         step_s = 0.0
 
@@ -194,10 +195,7 @@ class OffloadedStep:
             _, peak_bytes = self._device.peak(call)
         finally:
             self._executor.poison = False
-        moved = {
-            tier: self._executor.moved_bytes[tier] + sum(update.moved_bytes[tier] for update in self._updates)
-            for tier in Tier
-        }
+        moved = self._executor.moved_bytes
         measured = MeasuredStep(
             losses[0], argument_bytes + peak_bytes, step_s, moved[Tier.SLOW], moved[Tier.FAST], self.summary()
         )
@@ -220,10 +218,10 @@ class OffloadedStep:
             planned_peak_bytes=planned.peak_bytes,
             plain_peak_bytes=planned.plain_peak_bytes,
             least_bytes=planned.least_bytes,
-            host_bytes=planned.host_bytes,
-            moved_out_bytes=moved[Tier.SLOW] + planned.state_bytes,
-            moved_in_bytes=moved[Tier.FAST] + planned.state_bytes,
-            recomputed=sum(run.wanted is not None for run in planned.runs),
+            host_bytes=planned.layout.slow_bytes,
+            moved_out_bytes=moved[Tier.SLOW],
+            moved_in_bytes=moved[Tier.FAST],
+            recomputed=sum(run is not None and run.wanted is not None for run in planned.runs),
             predicted_s=plan.objective_us / 1e6,
             recomputed_s=planned.recomputed_us / 1e6,
             plain_s=planned.plain_us / 1e6,
