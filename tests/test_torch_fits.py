@@ -316,6 +316,23 @@ def test_times_on_a_gpu_are_those_of_its_rates():
         assert one.moved_bytes or one.recomputed or one.least_s == pytest.approx(kept.least_s, rel=1e-4)
 
 
+def test_copies_of_an_optimizers_state_overlap_operators():
+    side, layers = 4096, 12
+
+    def module():
+        return nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(side, side, bias=False), nn.Tanh())))
+
+    def within(budget):
+        return autotm.fits(module, torch.zeros(2 * side, side), torch.sum, torch.optim.AdamW, budget, device="h200")
+
+    kept, planned = within(int(1.3 * within(None).least.size_bytes)).times
+    state_bytes = 2 * 4 * layers * side**2
+    assert planned.moved_bytes > state_bytes
+    # The link takes 64e9 bytes a second in each direction at the most.
+    assert 2 * state_bytes / 64e9 > 0.3 * kept.least_s
+    assert planned.least_s < 1.05 * kept.least_s
+
+
 def test_products_of_halves_have_a_rate_of_their_own():
     def least_s(dtype):
         module, x = nn.Linear(4096, 4096, bias=False, dtype=dtype), torch.zeros(4096, 4096, dtype=dtype)

@@ -30,7 +30,7 @@ _NEAR_SHARE = 0.4
 _NEAR_ASYNC_MOVES_SHARE = 0.8
 """The former where moves may be asynchronous: the search of the whole seldom finds anything but bounds there."""
 _LOCALLY = 0.2
-"""Time for improving a plan by itself, as a share of what the search has taken."""
+"""Time in which improving a plan by itself has to pay, as a share of what the search has taken."""
 _SEARCHING = 0.6
 """Of what a limit of a sweep may take, the part for its search; the rest is for addresses."""
 
@@ -177,9 +177,8 @@ def _search_beyond(search: Search, ilp: Formulation, session: Session, cuts: Cut
 
 
 def _improve(search: Search, deadline: float) -> None:
-    """Improve the best plan by local search, for at most a share of the time that the search has taken so far."""
-    now = time.perf_counter()
-    search.refine(min(deadline, now + _LOCALLY * (now - search.started_s)))
+    """Improve the best plan by local search, for as long as that brings it closer to the bound."""
+    search.refine(deadline, _LOCALLY * (time.perf_counter() - search.started_s))
 
 
 def _search_near(search: Search, ilp: Formulation, session: Session, deadline: float) -> bool:

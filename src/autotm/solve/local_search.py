@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -26,14 +27,13 @@ def eject(builder: PlanBuilder) -> None:
 
     Never makes the plan slower.
     """
+    if not (dearest := _dearest(builder)):  # As where operands must be fast: what holds memory at each kernel is a lot.
+        return
     holders = _Holders(builder)
     trials = _TRIALS
     improved = True
     while improved and trials > 0:
         improved = False
-        residencies = builder.residencies.items()
-        cost_us = {index: sum(_slow_us(builder.choices, index, residency)) for index, residency in residencies}
-        dearest = sorted((index for index, us in cost_us.items() if us > 0), key=lambda index: (-cost_us[index], index))
         for index in dearest:
             for rival in _rivals(builder, holders, index):
                 trials -= 1
@@ -44,6 +44,14 @@ def eject(builder: PlanBuilder) -> None:
                     break
             if trials <= 0:
                 return
+        dearest = _dearest(builder)
+
+
+def _dearest(builder: PlanBuilder) -> list[int]:
+    """Return the flows that pay for slow memory, the dearest first."""
+    residencies = builder.residencies.items()
+    cost_us = {index: sum(_slow_us(builder.choices, index, residency)) for index, residency in residencies}
+    return sorted((index for index, us in cost_us.items() if us > 0), key=lambda index: (-cost_us[index], index))
 
 
 class _Holders:
@@ -147,6 +155,8 @@ _PATIENCE = 10
 """Rounds without improvement after which the search ends, as a multiple of the number of flows that matter."""
 _FRESH = 300
 """Rounds after which losses are worked out anew."""
+_PAYS = 0.1
+"""Part of its distance to the bound that a plan has to lose in some time for the search to go on."""
 _LEAST_WEIGHT = 0.02
 """Of a flow by which nothing is lost, in mean losses, where the first of a group is drawn; the others' is one more."""
 
@@ -158,8 +168,11 @@ def refine(
     target_us: float,
     seed: int,
     exchange: Callable[[Sequence[int]], bool] | None = None,
+    pays_s: float = math.inf,
 ) -> None:
     """Improve the plan until it costs no more than `target_us`, `time.perf_counter` reaches `deadline_s`, or no more.
+
+    Within each `pays_s` seconds it has to come closer to the bound by a part of its distance.
 
     A few flows that get in each other's way are taken out, and inserted in another order: a large neighbourhood search
     (Shaw, 1998) that draws flows by what the plan loses by them at the prices of the bound.
@@ -170,13 +183,21 @@ def refine(
     groups = _Groups(builder, priced, seed)
     if groups.count < _TOGETHER[0]:
         return
-    rounds, idle, cost_us = 0, 0, builder.cost_us
-    while idle < _PATIENCE * groups.count and cost_us > target_us and time.perf_counter() < deadline_s:
+    rounds, idle, cost_us, before_us, due_s = 0, 0, builder.cost_us, math.inf, -math.inf
+    while idle < _PATIENCE * groups.count and cost_us > target_us and (now := time.perf_counter()) < deadline_s:
+        if now >= due_s:
+            if cost_us - priced.bound_us > (1 - _PAYS) * before_us:
+                return
+            before_us, due_s = cost_us - priced.bound_us, now + pays_s
         if rounds % _FRESH == 0:
             groups.weigh()
+            cost_us = builder.cost_us
         rounds += 1
-        if (exchange or builder.exchange)(groups.draw()):
-            idle, cost_us = 0, builder.cost_us
+        group = groups.draw()
+        group_us = builder.cost_of(group)
+        if (exchange or builder.exchange)(group):
+            idle = 0
+            cost_us += builder.cost_of(group) - group_us
         else:
             idle += 1
 

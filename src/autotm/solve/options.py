@@ -23,6 +23,7 @@ class SolveOptions:
         additive_tolerance: a kernel that was measured in full is read additively where that misses no configuration by
             more than this share of its all-fast time; slow operands of its implementations may differ as much.
         fast_operands_only: kernels cannot use slow operands (GPUs): tensors are slow between kernels only.
+        most_us: a plan that takes longer is of no use: the search ends, too, once every plan is proven to.
     """
 
     gap: float = 1e-3
@@ -31,6 +32,7 @@ class SolveOptions:
     seed: int = 0
     additive_tolerance: float = 0.02
     fast_operands_only: bool = False
+    most_us: float = math.inf
 
     def __post_init__(self) -> None:
         if not 0 <= self.gap < 1:

@@ -343,6 +343,12 @@ class PlanBuilder:
         flows = sum(cost_us(self.flows[index], residency) for index, residency in self.residencies.items())
         return flows + sum(self._time_us(number) for number in range(len(self.tables)))
 
+    def cost_of(self, group: Iterable[int]) -> float:
+        """Return the cost of some residencies and of the entries that they are tied to."""
+        tables = {tie.table for index in group for tie in self.choices.ties[index]}
+        flows = sum(cost_us(self.flows[index], self.residencies[index]) for index in group)
+        return flows + sum(map(self._time_us, tables))
+
     @property
     def fast_bytes(self) -> list[int]:
         """Bytes of fast memory that the workspaces of each table's entry take."""

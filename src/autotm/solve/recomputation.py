@@ -501,7 +501,7 @@ class _Search:
         step = self._step
         kernels = {step.producer[own] for own in trace.dropped}
         for kernel in sorted(kernels, key=lambda kernel: -step.costs_us[kernel]):
-            if self._is_over:
+            if not trace.excess_bytes and time.perf_counter() > self._end_s:
                 break
             found = self._trace(trace.dropped.difference(step.outputs[kernel]))
             if found.value < trace.value:

@@ -75,8 +75,9 @@ class Search:
 
     @property
     def is_done(self) -> bool:
-        """Whether the gap is at most the one asked for, the reserve added to the best plan's time."""
-        return self.bound_us >= (self.objective_us + self.reserve_us) * (1 - self.problem.options.gap)
+        """Whether the gap, with the reserve in the plan's time, is at most the one asked for, or no plan is of use."""
+        options, best_us = self.problem.options, self.objective_us + self.reserve_us
+        return self.bound_us >= min(best_us * (1 - options.gap), options.most_us)
 
     @property
     def target_us(self) -> float:
@@ -112,14 +113,14 @@ class Search:
         if objective_us < self.objective_us:
             self.builder, self.objective_us = builder, objective_us
 
-    def refine(self, deadline_s: float) -> None:
-        """Improve the best plan until it is close enough, nothing improves, or the clock reaches `deadline_s`.
+    def refine(self, deadline_s: float, pays_s: float = math.inf) -> None:
+        """Improve the best plan until it is close enough, or hardly improves, or the clock reaches `deadline_s`.
 
-        The clock is `time.perf_counter`.
+        The clock is `time.perf_counter`; `pays_s` is how long it may take to improve.
         """
         if self.is_done:
             return
-        refine(self.best, self.priced, deadline_s, self.target_us, self.problem.options.seed)
+        refine(self.best, self.priced, deadline_s, self.target_us, self.problem.options.seed, pays_s=pays_s)
         self.objective_us = self.problem.base_us + self.best.cost_us
 
     @cached_property

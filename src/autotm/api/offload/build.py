@@ -10,8 +10,9 @@ from torch import nn
 
 from autotm.api.offload.execute import Executor, schedule
 from autotm.api.offload.measuring import measure
-from autotm.api.offload.planning import Ways, model_of, place
+from autotm.api.offload.planning import Ways, place
 from autotm.api.offload.step import OffloadedStep, arguments
+from autotm.api.offload.step_graph import model_of
 from autotm.capture import checked_loss
 from autotm.joint_graph import Step, capture
 from autotm.memory.torch_device import device_of, measured_links

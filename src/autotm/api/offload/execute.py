@@ -14,7 +14,8 @@ import torch
 from torch import fx, nn
 from torch.fx import Node
 
-from autotm.api.offload.planning import Planned, Run
+from autotm.api.offload.planning import Planned
+from autotm.api.offload.step_graph import Run
 from autotm.joint_graph import Step, Values, bytes_of
 from autotm.memory.torch_device import Copies
 from autotm.model.graph import Role, Tier

@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
 from autotm.api.offload.measuring import Measured, identity_of
-from autotm.api.offload.planning import Ways, model_of, place
+from autotm.api.offload.planning import Ways, place
+from autotm.api.offload.step_graph import model_of
 from autotm.joint_graph import Operator, Step, storage_of
 from autotm.model.config import SolveConfig
 from autotm.model.errors import InfeasibleLimitError

@@ -1,60 +1,30 @@
-"""A step of PyTorch as the placement problem takes it, and the plan for it."""
+"""The plan for a step of PyTorch: which mix of keeping, computing again and moving takes the least time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, compress
+from itertools import accumulate, compress, count
 
-from autotm.api.offload.measuring import Measured
+from autotm.api.offload.step_graph import RESULTS, Run, place_of, runs_of, with_states_on_host, with_states_that_move
 from autotm.check.plan import check_plan
-from autotm.joint_graph import Step, Storage
+from autotm.joint_graph import Step
 from autotm.layout.packing import layout_of
 from autotm.model.config import SolveConfig
 from autotm.model.errors import InfeasibleLimitError
 from autotm.model.files import hash_of
-from autotm.model.graph import (
-    DEFAULT_IMPLEMENTATION,
-    Graph,
-    Kernel,
-    OpClass,
-    Operand,
-    Role,
-    Tensor,
-    Tier,
-    all_fast,
-    workspace,
-)
+from autotm.model.graph import Graph, Role, Tier
 from autotm.model.limit import Limit
 from autotm.model.links import Links
 from autotm.model.plan import Plan
-from autotm.model.profile import Profile, Timing
+from autotm.model.profile import Profile
 from autotm.model.program import Layout
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
-from autotm.solve.recomputation import AGAIN, Recomputation, recomputed, repeated
-
-_KEPT = ".state"
-"""What the names of tensors end with that an optimizer keeps; those of storages do not."""
-_UPDATED = "updated"
-"""What kernels are called that compute nothing: before each of them, state that moves was updated."""
-RESULTS = "results"
-"""The last kernel, which computes nothing: gradients, updates and the loss are in device memory at the end."""
-
-_CLASSES = (
-    (OpClass.CONV_DATA_GRADIENT, ("convolution_backward",)),
-    (OpClass.CONV_FORWARD, ("convolution",)),
-    (OpClass.MATMUL, ("mm", "bmm", "matmul", "linear", "attention", "einsum", "mv", "dot")),
-    (OpClass.WINDOW_GRADIENT, ("pool2d_with_indices_backward", "pool2d_backward", "pool3d_backward")),
-    (OpClass.WINDOW, ("pool",)),
-    (OpClass.NORMALIZATION_GRADIENT, ("norm_backward",)),
-    (OpClass.NORMALIZATION, ("norm",)),
-    (OpClass.REDUCTION, ("sum", "mean", "softmax", "amax", "var", "loss", "embedding_dense_backward")),
-    (OpClass.DATA_MOVEMENT, ("clone", "copy", "cat", "stack", "embedding", "index", "gather", "_backward_slice")),
-)
-"""Class of an operator by parts of its name, the first that fits; all other operators are elementwise."""
+from autotm.solve.recomputation import Recomputation, recomputed, repeated
 
 
 @dataclass(frozen=True)
@@ -73,19 +43,6 @@ class Ways:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of an operator.
-
-    Attributes:
-        operator: its index.
-        wanted: where it ran before, the storages that are taken from this run.
-    """
-
-    operator: int
-    wanted: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
 class Planned:
     """A plan with places in the host's pool.
 
@@ -95,7 +52,7 @@ class Planned:
         links: times of copies.
         runs: operators by kernel, but for the last; None where none runs.
         plan: its stays and moves.
-        layout: offsets of slow stays; PyTorch allocates fast stays.
+        layout: offsets of slow stays; PyTorch allocates fast stays, whose offsets are 0 here.
         plain_us: predicted microseconds of a step in which nothing is moved and nothing runs again.
         recomputed_us: predicted microseconds of what runs again.
         bound_us: no plan is predicted to take less.
@@ -118,14 +75,14 @@ class Planned:
     @property
     def state_tensors(self) -> dict[str, int]:
         """The operator of each tensor that is state of an optimizer, before its update or afterwards."""
-        return {tensor.name: _place(tensor.name) for tensor in self.graph.tensors if tensor.slow_at is not None}
+        return {tensor.name: place_of(tensor.name) for tensor in self.graph.tensors if tensor.slow_at is not None}
 
     @property
     def states(self) -> dict[int, tuple[int, int]]:
         """The offset on the host, and the bytes, of state that waits there between updates, by operator."""
         by_name = self.graph.by_name
         return {
-            _place(stay.tensor): (offset, by_name[stay.tensor].size_bytes)
+            place_of(stay.tensor): (offset, by_name[stay.tensor].size_bytes)
             for stay, offset in zip(self.layout.stays, self.layout.offsets, strict=True)
             if stay.tier is Tier.SLOW and by_name[stay.tensor].role is Role.FETCHED
         }
@@ -136,7 +93,7 @@ class Planned:
         found = {}
         for kernel, run in zip(self.graph.kernels, self.runs, strict=False):
             for operand in kernel.outputs if run is not None else ():
-                place = _place(operand.tensor)
+                place = place_of(operand.tensor)
                 if run.wanted is None or place in run.wanted:
                     found[operand.tensor] = place
         return found
@@ -150,54 +107,6 @@ class Planned:
                 change[stay.start] += self.graph.by_name[stay.tensor].allocated_bytes
                 change[stay.end] -= self.graph.by_name[stay.tensor].allocated_bytes
         return max(accumulate(change))
-
-
-def model_of(
-    step: Step, measured: Measured, device: str, grain: int, generator_bytes: int = 0
-) -> tuple[Graph, Profile]:
-    """Return the kernels, tensors and times of a step.
-
-    Args:
-        step: captured.
-        measured: of its operators.
-        device: name of what they ran on.
-        grain: bytes to multiples of which its allocator rounds sizes up.
-        generator_bytes: that it takes to let a random operator draw the same numbers again.
-    """
-    names = [f"{place}:{storage.name}" for place, storage in enumerate(step.storages)]
-    sizes = [math.ceil(max(size, 1) / grain) * grain for size in measured.sizes]
-    slots = [Operand(name, (size,), "uint8") for name, size in zip(names, sizes, strict=True)]
-    kernels, workspaces, states = [], [], []
-    for index, operator in enumerate(step.operators):
-        name = f"{index}:{operator.node.name}"
-        drawn = generator_bytes if operator.is_random else 0
-        taken = math.ceil((measured.workspaces[index] + drawn) / grain) * grain
-        own = (Operand(f"{name}.workspace", (taken,), "uint8"),) if taken else ()
-        workspaces += [workspace(operand, index) for operand in own]
-        inputs, outputs = ([slots[place] for place in places] for places in (operator.inputs, operator.outputs))
-        if measured.states[index]:
-            inputs.append(Operand(f"{name}{_KEPT}", (measured.states[index],), "uint8"))
-            states.append((inputs[-1], index))
-        op, identity = operator.name, measured.identities[index]
-        kernels.append(Kernel(name, op, identity, op, _class_of(op), 0, tuple(inputs), tuple(outputs), own))
-    last, results = len(kernels), [slots[place] for place in step.results]
-    kernels.append(Kernel(RESULTS, RESULTS, RESULTS, RESULTS, OpClass.DATA_MOVEMENT, 0, tuple(results), ()))
-    tensors = [
-        _tensor(storage, slots[place], (*storage.readers, *((last,) if place in step.results else ())), last + 1)
-        for place, storage in enumerate(step.storages)
-    ]
-    tensors += [
-        Tensor(slot.tensor, Role.STATE, slot.shape, slot.dtype, slot.size_bytes, None, (index,), held=(0, last + 1))
-        for slot, index in states
-    ]
-    graph = Graph("torch", "own", 1, tuple(kernels), (*tensors, *workspaces))
-    nothing = Timing(1, 1, 1, 1, 0)
-    timings = {
-        (kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel)): timing
-        for kernel, timing in zip(kernels, (*measured.timings, nothing), strict=True)
-    }
-    timings[_UPDATED, DEFAULT_IMPLEMENTATION, Tier.FAST.letter] = nothing
-    return graph, Profile(hash_of(graph), timings, {"device": device})
 
 
 @dataclass(frozen=True)
@@ -218,9 +127,19 @@ class _Problem:
     links: Links
 
     @cached_property
+    def costs_us(self) -> list[float]:
+        """Time of each kernel."""
+        return [self.profile.base_us(kernel) for kernel in self.graph.kernels]
+
+    @cached_property
     def plain_us(self) -> float:
         """Time of the step with nothing moved and nothing computed again."""
-        return math.fsum(map(self.profile.base_us, self.graph.kernels))
+        return math.fsum(self.costs_us)
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """State that waits on the host."""
+        return sum(self.graph.kernels[index].workspaces[-1].size_bytes for index in self.states)
 
     @cached_property
     def least(self) -> tuple[int, str]:
@@ -235,19 +154,90 @@ class _Problem:
                 most, where = needed, f"'{kernel.name}' ({kernel.op})"
         return most, where
 
+    def copies_us(self, tier: Tier, size_bytes: int, beside_us: float) -> float:
+        """Return the least time that copies of so many bytes add to a step if so much of it can overlap them."""
+        if size_bytes <= 0:
+            return 0.0
+        overlapping_us = max(0.0, self.links.transfer_us(tier, size_bytes) - beside_us)
+        return min(self.links.copy_us(tier, size_bytes), overlapping_us)
+
+
+@dataclass(frozen=True)
+class _Mix:
+    """A mix of ways to save memory.
+
+    Attributes:
+        problem: with a part of an optimizer's state on the host.
+        share: of what must be saved, saved by copies; the rest is saved by computing again.
+        saved_bytes: what must be saved.
+        guess_us: about what a step takes.
+    """
+
+    problem: _Problem
+    share: float
+    saved_bytes: int
+    guess_us: float
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory that it needs at the least."""
+        return self.problem.state_bytes + int(self.share * self.saved_bytes)
+
+
+def _mixes(problems: Iterable[_Problem], ways: Ways, size_bytes: int) -> list[_Mix]:
+    """List the mixes that the ways allow, first those that keep the host's budget, and of these the fastest.
+
+    The very first, where there is one, hardly copies: plans for it are found soon, and tell which others are of use.
+    """
+    mixes = []
+    for problem in problems:
+        saved_bytes = problem.graph.peak_live_bytes - size_bytes
+        if problem.least[0] > size_bytes:
+            continue
+        shares = [1.0] if ways.moves or saved_bytes <= 0 else []
+        if ways.recomputes and saved_bytes > 0:
+            shares += _SHARES if ways.moves else [0.0]
+        mixes += [_Mix(problem, share, saved_bytes, _guess_us(problem, share, saved_bytes)) for share in shares]
+    plain_us = min((mix.problem.plain_us for mix in mixes), default=0.0)
+
+    def key(mix: _Mix) -> tuple[bool, int, int]:
+        # What is hardly slower moves less.
+        return mix.host_bytes > ways.host_bytes, int(mix.guess_us / (_ALIKE * plain_us)), mix.problem.state_bytes
+
+    mixes.sort(key=key)
+    return sorted(mixes, key=lambda mix: mix is not next((one for one in mixes if not one.share), None))
+
+
+def _guess_us(problem: _Problem, share: float, saved_bytes: int) -> float:
+    """Return about what a step takes if copies have a share of what is saved, and state of the optimizer, to move.
+
+    Copies to the host overlap the forward pass, those back the backward pass, with its updates; engines wait now and
+    then. Of what is computed again the quickest comes first.
+    """
+    forward_us = math.fsum(problem.costs_us[: problem.turn])
+    backward_us = problem.plain_us - forward_us
+    copied_bytes, states_bytes = (int(_WAITING * size) for size in (share * max(0, saved_bytes), problem.state_bytes))
+    always_bytes = sum(tensor.allocated_bytes for tensor in problem.graph.tensors if tensor.held)
+    again = (1 - share) * saved_bytes / max(1, problem.graph.peak_live_bytes - always_bytes)
+    return (
+        problem.plain_us
+        + again**2 * forward_us
+        + problem.copies_us(Tier.SLOW, copied_bytes, forward_us)
+        + problem.copies_us(Tier.SLOW, states_bytes, backward_us)
+        + problem.copies_us(Tier.FAST, copied_bytes + states_bytes, backward_us)
+    )
+
 
 @dataclass(frozen=True)
 class _Try:
     """A plan for a problem.
 
     Attributes:
-        share: of what must be saved, saved by copies.
         repeated: what runs again.
         graph, profile: of the step with that.
     """
 
     problem: _Problem
-    share: float
     repeated: Recomputation
     graph: Graph
     profile: Profile
@@ -268,30 +258,52 @@ class _Tries:
         self._plans: list[_Try] = []
         self._are_refuted = False  # Plans that only compute tensors again.
 
-    def add(self, problem: _Problem, shares: Iterable[float], searched_s: float) -> None:
-        """Make plans; what to compute again is searched for so long for each, once a plan is found."""
-        for share in shares:
+    def add(self, mix: _Mix, searched_s: float) -> None:
+        """Make a plan unless none can be the best; what to compute again is searched for so long, once it is found."""
+        problem, most_us = mix.problem, self.best.plan.objective_us if self.best else math.inf
+        again: Recomputation | None = _NOTHING
+        if mix.share < 1:
+            limit_bytes, costs_us = self._size_bytes + int(mix.share * mix.saved_bytes), problem.costs_us
+            may, seed = range(problem.turn), self._options.seed
             try:
-                again = _recomputation(problem, self._ways, self._size_bytes, share, self._options.seed, searched_s)
+                again = recomputed(
+                    problem.graph, costs_us, problem.turn, may, limit_bytes, seed=seed, time_limit_s=searched_s
+                )
             except InfeasibleLimitError:
                 self._are_refuted = True
-                continue
-            # What is computed takes its time whatever is moved.
-            if again is not None and not (
-                self.best and problem.plain_us + again.extra_us > self.best.plan.objective_us
-            ):
-                self._plans.append(_tried(problem, self._ways, self._size_bytes, share, again, self._options))
+                return
+        if again is not None and self._least_us(problem, again) < most_us:
+            # Above what the best plan takes, the solver need not look for plans.
+            self._plans.append(self._tried(problem, again, replace(self._options, most_us=most_us)))
+
+    def _least_us(self, problem: _Problem, again: Recomputation) -> float:
+        """Return a bound: what the budget cannot hold at a kernel is copied out before it and comes back after it."""
+        graph = repeated(problem.graph, again.repeats)
+        until_us = [0.0, *accumulate(map(problem.profile.base_us, graph.kernels))]
+        over = ((index, live - self._size_bytes) for index, live in enumerate(graph.live_bytes))
+        added_us = (
+            problem.copies_us(Tier.SLOW, over_bytes, until_us[index])
+            + problem.copies_us(Tier.FAST, over_bytes, until_us[-1] - until_us[index + 1])
+            for index, over_bytes in over
+            if over_bytes > 0
+        )
+        return until_us[-1] + max(added_us, default=0.0)
+
+    def _tried(self, problem: _Problem, again: Recomputation, options: SolveOptions) -> _Try:
+        """Return a plan in which some kernels run again, and copies save the rest of what must be saved."""
+        graph = repeated(problem.graph, again.repeats)
+        if problem.states:
+            graph = with_states_that_move(graph, problem.states)
+        profile = replace(problem.profile, graph_hash=hash_of(graph))
+        optimizer = "asynchronous" if self._ways.moves else "static"
+        plan = solve(graph, profile, problem.links, optimizer, Limit(size_bytes=self._size_bytes), options)
+        return _Try(problem, again, graph, profile, plan, _layout(graph, plan))
 
     @property
     def best(self) -> _Try | None:
         """The plan with the least predicted time of those that keep the host's budget."""
         fitting = (one for one in self._plans if one.host_bytes <= self._ways.host_bytes)
         return min(fitting, key=lambda one: one.plan.objective_us, default=None)
-
-    def is_good(self, plain_us: float) -> bool:
-        """Return whether the best plan takes hardly longer than the plain step."""
-        best = self.best
-        return best is not None and best.plan.objective_us <= _GOOD * plain_us
 
     def refusal(self) -> InfeasibleLimitError:
         """Return why there is no best plan."""
@@ -314,9 +326,11 @@ def place(
     Raises:
         InfeasibleLimitError: no plan keeps the budget, or that of the host; names the least.
     """
-    problems = [_Problem(graph, profile, step.turn, frozenset(), links)]
-    if ways.moves and any(tensor.name.endswith(_KEPT) for tensor in graph.tensors):
-        problems.append(_with_states_on_host(problems[0], 1.0))
+    problems = []
+    for part in _PARTS if ways.moves else _PARTS[:1]:
+        placed, states = with_states_on_host(graph, part)
+        if not problems or states != problems[-1].states:
+            problems.append(_Problem(placed, profile, step.turn, states, links))
     least_bytes, where = min(problem.least for problem in problems)
     if size_bytes < least_bytes:
         raise InfeasibleLimitError(
@@ -326,13 +340,17 @@ def place(
             least_bytes,
         )
     plain_us = problems[0].plain_us
-    tries = _Tries(ways, size_bytes, SolveOptions(**config.model_dump(), fast_operands_only=True))
-    searched_s = min(_TRIED_S if ways.moves and ways.recomputes else _SEARCHED_S, config.time_limit_s)
-    for shares in (_SHARES, _FINER_SHARES if ways.recomputes else ()):
-        for problem in problems if tries.best is None else ():
-            if not tries.is_good(plain_us):
-                tries.add(problem, [tries.best.share] if tries.best else shares, searched_s)
-    _improve(tries, problems, searched_s)
+    mixes = _mixes(problems, ways, size_bytes)
+    solved_s, searched_s = (_SOLVED_S, _TRIED_S) if len(mixes) > 1 else (math.inf, _SEARCHED_S)
+    limited = config.model_copy(update={"time_limit_s": min(solved_s, config.time_limit_s)})
+    tries = _Tries(ways, size_bytes, SolveOptions(**limited.model_dump(), fast_operands_only=True))
+    end_s = time.perf_counter() + _PLANNED_S
+    for mix in mixes:
+        best_us = tries.best.plan.objective_us if tries.best else math.inf
+        if best_us <= _GOOD * plain_us or (tries.best and time.perf_counter() >= end_s):
+            break
+        if mix.guess_us < best_us:
+            tries.add(mix, min(searched_s, config.time_limit_s))
     best = tries.best
     if best is None:
         raise tries.refusal()
@@ -345,7 +363,7 @@ def place(
         graph=best.graph,
         profile=best.profile,
         links=links,
-        runs=_runs(best.graph),
+        runs=runs_of(best.graph),
         plan=best.plan,
         layout=best.layout,
         plain_us=plain_us,
@@ -356,23 +374,16 @@ def place(
     )
 
 
-def _improve(tries: _Tries, problems: Sequence[_Problem], searched_s: float) -> None:
-    """Try shares beside the best one, and parts of an optimizer's state, as long as they make the plan better."""
-    plain_us, best = problems[0].plain_us, tries.best
-    if best is None or tries.is_good(plain_us):
-        return
-    tries.add(best.problem, [share for share in _FINER_SHARES if abs(share - best.share) < _STEP], searched_s)
-    parts = _PARTS if len(problems) > 1 else ()
-    for part in parts[::-1] if best.problem.states else parts:
-        before = tries.best
-        assert before is not None
-        tries.add(_with_states_on_host(problems[0], part), [before.share], searched_s)
-        if tries.best is before or tries.is_good(plain_us):
-            break
-
-
 _GOOD = 1.001
 """A plan is good enough that takes no longer than so many times the plain step."""
+_WAITING = 1.25
+"""How much longer copies take than at their engine's rate, because it waits for tensors and for memory."""
+_ALIKE = 0.01
+"""Part of the plain step by which guesses do not differ."""
+_PLANNED_S = 20.0
+"""Seconds after which no other mix is tried, once a plan is found."""
+_SOLVED_S = 5.0
+"""Seconds for the solver where several mixes of ways are tried."""
 _SEARCHED_S = 10.0
 """Seconds of a search of what to compute again, once a plan is found."""
 _TRIED_S = 1.0
@@ -380,146 +391,25 @@ _TRIED_S = 1.0
 plans, of six steps at two budgets each, 0.1 % better.
 """
 _NOTHING = Recomputation((), 0.0, 0, 0.0)
-_SHARES = (1.0, 0.0, 0.5)
-"""What is saved by copies, of what must be saved: the rest is saved by computing again."""
-_PARTS = (0.25, 0.5, 0.75)
-"""Parts of an optimizer's state that wait on the host, tried beside none and all."""
-_FINER_SHARES = (0.75, 0.25)
-"""Shares that are tried beside the best of the others; or all, where these need too much of the host's memory."""
-_STEP = 0.3
-"""Shares that are less apart are beside each other."""
-
-
-def _tried(
-    problem: _Problem, ways: Ways, size_bytes: int, share: float, again: Recomputation, options: SolveOptions
-) -> _Try:
-    """Return a plan in which some kernels run again, and copies save the rest of what must be saved."""
-    graph = repeated(problem.graph, again.repeats)
-    if problem.states:
-        graph = _with_states_that_move(graph, problem.states)
-    profile = replace(problem.profile, graph_hash=hash_of(graph))
-    optimizer = "asynchronous" if ways.moves else "static"
-    plan = solve(graph, profile, problem.links, optimizer, Limit(size_bytes=size_bytes), options)
-    return _Try(problem, share, again, graph, profile, plan, _layout(graph, plan))
-
-
-def _recomputation(
-    problem: _Problem, ways: Ways, size_bytes: int, share: float, seed: int, searched_s: float
-) -> Recomputation | None:
-    """Return what runs again where copies save a share of what must be saved; None if the ways do not allow that."""
-    graph, turn = problem.graph, problem.turn
-    if problem.least[0] > size_bytes:
-        return None
-    need_bytes = graph.peak_live_bytes
-    is_enough = need_bytes <= size_bytes
-    if is_enough or share >= 1:
-        return _NOTHING if share >= 1 and (ways.moves or is_enough) else None
-    if not ways.recomputes or (share > 0 and not ways.moves):
-        return None
-    limit_bytes = size_bytes + int(share * (need_bytes - size_bytes))
-    costs_us = [problem.profile.base_us(kernel) for kernel in graph.kernels]
-    return recomputed(graph, costs_us, turn, range(turn), limit_bytes, seed=seed, time_limit_s=searched_s)
-
-
-def _with_states_on_host(problem: _Problem, part: float) -> _Problem:
-    """Return a step in which a part of what the optimizer keeps is on the device during its updates alone."""
-    graph = problem.graph
-    kept = {tensor.readers[0]: tensor for tensor in graph.tensors if tensor.name.endswith(_KEPT)}
-    wanted_bytes, taken_bytes = part * sum(tensor.size_bytes for tensor in kept.values()), 0
-    kernels, moving = [*graph.kernels], {}
-    for index, tensor in kept.items():
-        if taken_bytes >= wanted_bytes:
-            break
-        taken_bytes += tensor.size_bytes
-        (operand,) = (one for one in kernels[index].inputs if one.tensor == tensor.name)
-        inputs = tuple(one for one in kernels[index].inputs if one is not operand)
-        kernels[index] = replace(kernels[index], inputs=inputs, workspaces=(*kernels[index].workspaces, operand))
-        moving[tensor.name] = workspace(operand, index)
-    tensors = tuple(moving.get(tensor.name, tensor) for tensor in graph.tensors)
-    placed = replace(graph, kernels=tuple(kernels), tensors=tensors)
-    profile = replace(problem.profile, graph_hash=hash_of(placed))
-    states = frozenset(_place(name) for name in moving)
-    return replace(problem, graph=placed, profile=profile, states=states)
-
-
-def _with_states_that_move(graph: Graph, states: Collection[int]) -> Graph:
-    """Return a step in which state of an optimizer is fetched some time before its update, and stored afterwards.
-
-    Args:
-        graph: with that state as workspaces of the updates.
-        states: operators that update it.
-    """
-    kernels: list[Kernel] = []
-    moved: list[int] = []  # Where each kernel is now.
-    last = len(graph.kernels) + len(states) - 1
-    tensors = []
-    for kernel in graph.kernels:
-        moved.append(len(kernels))
-        kernels.append(kernel)
-        if kernel.name == RESULTS or _place(kernel.name) not in states:
-            continue
-        *workspaces, fetched = kernel.workspaces
-        stored = replace(fetched, tensor=f"{fetched.tensor}.{_UPDATED}")
-        kernels[-1] = replace(kernel, inputs=(*kernel.inputs, fetched), workspaces=tuple(workspaces))
-        kernels.append(Kernel(f"{kernel.name}.{_UPDATED}", *[_UPDATED] * 3, OpClass.DATA_MOVEMENT, 0, (), (stored,)))
-        for operand, role, producer, readers in (
-            (fetched, Role.FETCHED, None, (0, moved[-1])), (stored, Role.STORED, moved[-1] + 1, (last,)),
-        ):  # fmt: skip
-            shape = operand.shape, operand.dtype, operand.size_bytes
-            tensors.append(Tensor(operand.tensor, role, *shape, producer, readers))
-    names = {tensor.name for tensor in tensors}
-    others = (
-        replace(
-            tensor,
-            producer=None if tensor.producer is None else moved[tensor.producer],
-            readers=tuple(moved[reader] for reader in tensor.readers),
-            held=None if tensor.held is None else (0, len(kernels)),
-        )
-        for tensor in graph.tensors
-        if tensor.name not in names
-    )
-    return replace(graph, kernels=tuple(kernels), tensors=(*others, *tensors))
+_SHARES = (0.75, 0.5, 0.25, 0.0)
+"""What is saved by copies, beside all, of what must be saved: the rest is saved by computing again."""
+_PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Parts of an optimizer's state that wait on the host."""
 
 
 def _layout(graph: Graph, plan: Plan) -> Layout:
-    """Return the layout of a plan in which state of an optimizer keeps its place on the host, beside all else."""
-    is_kept = [stay.tier is Tier.SLOW and graph.by_name[stay.tensor].slow_at is not None for stay in plan.stays]
-    others = tuple(stay for stay, kept in zip(plan.stays, is_kept, strict=True) if not kept)
-    layout = layout_of(graph, replace(plan, stays=others))
-    offsets, slow_bytes, places = iter(layout.offsets), layout.slow_bytes, dict[int, int]()
-    for stay in compress(plan.stays, is_kept):
-        if _place(stay.tensor) not in places:
-            places[_place(stay.tensor)] = slow_bytes
-            slow_bytes += graph.by_name[stay.tensor].allocated_bytes
-    placed = (
-        places[_place(stay.tensor)] if kept else next(offsets) for stay, kept in zip(plan.stays, is_kept, strict=True)
-    )
-    return replace(layout, stays=plan.stays, offsets=tuple(placed), slow_bytes=slow_bytes)
-
-
-def _runs(graph: Graph) -> tuple[Run | None, ...]:
-    """Return the operators of a step's kernels, but for the last; None for one that computes nothing."""
-    read = {operand.tensor for kernel in graph.kernels for operand in kernel.inputs}
-    runs: list[Run | None] = []
-    for kernel in graph.kernels[:-1]:
-        wanted = tuple(_place(operand.tensor) for operand in kernel.outputs if operand.tensor in read)
-        run = Run(_place(kernel.name), wanted if kernel.name.endswith(AGAIN) else None)
-        runs.append(None if kernel.identity == _UPDATED else run)
-    return tuple(runs)
-
-
-def _place(name: str) -> int:
-    """Return the storage of a tensor, or the operator of a kernel, which its name begins with."""
-    return int(name.partition(":")[0])
-
-
-def _tensor(storage: Storage, slot: Operand, readers: tuple[int, ...], kernels: int) -> Tensor:
-    role = storage.argument or Role.INTERMEDIATE
-    held = None if storage.argument is None else (0, kernels)
-    readers = tuple(sorted(set(readers)))
-    return Tensor(slot.tensor, role, slot.shape, slot.dtype, slot.size_bytes, storage.producer, readers, held=held)
-
-
-def _class_of(operator: str) -> OpClass:
-    classes = (op_class for op_class, parts in _CLASSES if any(part in operator for part in parts))
-    return next(classes, OpClass.ELEMENTWISE)
+    """Return places on the host; state of an optimizer keeps its own. On the device PyTorch's allocator chooses."""
+    is_kept = [graph.by_name[stay.tensor].slow_at is not None for stay in plan.stays]
+    is_packed = [stay.tier is Tier.SLOW and not kept for stay, kept in zip(plan.stays, is_kept, strict=True)]
+    packed = layout_of(graph, replace(plan, stays=tuple(compress(plan.stays, is_packed))))
+    offsets, slow_bytes = [0] * len(plan.stays), packed.slow_bytes
+    states: dict[int, int] = {}
+    for number, offset in zip(compress(count(), is_packed), packed.offsets, strict=True):
+        offsets[number] = offset
+    for number, stay in enumerate(plan.stays):
+        if stay.tier is Tier.SLOW and is_kept[number]:
+            if (operator := place_of(stay.tensor)) not in states:
+                states[operator] = slow_bytes
+                slow_bytes += graph.by_name[stay.tensor].allocated_bytes
+            offsets[number] = states[operator]
+    return Layout(plan.stays, tuple(offsets), 0, slow_bytes)

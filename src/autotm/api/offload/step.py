@@ -15,6 +15,7 @@ from autotm.api.offload.planning import Planned
 from autotm.api.offload.verifying import plain_results, require_same, results_of
 from autotm.joint_graph import Step, Values, named_batch
 from autotm.layout.compile import compile_program
+from autotm.layout.packing import layout_of
 from autotm.memory.torch_device import Device
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import Role, Tier
@@ -241,7 +242,12 @@ class OffloadedStep:
         from autotm.study.view.page import write_page  # noqa: PLC0415 - imports seaborn
 
         planned, device = self._planned, self._device
-        plan = replace(planned.plan, offsets=planned.layout.offsets)
+        fast = tuple(stay for stay in planned.plan.stays if stay.tier is Tier.FAST)
+        packed = layout_of(planned.graph, replace(planned.plan, stays=fast))
+        places = dict(zip(fast, packed.offsets, strict=True))
+        offsets = zip(planned.layout.stays, planned.layout.offsets, strict=True)
+        plan = replace(planned.plan, offsets=tuple(places.get(stay, offset) for stay, offset in offsets))
+        layout = replace(planned.layout, offsets=plan.offsets, fast_bytes=packed.fast_bytes)
         source = {
             "machine": device.name,
             "cpu_model": cpu_signature(),
@@ -252,7 +258,7 @@ class OffloadedStep:
         }
         rows = next((value.shape[0] for value in self._batch().values() if value.ndim), 1)
         graph = replace(planned.graph, network=type(self._module).__name__, batch=rows)
-        program = compile_program(graph, plan, planned.layout)
+        program = compile_program(graph, plan, layout)
         write_page(Placed(graph, planned.profile, planned.links, plan, program, source), Path(path))
 
     def close(self) -> None:
