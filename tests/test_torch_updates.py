@@ -13,6 +13,7 @@ from offloaded_steps import CASES, DEVICE, QUICK, least_of, offloaded, same_bits
 
 import autotm  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
+from autotm.optimizer_updates import Update  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 
@@ -104,6 +105,26 @@ def test_groups_of_an_optimizer_may_keep_different_states() -> None:
     with autotm.offload(module, inputs, torch.sum, "1x", optimizer=optimizer, **QUICK) as step:
         peaks = [step.measure(inputs).peak_bytes for _ in range(2)]
         assert 0.95 * step.summary().planned_peak_bytes < peaks[1] <= step.summary().planned_peak_bytes
+
+
+def test_state_survives_a_step_that_failed_before_its_update() -> None:
+    parameter = nn.Parameter(torch.ones(64, device=DEVICE))
+    optimizer = torch.optim.Adam([parameter])
+    update = Update(optimizer, (parameter,))
+    update([parameter], [torch.ones_like(parameter)])
+    wanted = optimizer.state[parameter]["exp_avg"].clone()
+    update.keep_on_host(torch.empty(update.state_bytes, dtype=torch.uint8))
+    update.store()
+    here, kept = update.fetch()
+    here.fill_(255)  # The copy failed, and so did the step.
+    update.store()
+    assert torch.equal(optimizer.state[parameter]["exp_avg"].to(DEVICE), wanted)
+    here, kept = update.fetch()
+    here.copy_(kept)
+    update([parameter], [torch.ones_like(parameter)])
+    wanted = optimizer.state[parameter]["exp_avg"].clone()
+    update.store()  # The step failed after the update.
+    assert torch.equal(optimizer.state[parameter]["exp_avg"].to(DEVICE), wanted)
 
 
 def test_no_more_of_the_state_waits_on_the_host_than_the_budget_asks_for() -> None:

@@ -60,6 +60,7 @@ class Update:
         self._kept_bytes = 0
         self._places: dict[tuple[nn.Parameter, str], _Place] = {}
         self._here: torch.Tensor | None = None
+        self._is_updated = False  # What was fetched, since then.
         self._fetched: dict[tuple[nn.Parameter, str], torch.Tensor] = {}
 
     @property
@@ -109,11 +110,17 @@ class Update:
         try:
             type(part).step(part)  # A scheduler puts a `step` of its own into the instance.
         finally:
+            self._is_updated = True
             for own in self.parameters:
                 own.grad = None
 
     def store(self) -> None:
-        """Copy state that is on the device, because it was made or loaded there, to its places on the host, if any."""
+        """Copy state that is on the device, because it was made or loaded there, to its places on the host, if any.
+
+        What was fetched, and is there because a step failed before the update, is on the host, too.
+        """
+        if not self._is_updated:
+            self.give_back()
         for own, key, value in list(self._states()) if self._pool is not None else ():
             if (own, key) not in self._places:
                 kept = _view(self._pool, self._kept_bytes, value)
@@ -132,6 +139,7 @@ class Update:
         """
         if not self._kept_bytes:
             return None
+        self._is_updated = False
         self._here = torch.empty(self._kept_bytes, dtype=torch.uint8, device=self.parameters[0].device)
         for (own, key), (offset, kept) in self._places.items():
             if self.optimizer.state.get(own, {}).get(key) is kept:  # Else it was taken from the optimizer.

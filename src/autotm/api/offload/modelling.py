@@ -33,8 +33,6 @@ time of exchanges between GPUs included; single operators are faster.
 """
 _SHARES = (0.8, 0.6, 0.4)
 """Budgets where none was asked for, in shares of what the step needs."""
-_PLANNED_S = 10.0
-"""Most seconds for each placement that is solved: a plan whose times are modelled need not be the best."""
 _GRAIN = 512
 """Bytes to multiples of which PyTorch's allocator rounds on GPUs."""
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
@@ -76,9 +74,7 @@ def _planned(step: Step, gpu: GpuFile, rates: Sequence[Measured], size_bytes: in
     for measured in rates:
         graph, profile = model_of(step, measured, gpu.description, _GRAIN)
         ways = Ways(moves=True, recomputes=True, host_bytes=sys.maxsize)
-        planned = place(
-            step, graph, profile, modelled_links(gpu), ways, size_bytes, SolveConfig(time_limit_s=_PLANNED_S)
-        )
+        planned = place(step, graph, profile, modelled_links(gpu), ways, size_bytes, SolveConfig())
         found.append(planned)
     slow = found[1]
     # No step takes longer with faster operators: what is planned for slower ones may be the better plan.

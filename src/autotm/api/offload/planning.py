@@ -341,10 +341,10 @@ def place(
         )
     plain_us = problems[0].plain_us
     mixes = _mixes(problems, ways, size_bytes)
-    solved_s, searched_s = (_SOLVED_S, _TRIED_S) if len(mixes) > 1 else (math.inf, _SEARCHED_S)
-    limited = config.model_copy(update={"time_limit_s": min(solved_s, config.time_limit_s)})
+    part, searched_s = (_SOLVING, _TRIED_S) if len(mixes) > 1 else (1.0, _SEARCHED_S)
+    limited = config.model_copy(update={"time_limit_s": part * config.time_limit_s})
     tries = _Tries(ways, size_bytes, SolveOptions(**limited.model_dump(), fast_operands_only=True))
-    end_s = time.perf_counter() + _PLANNED_S
+    end_s = time.perf_counter() + _TRYING * config.time_limit_s
     for mix in mixes:
         best_us = tries.best.plan.objective_us if tries.best else math.inf
         if best_us <= _GOOD * plain_us or (tries.best and time.perf_counter() >= end_s):
@@ -380,10 +380,10 @@ _WAITING = 1.25
 """How much longer copies take than at their engine's rate, because it waits for tensors and for memory."""
 _ALIKE = 0.01
 """Part of the plain step by which guesses do not differ."""
-_PLANNED_S = 20.0
-"""Seconds after which no other mix is tried, once a plan is found."""
-_SOLVED_S = 5.0
-"""Seconds for the solver where several mixes of ways are tried."""
+_TRYING = 1 / 3
+"""Part of the time limit after which no other mix is tried, once a plan is found."""
+_SOLVING = 1 / 12
+"""Part of the time limit for the solver where several mixes of ways are tried."""
 _SEARCHED_S = 10.0
 """Seconds of a search of what to compute again, once a plan is found."""
 _TRIED_S = 1.0
