@@ -322,10 +322,8 @@ def test_copies_of_an_optimizers_state_overlap_operators():
     def module():
         return nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(side, side, bias=False), nn.Tanh())))
 
-    def within(budget):
-        return autotm.fits(module, torch.zeros(2 * side, side), torch.sum, torch.optim.AdamW, budget, device="h200")
-
-    kept, planned = within(int(1.3 * within(None).least.size_bytes)).times
+    step = module, torch.zeros(2 * side, side), torch.sum, torch.optim.AdamW
+    kept, planned = autotm.fits(*step, int(1.3 * autotm.fits(*step).least.size_bytes), device="h200").times
     state_bytes = 2 * 4 * layers * side**2
     assert planned.moved_bytes > state_bytes
     # The link takes 50e9 bytes a second in each direction.

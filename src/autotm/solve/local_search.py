@@ -27,7 +27,7 @@ def eject(builder: PlanBuilder) -> None:
 
     Never makes the plan slower.
     """
-    if not (dearest := _dearest(builder)):  # As where operands must be fast: what holds memory at each kernel is a lot.
+    if not (dearest := _dearest(builder)):  # So it is where operands must be fast, and listing holders takes seconds.
         return
     holders = _Holders(builder)
     trials = _TRIALS

@@ -377,12 +377,11 @@ class PlanBuilder:
         for number, entry in entries.items():
             self.choose(number, int(self.tables[number].fast_bytes[entry]))
 
-    def rank(self, group: Sequence[int], tables: Collection[int]) -> float:
-        """Return the cost of flows and tables, less a little for each fast gadget and gap."""
+    def rank(self, group: Collection[int]) -> float:
+        """Return the cost of flows and of their tables' entries, less a little for each fast gadget and gap."""
         residencies = [self.residencies[index] for index in group]
         fast = sum(sum(residency.fast) + sum(residency.between) for residency in residencies)
-        own = sum(cost_us(self.flows[index], residency) for index, residency in zip(group, residencies, strict=True))
-        return own + sum(map(self._time_us, tables)) - _PREFER_FAST_US * fast
+        return self.cost_of(group) - _PREFER_FAST_US * fast
 
     def fits(self, index: int, residency: Residency) -> bool:
         """Return whether a flow without a residency can have this one in the memory that is left."""
@@ -482,12 +481,12 @@ class PlanBuilder:
     def exchange(self, group: Sequence[int]) -> bool:
         """Take out the flows of a group and re-insert them in this order; undo it and return `False` if not better."""
         before, entries = self.marked(group)
-        before_rank = self.rank(group, entries)
+        before_rank = self.rank(group)
         for index in group:
             self.remove(index)
         for index in group:
             self.insert(index, self.best(index))
-        if self.rank(group, entries) < before_rank:
+        if self.rank(group) < before_rank:
             return True
         self.undo(before, entries)
         return False
@@ -503,10 +502,10 @@ class PlanBuilder:
     def _loss_us(self, index: int) -> float:
         """Return how much the cost grows when a flow leaves its present residency, now forbidden, for another one."""
         before, entries = self.marked((index,))
-        rank = self.rank((index,), entries)
+        rank = self.rank((index,))
         self.remove(index)
         self.insert(index, self.best(index))
-        loss_us = self.rank((index,), entries) - rank
+        loss_us = self.rank((index,)) - rank
         self.undo(before, entries)
         return loss_us
 

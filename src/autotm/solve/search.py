@@ -304,8 +304,8 @@ class Spilled:
     def exchange(self, group: Sequence[int]) -> bool:
         """Replace the flows of a group in this order; undone and `False` unless all find places and that is better."""
         before, entries = self.builder.marked(group)
-        addresses, rank = self.addresses.copy(), self.builder.rank(group, entries)
-        if self.replace(group) and self.builder.rank(group, entries) < rank:
+        addresses, rank = self.addresses.copy(), self.builder.rank(group)
+        if self.replace(group) and self.builder.rank(group) < rank:
             return True
         self.builder.undo(before, entries)
         self.addresses = addresses

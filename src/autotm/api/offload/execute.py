@@ -73,9 +73,10 @@ def schedule(planned: Planned) -> list[list[Action]]:
         if stay.tensor in places:
             kind = Kind.FREE if stay.tier is Tier.FAST else Kind.EMPTY
             before[stay.end].append(Action(kind, place=places[stay.tensor], offset=offset))
-        elif stay.tensor in states and stay.end < kernels:  # What is stored stays.
+        elif stay.tensor in states:
             is_stored = planned.graph.by_name[stay.tensor].role is Role.STORED
-            if is_stored == (stay.tier is Tier.FAST):  # What is fetched stays on the device when it is updated.
+            # What is stored stays on the host; what is fetched stays on the device, where it is updated.
+            if is_stored == (stay.tier is Tier.FAST):
                 kind = Kind.FREE if is_stored else Kind.EMPTY
                 before[stay.end].append(Action(kind, place=states[stay.tensor], is_state=True))
     for number, move in enumerate(plan.moves):
@@ -243,11 +244,13 @@ class Executor:
             self.moved_bytes[Tier.SLOW] += update.kept.numel()
 
     def _start_state(self, tier: Tier, copy: int, copied: Copied | None) -> None:
-        if copied is not None:
-            if self.poison and tier is Tier.FAST:
-                copied[0].fill_(_POISON_BYTE)
-            self._active[copy] = self.copies.start(tier, *copied)
-            self.moved_bytes[tier] += copied[0].numel()
+        if copied is None:
+            self._active[copy] = None
+            return
+        if self.poison and tier is Tier.FAST:
+            copied[0].fill_(_POISON_BYTE)
+        self._active[copy] = self.copies.start(tier, *copied)
+        self.moved_bytes[tier] += copied[0].numel()
 
     def free_state(self, operator: int) -> None:
         """Free the device memory of an optimizer's state."""
@@ -265,9 +268,9 @@ class Executor:
         return update
 
     def wait(self, copy: int) -> None:
-        """Wait for a copy, unless there was nothing to copy."""
-        if copy in self._active:
-            self.copies.wait(self._active.pop(copy))
+        """Wait for a copy, unless it is of state that was not there."""
+        if (active := self._active.pop(copy)) is not None:
+            self.copies.wait(active)
 
     def free(self, stored: torch.Tensor) -> None:
         """Free a storage's memory."""

@@ -77,7 +77,7 @@ class Planned:
         """The operator of each tensor that is state of an optimizer, before its update or afterwards."""
         return {tensor.name: place_of(tensor.name) for tensor in self.graph.tensors if tensor.slow_at is not None}
 
-    @property
+    @cached_property
     def states(self) -> dict[int, tuple[int, int]]:
         """The offset on the host, and the bytes, of state that waits there between updates, by operator."""
         by_name = self.graph.by_name
@@ -204,8 +204,8 @@ def _mixes(problems: Iterable[_Problem], ways: Ways, size_bytes: int) -> list[_M
         # What is hardly slower moves less.
         return mix.host_bytes > ways.host_bytes, int(mix.guess_us / (_ALIKE * plain_us)), mix.problem.state_bytes
 
-    mixes.sort(key=key)
-    return sorted(mixes, key=lambda mix: mix is not next((one for one in mixes if not one.share), None))
+    first = min((mix for mix in mixes if not mix.share), key=key, default=None)
+    return sorted(mixes, key=lambda mix: (mix is not first, *key(mix)))
 
 
 def _guess_us(problem: _Problem, share: float, saved_bytes: int) -> float:
@@ -230,24 +230,18 @@ def _guess_us(problem: _Problem, share: float, saved_bytes: int) -> float:
 
 @dataclass(frozen=True)
 class _Try:
-    """A plan for a problem.
+    """A plan for a mix.
 
     Attributes:
         repeated: what runs again.
         graph, profile: of the step with that.
     """
 
-    problem: _Problem
     repeated: Recomputation
     graph: Graph
     profile: Profile
     plan: Plan
     layout: Layout
-
-    @property
-    def host_bytes(self) -> int:
-        """Host memory that copies, and the optimizer's state, take."""
-        return self.layout.slow_bytes
 
 
 class _Tries:
@@ -272,13 +266,15 @@ class _Tries:
             except InfeasibleLimitError:
                 self._are_refuted = True
                 return
-        if again is not None and self._least_us(problem, again) < most_us:
-            # Above what the best plan takes, the solver need not look for plans.
-            self._plans.append(self._tried(problem, again, replace(self._options, most_us=most_us)))
-
-    def _least_us(self, problem: _Problem, again: Recomputation) -> float:
-        """Return a bound: what the budget cannot hold at a kernel is copied out before it and comes back after it."""
+        if again is None:
+            return
         graph = repeated(problem.graph, again.repeats)
+        if self._least_us(problem, graph) < most_us:
+            # Above what the best plan takes, the solver need not look for plans.
+            self._plans.append(self._tried(problem, graph, again, replace(self._options, most_us=most_us)))
+
+    def _least_us(self, problem: _Problem, graph: Graph) -> float:
+        """Return a bound: what the budget cannot hold at a kernel is copied out before it and comes back after it."""
         until_us = [0.0, *accumulate(map(problem.profile.base_us, graph.kernels))]
         over = ((index, live - self._size_bytes) for index, live in enumerate(graph.live_bytes))
         added_us = (
@@ -289,25 +285,24 @@ class _Tries:
         )
         return until_us[-1] + max(added_us, default=0.0)
 
-    def _tried(self, problem: _Problem, again: Recomputation, options: SolveOptions) -> _Try:
-        """Return a plan in which some kernels run again, and copies save the rest of what must be saved."""
-        graph = repeated(problem.graph, again.repeats)
+    def _tried(self, problem: _Problem, graph: Graph, again: Recomputation, options: SolveOptions) -> _Try:
+        """Return a plan for the step with its repeats, in which copies save the rest of what must be saved."""
         if problem.states:
             graph = with_states_that_move(graph, problem.states)
         profile = replace(problem.profile, graph_hash=hash_of(graph))
         optimizer = "asynchronous" if self._ways.moves else "static"
         plan = solve(graph, profile, problem.links, optimizer, Limit(size_bytes=self._size_bytes), options)
-        return _Try(problem, again, graph, profile, plan, _layout(graph, plan))
+        return _Try(again, graph, profile, plan, _layout(graph, plan))
 
     @property
     def best(self) -> _Try | None:
         """The plan with the least predicted time of those that keep the host's budget."""
-        fitting = (one for one in self._plans if one.host_bytes <= self._ways.host_bytes)
+        fitting = (one for one in self._plans if one.layout.slow_bytes <= self._ways.host_bytes)
         return min(fitting, key=lambda one: one.plan.objective_us, default=None)
 
     def refusal(self) -> InfeasibleLimitError:
         """Return why there is no best plan."""
-        least_host_bytes = min((one.host_bytes for one in self._plans), default=None)
+        least_host_bytes = min((one.layout.slow_bytes for one in self._plans), default=None)
         found = "keeps it" if self._are_refuted else "was found"
         reason = (
             f"no plan {found} that only computes tensors again; allow moves, or give more"

@@ -151,11 +151,9 @@ def with_states_that_move(graph: Graph, states: Collection[int]) -> Graph:
         stored = replace(fetched, tensor=f"{fetched.tensor}.{_UPDATED}")
         kernels[-1] = replace(kernel, inputs=(*kernel.inputs, fetched), workspaces=tuple(workspaces))
         kernels.append(Kernel(f"{kernel.name}.{_UPDATED}", *[_UPDATED] * 3, OpClass.DATA_MOVEMENT, 0, (), (stored,)))
-        for operand, role, producer, readers in (
-            (fetched, Role.FETCHED, None, (0, moved[-1])), (stored, Role.STORED, moved[-1] + 1, (last,)),
-        ):  # fmt: skip
-            shape = operand.shape, operand.dtype, operand.size_bytes
-            tensors.append(Tensor(operand.tensor, role, *shape, producer, readers))
+        kind = fetched.shape, fetched.dtype, fetched.size_bytes
+        tensors.append(Tensor(fetched.tensor, Role.FETCHED, *kind, None, (0, moved[-1])))
+        tensors.append(Tensor(stored.tensor, Role.STORED, *kind, moved[-1] + 1, (last,)))
     names = {tensor.name for tensor in tensors}
     others = (
         replace(
