@@ -199,7 +199,7 @@ setup-torch: $(TORCH)/.stamp
 test-torch: setup-torch
 	@$(TORCH)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(QUICK) \
 		tests/test_torch_models.py tests/lower/test_{against_torch,training_numerics}.py tests/zoo/test_{onnx,torch}*.py \
-		tests/test_api_{compile,torch}.py tests/test_torch_{offload,updates,fits,judging}.py tests/test_torch_schedules.py \
+		tests/test_api_{compile,torch}.py tests/test_torch_{offload,arena,updates,fits,judging}.py tests/test_torch_schedules.py \
 		tests/runtime/streams/test_framework.py tests/stages/test_{gpu,control_flow}.py tests/control tests/systems \
 		tests/fusion/test_{search,learning}.py
 

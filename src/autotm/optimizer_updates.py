@@ -24,7 +24,7 @@ from autotm.model.errors import BadInputError
 
 _GROUPS = 32
 """Groups hold gradients of up to this part of all: a call of an optimizer takes some 0.1 ms, whatever it updates."""
-_ALIGNMENT_BYTES = 512
+STATE_ALIGNMENT_BYTES = 512
 """To which CUDA's allocator rounds up."""
 _BY_PARAMETER = {
     "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
@@ -81,6 +81,11 @@ class Update:
     def state_bytes(self) -> int:
         """Memory of the optimizer's state for these parameters, as far as it is there, on their device."""
         return sum(_rounded(value) for _, _, value in self._states())
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the optimizer keeps something for these parameters; not before their first update."""
+        return any(self.optimizer.state.get(own) for own in self.parameters)
 
     @property
     def kept(self) -> torch.Tensor:
@@ -190,7 +195,7 @@ def _view(memory: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor
 
 def _rounded(value: torch.Tensor) -> int:
     """Return the bytes that a tensor takes by itself."""
-    return math.ceil(value.nbytes / _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    return math.ceil(value.nbytes / STATE_ALIGNMENT_BYTES) * STATE_ALIGNMENT_BYTES
 
 
 def _part(optimizer: torch.optim.Optimizer, of: dict[nn.Parameter, nn.Parameter]) -> torch.optim.Optimizer:

@@ -41,11 +41,16 @@ _OPTIONS = ("-x", "c", "-std=gnu11", "-O3", "-shared", "-fPIC", "-pthread")
 """No processor is named: what depends on it is chosen when it runs, because computers may share the folder."""
 
 
-def compiled(source: Path) -> ctypes.CDLL:
+def compiled(source: Path, options: Sequence[str] = _OPTIONS, libraries: Sequence[str] = ()) -> ctypes.CDLL:
     """Return the library that `source` makes, loaded; calls of its functions let go of the interpreter.
 
     A bundle has it compiled beside the source. Elsewhere it is kept under a hash of all that it depends on, in
     $XDG_CACHE_HOME/autotm or ~/.cache/autotm; where that cannot be written, it is compiled again for every process.
+
+    Args:
+        source: in C, or what the options say.
+        options: of the compiler.
+        libraries: options of the linker.
 
     Raises:
         AutotmError: it has to be compiled, and there is no C compiler, or the compiler fails.
@@ -53,33 +58,32 @@ def compiled(source: Path) -> ctypes.CDLL:
     if (shipped := source.with_suffix(".so")).exists():
         return ctypes.CDLL(str(shipped))
     text = source.read_bytes()
-    facts = f"{_OPTIONS}{platform.machine()}{platform.libc_ver()}".encode()
+    facts = f"{options}{libraries}{platform.machine()}{platform.libc_ver()}".encode()
     name = f"{source.stem}-{hashlib.sha256(text + facts).hexdigest()[:16]}.so"
     cached = cache_folder() / name
     with suppress(OSError):  # It is not there yet, or was damaged.
         return ctypes.CDLL(str(cached))
     try:
-        write_atomically(cached, lambda path: compile_library(source, path))
+        write_atomically(cached, lambda path: compile_library(source, path, options, libraries))
         return ctypes.CDLL(str(cached))
     except OSError:
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
             path = Path(folder) / name
-            compile_library(source, path)
+            compile_library(source, path, options, libraries)
             return ctypes.CDLL(str(path))
 
 
-def compile_library(source: Path, path: Path) -> None:
+def compile_library(source: Path, path: Path, options: Sequence[str] = _OPTIONS, libraries: Sequence[str] = ()) -> None:
     """Write the library that `source` makes.
 
     Raises:
         AutotmError: there is no C compiler, or it fails.
     """
-    command = [find_compiler(), *_OPTIONS, "-o", str(path), str(source)]
+    command = [find_compiler(), *options, "-o", str(path), str(source), *libraries]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise AutotmError(
-            f"compiling {source} failed; copies between memories need it. Is the C compiler whole (gcc and its "
-            f"headers: apt-get install gcc libc6-dev)?\n{done.stderr.strip()}"
+            f"compiling {source} failed. Is the C compiler whole (apt-get install g++)?\n{done.stderr.strip()}"
         )
 
 

@@ -19,6 +19,7 @@ import torch
 
 from autotm.memory.gpu.links import links_of
 from autotm.memory.linux.pools import NodePool, check_nodes
+from autotm.memory.torch_arena import has_arenas
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import OpClass, Tier
 from autotm.model.links import Links
@@ -48,6 +49,11 @@ class Device(ABC):
     granularity_bytes: int
     tier_reality: str = "real"
     generator_bytes = 0
+
+    @property
+    def has_arenas(self) -> bool:
+        """Whether tensors can have places in an arena (`torch_arena.py`); else the device's allocator chooses them."""
+        return False
 
     @abstractmethod
     def copies(self) -> Copies:
@@ -227,6 +233,11 @@ class Cpu(Device):
             check_nodes(SystemMemory(), "offload: slow", [node])
             self.name = f"CPU, and memory node {node} in the place of the host's memory"
 
+    @property
+    def has_arenas(self) -> bool:
+        """Whether there is a compiler for the allocator, and nobody else's is in its place."""
+        return has_arenas()
+
     def host_bytes(self) -> int:
         """Return the memory of the node that is free; without a node, that of the system."""
         available = super().host_bytes()
@@ -273,8 +284,8 @@ class Cpu(Device):
 
 @dataclass(eq=False)
 class _ThreadCopy:
-    destination: torch.Tensor
-    source: torch.Tensor
+    size_bytes: int
+    tensors: tuple[torch.Tensor, torch.Tensor] | None
     done: threading.Event = field(default_factory=threading.Event)
     begun_s: float = 0.0
     ended_s: float = 0.0
@@ -301,7 +312,7 @@ class ThreadCopies(Copies):
 
     def start(self, tier: Tier, destination: torch.Tensor, source: torch.Tensor) -> _ThreadCopy:
         """Hand the copy to the thread of its direction."""
-        copy = _ThreadCopy(destination, source)
+        copy = _ThreadCopy(source.numel(), (destination, source))
         self._under_way.add(copy)
         self._queues[tier].put(copy)
         return copy
@@ -311,7 +322,7 @@ class ThreadCopies(Copies):
         copy.done.wait()
         self._under_way.discard(copy)
         if copy.error is not None:
-            raise AutotmError(f"offload: a copy of {copy.source.numel()} bytes failed: {copy.error}") from copy.error
+            raise AutotmError(f"offload: a copy of {copy.size_bytes} bytes failed: {copy.error}") from copy.error
 
     def drain(self) -> None:
         """Hold the calling thread until no copy is under way; drop errors of copies, as nobody waits for them."""
@@ -336,11 +347,13 @@ class ThreadCopies(Copies):
                 if self._before_copy is not None:
                     self._before_copy()
                 copy.begun_s = time.perf_counter()
+                assert copy.tensors is not None
                 # One thread and no lock of Python's: PyTorch's own copy would take the cores that operators use.
-                ctypes.memmove(copy.destination.data_ptr(), copy.source.data_ptr(), copy.source.numel())
+                ctypes.memmove(*(tensor.data_ptr() for tensor in copy.tensors), copy.size_bytes)
             except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for the copy
                 copy.error = error
             copy.ended_s = time.perf_counter()
+            copy.tensors = None  # What nobody else needs is freed before the copy is known to be complete.
             copy.done.set()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autotm.api.offload.addresses import places_of
 from autotm.api.offload.execute import Executor, schedule
 from autotm.api.offload.measuring import measure
 from autotm.api.offload.planning import Ways, place
@@ -15,6 +16,7 @@ from autotm.api.offload.step import OffloadedStep, arguments
 from autotm.api.offload.step_graph import model_of
 from autotm.capture import checked_loss
 from autotm.joint_graph import Step, capture
+from autotm.memory.torch_arena import Arena
 from autotm.memory.torch_device import device_of, measured_links
 from autotm.model.config import SolveConfig
 from autotm.model.errors import BadInputError
@@ -60,17 +62,24 @@ def build(
                 f"offload: a budget of {size_bytes} bytes; {device.name} has {total}: give at most that"
             )
     measured = measure(step, arguments(step, (*inputs, *targets)), device, kernel_s)
-    graph, profile = model_of(step, measured, device.name, device.granularity_bytes, device.generator_bytes)
+    graph, profile = model_of(step, measured, device.name, device.granularity_bytes)
     size_bytes = size_bytes if share is None else int(share * graph.peak_live_bytes)
     moves, recomputes, host_bytes = allowed
     ways = Ways(moves, recomputes, device.host_bytes() if host_bytes is None else host_bytes)
-    planned = place(step, graph, profile, measured_links(device, size_bytes), ways, size_bytes, config)
+    links, has_arena = measured_links(device, size_bytes), device.has_arenas
+    planned = place(step, graph, profile, links, ways, size_bytes, config, has_arena=has_arena)
     pool = device.host_pool(planned.layout.slow_bytes)
     for operator, (offset, state_bytes) in planned.states.items():
         update = step.operators[operator].node.target
         assert isinstance(update, Update)
         update.keep_on_host(pool[offset : offset + state_bytes])
-    executor = Executor(step, planned.runs, schedule(planned), pool, device.copies(), measured.sizes)
+    arena = None
+    if planned.arena_bytes:
+        places = places_of(step, planned.graph, planned.runs, planned.plan, planned.layout, measured)
+        arena = Arena(planned.arena_bytes, places)
+    executor = Executor(step, planned.runs, schedule(planned), pool, device.copies(), measured.sizes, arena)
+    if arena is not None:
+        arena.make_room()
 
     def plain(applied: nn.Module, *batch: torch.Tensor) -> torch.Tensor:
         output = applied(*batch[: len(inputs)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from torch.fx import Node
 from autotm.api.offload.planning import Planned
 from autotm.api.offload.step_graph import Run
 from autotm.joint_graph import Step, Values, bytes_of
+from autotm.memory.torch_arena import Arena
 from autotm.memory.torch_device import Copies
 from autotm.model.graph import Role, Tier
 from autotm.optimizer_updates import Copied, Update
@@ -109,6 +111,7 @@ class Executor:
         pool: bytes of host memory.
         copies: the streams.
         sizes: of each storage in bytes, as measured.
+        arena: memory in which what is allocated has places (`places_of`); None where PyTorch's allocator chooses them.
         poison: overwrite memory when it is given back and when it is taken, on both sides: a read too early or too
             late gives NaN.
         moved_bytes: that the last step copied into each memory.
@@ -120,6 +123,7 @@ class Executor:
     pool: torch.Tensor
     copies: Copies
     sizes: tuple[int, ...]
+    arena: Arena | None = None
     poison: bool = False
     moved_bytes: dict[Tier, int] = field(default_factory=dict)
 
@@ -128,11 +132,11 @@ class Executor:
         self._arguments = [*self.step.constants, *captured.arguments]
         results = (*captured.outputs, *captured.gradients.values(), *captured.updates.values())
         self._results = [*dict.fromkeys(results)]
-        self._functions: dict[bool, Callable[..., tuple[torch.Tensor, ...]]] = {}
         self._device = next(iter(captured.values.values())).device
         self._active: dict[int, object] = {}
         self._drawn: dict[int, npt.NDArray[np.uint8]] = {}
         self._ahead: torch.Tensor | None = None
+        self._functions = {self.poison: self._function()}
 
     def run(self, values: Values) -> None:
         """Run the step on `values`, which hold its arguments, then its results too; all other memory is given up.
@@ -144,7 +148,8 @@ class Executor:
         if self.poison not in self._functions:
             self._functions[self.poison] = self._function()
         try:
-            results = self._functions[self.poison](self, *map(values.__getitem__, self._arguments))
+            with self.arena or nullcontext():
+                results = self._functions[self.poison](self, *map(values.__getitem__, self._arguments))
         except BaseException:
             self.copies.drain()  # The memory of a copy in progress must not be freed.
             raise
@@ -169,11 +174,12 @@ class Executor:
         actions_in_order = [action for actions in self.before for action in actions]
         copied = {action.place for action in actions_in_order if action.copy >= 0 and not action.is_state}
         again = {run.operator for run in self.runs if run is not None and run.wanted is not None}
-        for actions, run in zip(self.before, self.runs, strict=False):
+        for kernel, (actions, run) in enumerate(zip(self.before, self.runs, strict=False)):
             self._write(graph, executor, actions, stored)
             if run is None:
                 continue
             operator = self.step.operators[run.operator]
+            graph.call_method("allocate_for", (executor, kernel, run.operator))
             is_drawn_again = operator.is_random and run.operator in again
             if is_drawn_again:
                 graph.call_method("draw" if run.wanted is None else "draw_again", (executor, run.operator))
@@ -216,6 +222,17 @@ class Executor:
 
     # What the function calls.
 
+    def allocate_for(self, kernel: int, operator: int) -> None:
+        """Let what is allocated next have the places of a kernel."""
+        if self.arena is not None:
+            update = self.step.operators[operator].node.target
+            is_first = isinstance(update, Update) and not update.has_state
+            self.arena.at(len(self.runs) + kernel if is_first else kernel)
+
+    def _allocate_for_copy(self, copy: int) -> None:
+        if self.arena is not None:
+            self.arena.at(2 * len(self.runs) + copy)
+
     def start_out(self, stored: torch.Tensor, copy: int, place: int, offset: int) -> None:
         """Start a copy of a storage to the host."""
         self.moved_bytes[Tier.SLOW] += self.sizes[place]
@@ -225,6 +242,7 @@ class Executor:
     def start_in(self, stored: torch.Tensor, copy: int, place: int, offset: int) -> None:
         """Allocate a storage's memory, and start a copy of it from the host."""
         self.moved_bytes[Tier.FAST] += self.sizes[place]
+        self._allocate_for_copy(copy)
         stored.untyped_storage().resize_(self.sizes[place])
         if self.poison:
             stored.fill_(_POISON_BYTE)
@@ -233,6 +251,7 @@ class Executor:
 
     def start_fetching(self, copy: int, operator: int) -> None:
         """Start a copy of an optimizer's state to the device, before the operator that updates it."""
+        self._allocate_for_copy(copy)
         self._start_state(Tier.FAST, copy, self._update(operator).fetch())
 
     def start_storing(self, copy: int, operator: int) -> None:

@@ -11,17 +11,57 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from autotm.joint_graph import Operator, Step, Values, call_of, keep, storage_of, tensors_of
+from autotm.layout.packing import Blocks, pack_blocks
+from autotm.memory.torch_arena import Allocation, recorded
 from autotm.memory.torch_device import Device
 from autotm.model.errors import AutotmError
+from autotm.model.graph import ALIGNMENT_BYTES
 from autotm.model.profile import Timing
-from autotm.optimizer_updates import Update
+from autotm.optimizer_updates import STATE_ALIGNMENT_BYTES, Update
 
 T = TypeVar("T")
+
+
+class Part(NamedTuple):
+    """An allocation of an operator.
+
+    Attributes:
+        size_bytes: as the operator asks for.
+        element: of the tensors that the operator gives, the one that is in it; None of others.
+        offset: in the operator's workspace, or in the optimizer's state.
+        is_state: whether it is state that an update makes.
+    """
+
+    size_bytes: int
+    element: int | None
+    offset: int = 0
+    is_state: bool = False
+
+
+class Taken(NamedTuple):
+    """Memory that an operator takes.
+
+    Attributes:
+        workspace_bytes: while it runs, besides its results.
+        parts: its allocations, in order; none where tensors cannot have places in an arena.
+        first_parts: those of an update's first call, which makes the state.
+    """
+
+    workspace_bytes: int
+    parts: tuple[Part, ...] = ()
+    first_parts: tuple[Part, ...] = ()
+
+    def with_draws(self, generator_bytes: int) -> Taken:
+        """Return this with what lets a random operator draw the same numbers again: two states of the generator."""
+        state_bytes, begin = generator_bytes // 2, self.workspace_bytes
+        states = (Part(state_bytes, None, begin), Part(state_bytes, None, begin + state_bytes))
+        return Taken(begin + generator_bytes, (*states, *self.parts) if self.parts else ())
 
 
 @dataclass(frozen=True)
@@ -31,14 +71,14 @@ class Measured:
     Attributes:
         timings: of each operator.
         identities: of each operator: equal where the same operator is called on equal shapes.
-        workspaces: bytes that each operator took while it ran, besides its results.
+        taken: the memory that each operator took.
         sizes: of each storage, as allocated.
         states: bytes of an optimizer's state that each operator updates.
     """
 
     timings: tuple[Timing, ...]
     identities: tuple[str, ...]
-    workspaces: tuple[int, ...]
+    taken: tuple[Taken, ...]
     sizes: tuple[int, ...]
     states: tuple[int, ...]
 
@@ -61,8 +101,8 @@ def measure(step: Step, values: Values, device: Device, kernel_s: float) -> Meas
     with torch.no_grad(), torch.random.fork_rng(cuda):
         for index, operator in enumerate(step.operators):
             run.operator(index, operator)
-    timings, workspaces, states = zip(*map(run.known.__getitem__, run.identities), strict=True)
-    return Measured(timings, tuple(run.identities), workspaces, tuple(run.sizes), states)
+    timings, taken, states = zip(*map(run.known.__getitem__, run.identities), strict=True)
+    return Measured(timings, tuple(run.identities), taken, tuple(run.sizes), states)
 
 
 class _Measuring:
@@ -70,7 +110,7 @@ class _Measuring:
 
     def __init__(self, step: Step, values: Values, device: Device, kernel_s: float) -> None:
         self._step, self._values, self._device, self._kernel_s = step, values, device, kernel_s
-        self.known: dict[str, tuple[Timing, int, int]] = {}
+        self.known: dict[str, tuple[Timing, Taken, int]] = {}
         self._away: dict[int, torch.Tensor] = {}
         # The storages of arguments, to be told apart from others; they are never moved.
         self._bytes = {place: values[step.storages[place].nodes[0]] for place in step.held}
@@ -88,12 +128,10 @@ class _Measuring:
                 self.known[identity] = self._tried(operator, target)
         else:
             call = partial(call_of(operator.node), self._values)
-            result, peak_bytes = self._with_enough_memory(operator, lambda: self._called(operator, call))
+            result, made = self._with_enough_memory(operator, lambda: self._called(operator, call))
             self._require_as_traced(operator, result)
             if identity not in self.known:
-                grain = self._device.granularity_bytes
-                own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in operator.outputs)
-                self.known[identity] = self._timing(operator, call), max(0, peak_bytes - own_bytes), 0
+                self.known[identity] = self._timing(operator, call), self._taken(operator, result, made), 0
             self._bytes.update(keep(self._step, self._values, operator, result))
         for place in (*operator.inputs, *operator.outputs):
             storage = self._step.storages[place]
@@ -102,13 +140,30 @@ class _Measuring:
                     self._values[node] = None
                 self._bytes.pop(place).untyped_storage().resize_(0)
 
-    def _tried(self, operator: Operator, update: Update) -> tuple[Timing, int, int]:
+    def _tried(self, operator: Operator, update: Update) -> tuple[Timing, Taken, int]:
         """Return the time, workspace and state of an update of copies of the parameters."""
         trial = self._with_enough_memory(operator, update.trial)
         call = partial(call_of(operator.node, trial), self._values)
-        self._with_enough_memory(operator, lambda: self._called(operator, call))  # The first one makes the state.
-        _, peak_bytes = self._with_enough_memory(operator, lambda: self._called(operator, call))
-        return self._timing(operator, call), peak_bytes, trial.state_bytes
+        # The first call makes the state.
+        firstly, taken = (
+            self._taken(operator, None, self._with_enough_memory(operator, lambda: self._called(operator, call))[1])
+            for _ in range(2)
+        )
+        workspace_bytes = max(firstly.workspace_bytes, taken.workspace_bytes) if taken.parts else taken.workspace_bytes
+        taken = Taken(workspace_bytes, taken.parts, firstly.parts)
+        return self._timing(operator, call), taken, trial.state_bytes
+
+    def _taken(self, operator: Operator, result: object, made: int | list[Allocation]) -> Taken:
+        """Return the memory that an operator took, from the peak of a call or from all its allocations."""
+        if isinstance(made, int):
+            grain = self._device.granularity_bytes
+            own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in operator.outputs)
+            taken = Taken(max(0, made - own_bytes))
+        else:
+            tensors = list(tensors_of(result))
+            elements = (self._step.storages[place].element for place in operator.outputs)
+            taken = _placed(made, {tensors[element].untyped_storage().data_ptr(): element for element in elements})
+        return taken.with_draws(self._device.generator_bytes) if operator.is_random else taken
 
     def _timing(self, operator: Operator, call: Callable[[], object]) -> Timing:
         return Timing(*self._with_enough_memory(operator, lambda: self._device.median_ns(call, self._kernel_s)))
@@ -125,14 +180,15 @@ class _Measuring:
                 self._bytes[place].untyped_storage().resize_(0)
         return work()
 
-    def _called(self, operator: Operator, call: Callable[[], object]) -> tuple[Any, int]:
+    def _called(self, operator: Operator, call: Callable[[], object]) -> tuple[Any, int | list[Allocation]]:
+        """Return a call's result, and its allocations, or the bytes of its peak where they cannot be recorded."""
         for place in self._away.keys() & {*operator.inputs}:
             on_device, on_host = self._bytes[place], self._away.pop(place)
             on_device.untyped_storage().resize_(on_host.numel())
             on_device.copy_(on_host)
         if self._device.torch.type == "cuda":
             call()  # Libraries keep what they allocate at their first call (cuBLAS 32 MiB on an H100).
-        return self._device.peak(call)
+        return recorded(call) if self._device.has_arenas else self._device.peak(call)
 
     def _require_as_traced(self, operator: Operator, result: object) -> None:
         """Note the sizes of the storages that an operator made; AutotmError if memory is not shared as traced."""
@@ -150,6 +206,33 @@ class _Measuring:
             )
         for place in operator.outputs:
             self.sizes[place] = tensors[self._step.storages[place].element].untyped_storage().nbytes()
+
+
+def _placed(made: Sequence[Allocation], results: dict[int, int]) -> Taken:
+    """Return what an operator took, with places in its workspace for what it frees, and in the state for what it keeps.
+
+    Args:
+        made: its allocations.
+        results: the elements that it gave, by the addresses of their memory.
+    """
+    inner = [one for one in made if one.end is not None]
+    columns = [(_rounded(one.size_bytes, ALIGNMENT_BYTES), one.begin, one.end) for one in inner]
+    blocks = Blocks(*np.array(columns, np.int64).reshape(-1, 3).T)
+    offsets = pack_blocks(blocks)
+    places, state_bytes, parts = iter(offsets.tolist()), 0, []
+    for one in made:
+        if one.end is not None:
+            parts.append(Part(one.size_bytes, None, next(places)))
+        elif one.address in results:
+            parts.append(Part(one.size_bytes, results[one.address]))
+        else:
+            parts.append(Part(one.size_bytes, None, state_bytes, is_state=True))
+            state_bytes += _rounded(one.size_bytes, STATE_ALIGNMENT_BYTES)
+    return Taken(blocks.height(offsets), tuple(parts))
+
+
+def _rounded(size_bytes: int, alignment_bytes: int) -> int:
+    return math.ceil(size_bytes / alignment_bytes) * alignment_bytes
 
 
 def identity_of(operator: Operator) -> str:

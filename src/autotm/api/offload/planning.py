@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, compress, count
+from itertools import accumulate
 
+from autotm.api.offload.addresses import on_host, with_arena
 from autotm.api.offload.step_graph import RESULTS, Run, place_of, runs_of, with_states_on_host, with_states_that_move
 from autotm.check.plan import check_plan
 from autotm.joint_graph import Step
-from autotm.layout.packing import layout_of
 from autotm.model.config import SolveConfig
 from autotm.model.errors import InfeasibleLimitError
 from autotm.model.files import hash_of
@@ -25,6 +27,8 @@ from autotm.model.program import Layout
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 from autotm.solve.recomputation import Recomputation, recomputed, repeated
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,9 @@ class Planned:
         profile: its times.
         links: times of copies.
         runs: operators by kernel, but for the last; None where none runs.
+        budget_bytes: for fast stays; the plan may be one for less, so that they have addresses within it.
         plan: its stays and moves.
-        layout: offsets of slow stays; PyTorch allocates fast stays, whose offsets are 0 here.
+        layout: offsets; those of fast stays are 0 where PyTorch's allocator chooses their addresses.
         plain_us: predicted microseconds of a step in which nothing is moved and nothing runs again.
         recomputed_us: predicted microseconds of what runs again.
         bound_us: no plan is predicted to take less.
@@ -64,6 +69,7 @@ class Planned:
     profile: Profile
     links: Links
     runs: tuple[Run | None, ...]
+    budget_bytes: int
     plan: Plan
     layout: Layout
     plain_us: float
@@ -71,6 +77,12 @@ class Planned:
     bound_us: float
     plain_peak_bytes: int
     least_bytes: int
+
+    @property
+    def arena_bytes(self) -> int:
+        """Memory in which what the step allocates has places; 0 where PyTorch's allocator chooses them."""
+        held_bytes = sum(tensor.allocated_bytes for tensor in self.graph.tensors if tensor.held)
+        return max(0, self.layout.fast_bytes - held_bytes)
 
     @property
     def state_tensors(self) -> dict[str, int]:
@@ -233,10 +245,12 @@ class _Try:
     """A plan for a mix.
 
     Attributes:
+        mix: of ways.
         repeated: what runs again.
         graph, profile: of the step with that.
     """
 
+    mix: _Mix
     repeated: Recomputation
     graph: Graph
     profile: Profile
@@ -271,7 +285,7 @@ class _Tries:
         graph = repeated(problem.graph, again.repeats)
         if self._least_us(problem, graph) < most_us:
             # Above what the best plan takes, the solver need not look for plans.
-            self._plans.append(self._tried(problem, graph, again, replace(self._options, most_us=most_us)))
+            self._plans.append(self._tried(mix, graph, again, replace(self._options, most_us=most_us)))
 
     def _least_us(self, problem: _Problem, graph: Graph) -> float:
         """Return a bound: what the budget cannot hold at a kernel is copied out before it and comes back after it."""
@@ -285,14 +299,15 @@ class _Tries:
         )
         return until_us[-1] + max(added_us, default=0.0)
 
-    def _tried(self, problem: _Problem, graph: Graph, again: Recomputation, options: SolveOptions) -> _Try:
+    def _tried(self, mix: _Mix, graph: Graph, again: Recomputation, options: SolveOptions) -> _Try:
         """Return a plan for the step with its repeats, in which copies save the rest of what must be saved."""
+        problem = mix.problem
         if problem.states:
             graph = with_states_that_move(graph, problem.states)
         profile = replace(problem.profile, graph_hash=hash_of(graph))
         optimizer = "asynchronous" if self._ways.moves else "static"
         plan = solve(graph, profile, problem.links, optimizer, Limit(size_bytes=self._size_bytes), options)
-        return _Try(again, graph, profile, plan, _layout(graph, plan))
+        return _Try(mix, again, graph, profile, plan, on_host(graph, plan))
 
     @property
     def best(self) -> _Try | None:
@@ -314,9 +329,19 @@ class _Tries:
 
 
 def place(
-    step: Step, graph: Graph, profile: Profile, links: Links, ways: Ways, size_bytes: int, config: SolveConfig
+    step: Step,
+    graph: Graph,
+    profile: Profile,
+    links: Links,
+    ways: Ways,
+    size_bytes: int,
+    config: SolveConfig,
+    *,
+    has_arena: bool = False,
 ) -> Planned:
     """Return the best plan for a budget, after the independent checker's look at it.
+
+    With an arena all that the step allocates has an address in one piece of memory within the budget.
 
     Raises:
         InfeasibleLimitError: no plan keeps the budget, or that of the host; names the least.
@@ -338,27 +363,31 @@ def place(
     mixes = _mixes(problems, ways, size_bytes)
     part, searched_s = (_SOLVING, _TRIED_S) if len(mixes) > 1 else (1.0, _SEARCHED_S)
     limited = config.model_copy(update={"time_limit_s": part * config.time_limit_s})
-    tries = _Tries(ways, size_bytes, SolveOptions(**limited.model_dump(), fast_operands_only=True))
+    options = SolveOptions(**limited.model_dump(), fast_operands_only=True)
+    tries, searched_s = _Tries(ways, size_bytes, options), min(searched_s, config.time_limit_s)
     end_s = time.perf_counter() + _TRYING * config.time_limit_s
     for mix in mixes:
         best_us = tries.best.plan.objective_us if tries.best else math.inf
         if best_us <= _GOOD * plain_us or (tries.best and time.perf_counter() >= end_s):
             break
         if mix.guess_us < best_us:
-            tries.add(mix, min(searched_s, config.time_limit_s))
-    best = tries.best
-    if best is None:
+            tries.add(mix, searched_s)
+    first = best = tries.best
+    if first is None or best is None:
         raise tries.refusal()
+    if has_arena:
+        best = _addressed(first, ways, size_bytes, options, searched_s)
     check_plan(best.graph, best.profile, links, best.plan, fast_operands_only=True)
     # Where several ways are open, only what is computed once is proven to be necessary.
-    bound_us = plain_us if ways.recomputes or len(problems) > 1 else best.plan.bound_us
+    bound_us = plain_us if ways.recomputes or len(problems) > 1 else first.plan.bound_us
     if not ways.moves:
-        bound_us = plain_us + best.repeated.bound_us
+        bound_us = plain_us + first.repeated.bound_us
     return Planned(
         graph=best.graph,
         profile=best.profile,
         links=links,
         runs=runs_of(best.graph),
+        budget_bytes=size_bytes,
         plan=best.plan,
         layout=best.layout,
         plain_us=plain_us,
@@ -369,6 +398,30 @@ def place(
     )
 
 
+def _addressed(first: _Try, ways: Ways, size_bytes: int, options: SolveOptions, searched_s: float) -> _Try:
+    """Return a plan for a mix with addresses within the budget: the first one, or else one for less.
+
+    Raises:
+        InfeasibleLimitError: there is none.
+    """
+    found, margin = replace(first, layout=with_arena(first.graph, first.layout, size_bytes)), _FIRST_MARGIN
+    while found.layout.fast_bytes > size_bytes:
+        tries = _Tries(ways, max(0, int((1 - margin) * size_bytes)), options)
+        log.info("addresses need %d bytes more than the budget; planning again", found.layout.fast_bytes - size_bytes)
+        with suppress(InfeasibleLimitError):  # Told below.
+            tries.add(first.mix, searched_s)
+        if tries.best is None:
+            raise InfeasibleLimitError(
+                f"offload: a budget of {size_bytes} bytes: tensors fit it, but for their addresses no plan was found; "
+                f"give {found.layout.fast_bytes} bytes"
+            )
+        found = replace(tries.best, layout=with_arena(tries.best.graph, tries.best.layout, size_bytes))
+        margin *= _FURTHER
+    return found
+
+
+_FIRST_MARGIN, _FURTHER = 0.002, 3
+"""Part of the budget that is taken off first where addresses exceed it, and how many times as much each time after."""
 _GOOD = 1.001
 """A plan is good enough that takes no longer than so many times the plain step."""
 _WAITING = 1.25
@@ -390,21 +443,3 @@ _SHARES = (0.75, 0.5, 0.25, 0.0)
 """What is saved by copies, beside all, of what must be saved: the rest is saved by computing again."""
 _PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Parts of an optimizer's state that wait on the host."""
-
-
-def _layout(graph: Graph, plan: Plan) -> Layout:
-    """Return places on the host; state of an optimizer keeps its own. On the device PyTorch's allocator chooses."""
-    is_kept = [graph.by_name[stay.tensor].slow_at is not None for stay in plan.stays]
-    is_packed = [stay.tier is Tier.SLOW and not kept for stay, kept in zip(plan.stays, is_kept, strict=True)]
-    packed = layout_of(graph, replace(plan, stays=tuple(compress(plan.stays, is_packed))))
-    offsets, slow_bytes = [0] * len(plan.stays), packed.slow_bytes
-    states: dict[int, int] = {}
-    for number, offset in zip(compress(count(), is_packed), packed.offsets, strict=True):
-        offsets[number] = offset
-    for number, stay in enumerate(plan.stays):
-        if stay.tier is Tier.SLOW and is_kept[number]:
-            if (operator := place_of(stay.tensor)) not in states:
-                states[operator] = slow_bytes
-                slow_bytes += graph.by_name[stay.tensor].allocated_bytes
-            offsets[number] = states[operator]
-    return Layout(plan.stays, tuple(offsets), 0, slow_bytes)

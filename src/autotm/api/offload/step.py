@@ -10,12 +10,12 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from autotm.api.offload.addresses import with_arena
 from autotm.api.offload.execute import Executor
 from autotm.api.offload.planning import Planned
 from autotm.api.offload.verifying import plain_results, require_same, results_of
 from autotm.joint_graph import Step, Values, named_batch
 from autotm.layout.compile import compile_program
-from autotm.layout.packing import layout_of
 from autotm.memory.torch_device import Device
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import Role, Tier
@@ -31,6 +31,8 @@ class OffloadSummary:
         device: that was timed.
         budget_bytes: that were allowed.
         planned_peak_bytes: the most device memory that is in use at once.
+        arena_bytes: of the one piece of device memory in which all that the step allocates has its place; 0 where
+            PyTorch's allocator chooses places, on a GPU or without a C++ compiler, and loses memory between them.
         plain_peak_bytes: the same with nothing moved.
         least_bytes: no step of this graph needs less: the largest operator with its operands, and what never moves.
         host_bytes: of pinned memory.
@@ -46,6 +48,7 @@ class OffloadSummary:
     device: str
     budget_bytes: int
     planned_peak_bytes: int
+    arena_bytes: int
     plain_peak_bytes: int
     least_bytes: int
     host_bytes: int
@@ -59,8 +62,9 @@ class OffloadSummary:
     gap: float
 
     def __str__(self) -> str:
+        arena = f" ({self.arena_bytes / 1e6:.6g} MB in one piece)" if self.arena_bytes else ""
         return (
-            f"{self.device}: {self.planned_peak_bytes / 1e6:.6g} MB of device memory planned, "
+            f"{self.device}: {self.planned_peak_bytes / 1e6:.6g} MB of device memory planned{arena}, "
             f"{self.budget_bytes / 1e6:.6g} MB allowed, {self.plain_peak_bytes / 1e6:.6g} MB with nothing moved, "
             f"{self.least_bytes / 1e6:.6g} MB at the least; {self.moved_out_bytes / 1e6:.6g} MB out and "
             f"{self.moved_in_bytes / 1e6:.6g} MB back a step through {self.host_bytes / 1e6:.6g} MB of host memory; "
@@ -76,8 +80,8 @@ class MeasuredStep:
 
     Attributes:
         loss: of the batch.
-        peak_bytes: the most device memory that was allocated at once, as PyTorch's allocator counts: parameters,
-            buffers and the batch, and what the step allocated.
+        peak_bytes: the most device memory that was taken at once: parameters, buffers and the batch, and the step's
+            arena with what was allocated outside of it; without an arena what PyTorch's allocator counts.
         step_s: how long it took.
         moved_out_bytes, moved_in_bytes: copied to the host and back.
         plan: what was allowed, planned and predicted.
@@ -142,6 +146,7 @@ class OffloadedStep:
         self._require_as_captured(batch)
         captured = self._step.captured
         with torch.no_grad():
+            self._empty_arena()
             for update in self._updates:
                 update.store()
             values = arguments(self._step, batch)
@@ -159,7 +164,15 @@ class OffloadedStep:
         if self._planned.states and self._device.torch.type == "cuda":
             torch.cuda.current_stream(self._device.torch).synchronize()  # Somebody may read the state on the host.
         (loss,) = captured.outputs
-        return values[loss]
+        return values[loss].clone()  # Which may be kept; what is in an arena is in the way of the next step.
+
+    def _empty_arena(self) -> None:
+        """Give gradients of an earlier step, which stay, memory outside of the arena."""
+        arena = self._executor.arena
+        for name in self._step.captured.gradients:
+            parameter = self._step.captured.values[name]
+            if arena is not None and parameter.grad is not None and arena.holds(parameter.grad):
+                parameter.grad = parameter.grad.clone()
 
     def measure(self, *batch: torch.Tensor, verify: bool = False) -> MeasuredStep:
         """Run a step, as calling it does; count its memory, its time, and what it moves.
@@ -175,6 +188,7 @@ class OffloadedStep:
                 does, or left other bits than plain PyTorch; names the operator if one is not deterministic.
         """
         self._require_as_captured(batch)
+        self._empty_arena()
         for update in self._updates:
             update.store()
         subject = self._module, self._optimizer
@@ -215,8 +229,9 @@ class OffloadedStep:
         }
         return OffloadSummary(
             device=self._device.name,
-            budget_bytes=plan.dram_limit_bytes,
+            budget_bytes=planned.budget_bytes,
             planned_peak_bytes=planned.peak_bytes,
+            arena_bytes=planned.arena_bytes,
             plain_peak_bytes=planned.plain_peak_bytes,
             least_bytes=planned.least_bytes,
             host_bytes=planned.layout.slow_bytes,
@@ -233,7 +248,7 @@ class OffloadedStep:
     def view(self, path: str | Path) -> None:
         """Write one page that shows where each tensor is when; any browser opens it, and it needs nothing else.
 
-        Addresses of device memory are those of a tight packing; PyTorch's allocator chooses its own.
+        On a GPU addresses are those of a tight packing; PyTorch's allocator chooses its own there.
 
         Args:
             path: an .html file.
@@ -242,12 +257,10 @@ class OffloadedStep:
         from autotm.study.view.page import write_page  # noqa: PLC0415 - imports seaborn
 
         planned, device = self._planned, self._device
-        fast = tuple(stay for stay in planned.plan.stays if stay.tier is Tier.FAST)
-        packed = layout_of(planned.graph, replace(planned.plan, stays=fast))
-        places = dict(zip(fast, packed.offsets, strict=True))
-        offsets = zip(planned.layout.stays, planned.layout.offsets, strict=True)
-        plan = replace(planned.plan, offsets=tuple(places.get(stay, offset) for stay, offset in offsets))
-        layout = replace(planned.layout, offsets=plan.offsets, fast_bytes=packed.fast_bytes)
+        layout = planned.layout
+        if not planned.arena_bytes:
+            layout = with_arena(planned.graph, layout, planned.budget_bytes)
+        plan = replace(planned.plan, offsets=layout.offsets)
         source = {
             "machine": device.name,
             "cpu_model": cpu_signature(),
@@ -269,6 +282,8 @@ class OffloadedStep:
         if not self._is_closed:
             self._is_closed = True
             self._executor.copies.close()
+            if self._executor.arena is not None:
+                self._executor.arena.close()
             self._executor.pool = self._executor.pool.new_empty(0)
             for update in self._updates:
                 update.bring_back()

@@ -58,9 +58,7 @@ class Run:
     wanted: tuple[int, ...] | None = None
 
 
-def model_of(
-    step: Step, measured: Measured, device: str, grain: int, generator_bytes: int = 0
-) -> tuple[Graph, Profile]:
+def model_of(step: Step, measured: Measured, device: str, grain: int) -> tuple[Graph, Profile]:
     """Return the kernels, tensors and times of a step.
 
     Args:
@@ -68,7 +66,6 @@ def model_of(
         measured: of its operators.
         device: name of what they ran on.
         grain: bytes to multiples of which its allocator rounds sizes up.
-        generator_bytes: that it takes to let a random operator draw the same numbers again.
     """
     names = [f"{place}:{storage.name}" for place, storage in enumerate(step.storages)]
     sizes = [math.ceil(max(size, 1) / grain) * grain for size in measured.sizes]
@@ -76,8 +73,7 @@ def model_of(
     kernels, workspaces, states = [], [], []
     for index, operator in enumerate(step.operators):
         name = f"{index}:{operator.node.name}"
-        drawn = generator_bytes if operator.is_random else 0
-        taken = math.ceil((measured.workspaces[index] + drawn) / grain) * grain
+        taken = math.ceil(measured.taken[index].workspace_bytes / grain) * grain
         own = (Operand(f"{name}.workspace", (taken,), "uint8"),) if taken else ()
         workspaces += [workspace(operand, index) for operand in own]
         inputs, outputs = ([slots[place] for place in places] for places in (operator.inputs, operator.outputs))
