@@ -149,8 +149,9 @@ class _Measuring:
             self._taken(operator, None, self._with_enough_memory(operator, lambda: self._called(operator, call))[1])
             for _ in range(2)
         )
-        workspace_bytes = max(firstly.workspace_bytes, taken.workspace_bytes) if taken.parts else taken.workspace_bytes
-        taken = Taken(workspace_bytes, taken.parts, firstly.parts)
+        if self._device.has_arenas:
+            workspace_bytes = max(firstly.workspace_bytes, taken.workspace_bytes)
+            taken = Taken(workspace_bytes, taken.parts, firstly.parts)
         return self._timing(operator, call), taken, trial.state_bytes
 
     def _taken(self, operator: Operator, result: object, made: int | list[Allocation]) -> Taken:
@@ -218,7 +219,7 @@ def _placed(made: Sequence[Allocation], results: dict[int, int]) -> Taken:
     inner = [one for one in made if one.end is not None]
     columns = [(_rounded(one.size_bytes, ALIGNMENT_BYTES), one.begin, one.end) for one in inner]
     blocks = Blocks(*np.array(columns, np.int64).reshape(-1, 3).T)
-    offsets = pack_blocks(blocks)
+    offsets = pack_blocks(blocks, end_s=0)  # What an operator takes is nested for the most part: no search is needed.
     places, state_bytes, parts = iter(offsets.tolist()), 0, []
     for one in made:
         if one.end is not None:
