@@ -5,7 +5,8 @@
 Each line is a process of its own: a plain step; one of `autotm.offload(move=False)` whose tensors have their places in
 an arena; and the same where PyTorch's allocator chooses addresses. `counted` is the most that PyTorch's allocator has
 given out during a step, or the arena; `taken` is by how much the process grew in three steps, at most, as Linux counts
-it (VmHWM), after all that was freed had been returned. Times are medians of steps by themselves.
+it (VmHWM), after all that was freed had been returned. Times are medians of steps in turn, of the step with an arena
+over the two others.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import ctypes
 import gc
 import multiprocessing
 import re
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 import autotm
+from autotm.api.offload.judging import medians_in_turn
 from autotm.memory import torch_device
 from memory_planner import NETWORKS, batch_of, cross_entropy
 
@@ -37,7 +38,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=7)
     asked = parser.parse_args()
-    print("network      way        counted, MB  taken, MB  taken/counted  step, s", flush=True)
+    print("network      way         counted, MB  taken, MB  taken/counted  time/allocator  time/plain", flush=True)
     processes = multiprocessing.get_context("spawn")
     for network in asked.networks.split(","):
         for way in WAYS:
@@ -51,30 +52,33 @@ def measure(network: str, way: str, budget: str, threads: int, rounds: int) -> N
     torch.manual_seed(0)
     torch.set_num_threads(threads)
     module, (inputs, targets) = NETWORKS[network]().train(), batch_of(network)
-    if way == "allocator":
-        torch_device.has_arenas = lambda: False
     device = torch_device.device_of(torch.device("cpu"))
-    if way == "plain":
+    has_arenas = torch_device.has_arenas
+
+    def planned(*, is_arena: bool) -> Callable[[], None]:
+        torch_device.has_arenas = has_arenas if is_arena else lambda: False
+        own = autotm.offload(module, inputs, cross_entropy, budget, targets=(targets,), move=False)
 
         def step() -> None:
-            cross_entropy(module(inputs), targets).backward()
-            module.zero_grad()
-    else:
-        try:
-            planned = autotm.offload(module, inputs, cross_entropy, budget, targets=(targets,), move=False)
-        except autotm.AutotmError as error:
-            print(f"{network:12} {way:10} {error}", flush=True)
-            return
-
-        def step() -> None:
-            planned(inputs, targets)
+            own(inputs, targets)
             module.zero_grad()
 
-    taken_bytes = grown(step)
-    counted_bytes = device.peak(step)[1]
-    step_s = statistics.median(device.seconds(step, 1) for _ in range(rounds))
-    sizes = f"{counted_bytes / 1e6:12.1f} {taken_bytes / 1e6:10.1f} {taken_bytes / counted_bytes:14.2f}"
-    print(f"{network:12} {way:10} {sizes} {step_s:8.3f}", flush=True)
+        return step
+
+    def plain() -> None:
+        cross_entropy(module(inputs), targets).backward()
+        module.zero_grad()
+
+    try:
+        step = plain if way == "plain" else planned(is_arena=way == "arena")
+        taken_bytes, counted_bytes = grown(step), device.peak(step)[1]
+        text = f"{counted_bytes / 1e6:12.1f} {taken_bytes / 1e6:10.1f} {taken_bytes / counted_bytes:14.2f}"
+        if way == "arena":
+            times = medians_in_turn(device, {"own": step, "other": planned(is_arena=False), "plain": plain}, rounds)
+            text += f" {times['own'] / times['other']:15.3f} {times['own'] / times['plain']:11.3f}"
+    except autotm.AutotmError as error:
+        text = str(error)
+    print(f"{network:12} {way:10} {text}", flush=True)
 
 
 def grown(step: Callable[[], None]) -> int:

@@ -405,6 +405,7 @@ def _addressed(first: _Try, ways: Ways, size_bytes: int, options: SolveOptions, 
         InfeasibleLimitError: there is none.
     """
     found, margin = replace(first, layout=with_arena(first.graph, first.layout, size_bytes)), _FIRST_MARGIN
+    needed_bytes = found.layout.fast_bytes
     while found.layout.fast_bytes > size_bytes:
         tries = _Tries(ways, max(0, int((1 - margin) * size_bytes)), options)
         log.info("addresses need %d bytes more than the budget; planning again", found.layout.fast_bytes - size_bytes)
@@ -413,7 +414,7 @@ def _addressed(first: _Try, ways: Ways, size_bytes: int, options: SolveOptions, 
         if tries.best is None:
             raise InfeasibleLimitError(
                 f"offload: a budget of {size_bytes} bytes: tensors fit it, but for their addresses no plan was found; "
-                f"give {found.layout.fast_bytes} bytes"
+                f"give {needed_bytes} bytes"
             )
         found = replace(tries.best, layout=with_arena(tries.best.graph, tries.best.layout, size_bytes))
         margin *= _FURTHER
