@@ -83,7 +83,8 @@ def compile_library(source: Path, path: Path, options: Sequence[str] = _OPTIONS,
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise AutotmError(
-            f"compiling {source} failed. Is the C compiler whole (apt-get install g++)?\n{done.stderr.strip()}"
+            f"compiling {source} failed. Is the C compiler whole (gcc and its headers: apt-get install g++)?\n"
+            f"{done.stderr.strip()}"
         )
 
 
