@@ -179,4 +179,4 @@ def test_the_process_takes_what_is_planned_and_no_more() -> None:
             module.zero_grad()
         taken_bytes, arena_bytes = resident_bytes() - before, step.summary().arena_bytes
     assert arena_bytes > 32 << 20
-    assert taken_bytes <= 1.15 * arena_bytes  # With what libraries take for themselves.
+    assert taken_bytes <= 1.3 * arena_bytes  # With what libraries take for themselves; 1.75 without an arena.
