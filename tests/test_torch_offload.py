@@ -287,7 +287,7 @@ def test_operators_are_timed_where_the_device_has_room_for_one() -> None:
         return measure(step, device.values, device, 1e-5), device
 
     (wide, roomy), (narrow, full) = measured(False), measured(True)
-    assert (narrow.taken, narrow.sizes) == (wide.taken, wide.sizes)
+    assert (narrow.memory, narrow.sizes) == (wide.memory, wide.sizes)
     assert all(same_bits(full.outputs, roomy.outputs))
     assert full.most_bytes < 0.5 * roomy.most_bytes
 

@@ -155,12 +155,12 @@ def recorded(call: Callable[[], Any]) -> tuple[Any, list[Allocation]]:
         count = library.autotm_recorded(None, 0)
         events = np.zeros((count, 2), np.uint64)
         library.autotm_recorded(events.ctypes.data, count)
-    made: list[Allocation] = []
-    there: dict[int, int] = {}
+    allocations: list[Allocation] = []
+    live: dict[int, int] = {}
     for number, (size_bytes, address) in enumerate(events.tolist()):
         if size_bytes:
-            there[address] = len(made)
-            made.append(Allocation(size_bytes, address, number, None))
-        elif (index := there.pop(address, None)) is not None:
-            made[index] = made[index]._replace(end=number)
-    return result, made
+            live[address] = len(allocations)
+            allocations.append(Allocation(size_bytes, address, number, None))
+        elif (index := live.pop(address, None)) is not None:
+            allocations[index] = allocations[index]._replace(end=number)
+    return result, allocations

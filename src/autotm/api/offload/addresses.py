@@ -9,7 +9,7 @@ from itertools import compress, count
 
 import numpy as np
 
-from autotm.api.offload.measuring import Measured, Taken
+from autotm.api.offload.measuring import Measured, OperatorMemory
 from autotm.api.offload.step_graph import Run, place_of
 from autotm.joint_graph import Step
 from autotm.layout.packing import Blocks, layout_of, pack_blocks
@@ -112,18 +112,18 @@ def places_of(
     def places(index: int, *, is_first: bool) -> Iterator[Place]:
         kernel, run = graph.kernels[index], runs[index]
         results = {step.storages[place_of(one.tensor)].element: offsets[one.tensor, index] for one in kernel.outputs}
-        inner = sum(offsets[one.tensor, index] for one in kernel.workspaces)  # There is one at most.
-        taken = Taken(0) if run is None else measured.taken[run.operator]
+        workspace = sum(offsets[one.tensor, index] for one in kernel.workspaces)  # There is one at most.
+        memory = OperatorMemory(0) if run is None else measured.memory[run.operator]
         state = states.get(place_of(kernel.name))
-        for part in taken.first_parts if is_first else taken.parts:
-            begin = results[part.element] if part.element is not None else state if part.is_state else inner
-            yield Place(part.size_bytes, OUTSIDE if begin is None else begin + part.offset)
+        for one in memory.first_allocations if is_first else memory.allocations:
+            begin = results[one.element] if one.element is not None else state if one.is_state else workspace
+            yield Place(one.size_bytes, OUTSIDE if begin is None else begin + one.offset)
 
     kernels = range(len(runs))
-    found = [[*places(index, is_first=is_first)] for is_first in (False, True) for index in kernels]
+    points = [[*places(index, is_first=is_first)] for is_first in (False, True) for index in kernels]
     for move in plan.moves:
         begin = move.before if move.since is None else move.since
         tensor, is_in = graph.by_name[move.tensor], move.destination is Tier.FAST
         size_bytes = measured.sizes[place_of(tensor.name)] if tensor.slow_at is None else tensor.size_bytes
-        found.append([Place(size_bytes, offsets[move.tensor, begin])] if is_in else [])
-    return found
+        points.append([Place(size_bytes, offsets[move.tensor, begin])] if is_in else [])
+    return points

@@ -28,7 +28,7 @@ from autotm.optimizer_updates import STATE_ALIGNMENT_BYTES, Update
 T = TypeVar("T")
 
 
-class Part(NamedTuple):
+class OperatorAllocation(NamedTuple):
     """An allocation of an operator.
 
     Attributes:
@@ -44,24 +44,27 @@ class Part(NamedTuple):
     is_state: bool = False
 
 
-class Taken(NamedTuple):
+class OperatorMemory(NamedTuple):
     """Memory that an operator takes.
 
     Attributes:
         workspace_bytes: while it runs, besides its results.
-        parts: its allocations, in order; none where tensors cannot have places in an arena.
-        first_parts: those of an update's first call, which makes the state.
+        allocations: in order; none where tensors cannot have places in an arena.
+        first_allocations: those of an update's first call, which makes the state.
     """
 
     workspace_bytes: int
-    parts: tuple[Part, ...] = ()
-    first_parts: tuple[Part, ...] = ()
+    allocations: tuple[OperatorAllocation, ...] = ()
+    first_allocations: tuple[OperatorAllocation, ...] = ()
 
-    def with_draws(self, generator_bytes: int) -> Taken:
+    def with_draws(self, generator_bytes: int) -> OperatorMemory:
         """Return this with what lets a random operator draw the same numbers again: two states of the generator."""
         state_bytes, begin = generator_bytes // 2, self.workspace_bytes
-        states = (Part(state_bytes, None, begin), Part(state_bytes, None, begin + state_bytes))
-        return Taken(begin + generator_bytes, (*states, *self.parts) if self.parts else ())
+        states = (
+            OperatorAllocation(state_bytes, None, begin),
+            OperatorAllocation(state_bytes, None, begin + state_bytes),
+        )
+        return OperatorMemory(begin + generator_bytes, (*states, *self.allocations) if self.allocations else ())
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,14 @@ class Measured:
     Attributes:
         timings: of each operator.
         identities: of each operator: equal where the same operator is called on equal shapes.
-        taken: the memory that each operator took.
+        memory: of each operator.
         sizes: of each storage, as allocated.
         states: bytes of an optimizer's state that each operator updates.
     """
 
     timings: tuple[Timing, ...]
     identities: tuple[str, ...]
-    taken: tuple[Taken, ...]
+    memory: tuple[OperatorMemory, ...]
     sizes: tuple[int, ...]
     states: tuple[int, ...]
 
@@ -101,8 +104,8 @@ def measure(step: Step, values: Values, device: Device, kernel_s: float) -> Meas
     with torch.no_grad(), torch.random.fork_rng(cuda):
         for index, operator in enumerate(step.operators):
             run.operator(index, operator)
-    timings, taken, states = zip(*map(run.known.__getitem__, run.identities), strict=True)
-    return Measured(timings, tuple(run.identities), taken, tuple(run.sizes), states)
+    timings, memory, states = zip(*map(run.known.__getitem__, run.identities), strict=True)
+    return Measured(timings, tuple(run.identities), memory, tuple(run.sizes), states)
 
 
 class _Measuring:
@@ -110,7 +113,7 @@ class _Measuring:
 
     def __init__(self, step: Step, values: Values, device: Device, kernel_s: float) -> None:
         self._step, self._values, self._device, self._kernel_s = step, values, device, kernel_s
-        self.known: dict[str, tuple[Timing, Taken, int]] = {}
+        self.known: dict[str, tuple[Timing, OperatorMemory, int]] = {}
         self._away: dict[int, torch.Tensor] = {}
         # The storages of arguments, to be told apart from others; they are never moved.
         self._bytes = {place: values[step.storages[place].nodes[0]] for place in step.held}
@@ -128,10 +131,10 @@ class _Measuring:
                 self.known[identity] = self._tried(operator, target)
         else:
             call = partial(call_of(operator.node), self._values)
-            result, made = self._with_enough_memory(operator, lambda: self._called(operator, call))
+            result, allocations = self._with_enough_memory(operator, lambda: self._called(operator, call))
             self._require_as_traced(operator, result)
             if identity not in self.known:
-                self.known[identity] = self._timing(operator, call), self._taken(operator, result, made), 0
+                self.known[identity] = self._timing(operator, call), self._memory_of(operator, result, allocations), 0
             self._bytes.update(keep(self._step, self._values, operator, result))
         for place in (*operator.inputs, *operator.outputs):
             storage = self._step.storages[place]
@@ -140,31 +143,33 @@ class _Measuring:
                     self._values[node] = None
                 self._bytes.pop(place).untyped_storage().resize_(0)
 
-    def _tried(self, operator: Operator, update: Update) -> tuple[Timing, Taken, int]:
+    def _tried(self, operator: Operator, update: Update) -> tuple[Timing, OperatorMemory, int]:
         """Return the time, workspace and state of an update of copies of the parameters."""
         trial = self._with_enough_memory(operator, update.trial)
         call = partial(call_of(operator.node, trial), self._values)
         # The first call makes the state.
-        firstly, taken = (
-            self._taken(operator, None, self._with_enough_memory(operator, lambda: self._called(operator, call))[1])
+        first, memory = (
+            self._memory_of(operator, None, self._with_enough_memory(operator, lambda: self._called(operator, call))[1])
             for _ in range(2)
         )
         if self._device.has_arenas:
-            workspace_bytes = max(firstly.workspace_bytes, taken.workspace_bytes)
-            taken = Taken(workspace_bytes, taken.parts, firstly.parts)
-        return self._timing(operator, call), taken, trial.state_bytes
+            workspace_bytes = max(first.workspace_bytes, memory.workspace_bytes)
+            memory = OperatorMemory(workspace_bytes, memory.allocations, first.allocations)
+        return self._timing(operator, call), memory, trial.state_bytes
 
-    def _taken(self, operator: Operator, result: object, made: int | list[Allocation]) -> Taken:
+    def _memory_of(self, operator: Operator, result: object, allocations: int | list[Allocation]) -> OperatorMemory:
         """Return the memory that an operator took, from the peak of a call or from all its allocations."""
-        if isinstance(made, int):
+        if isinstance(allocations, int):
             grain = self._device.granularity_bytes
             own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in operator.outputs)
-            taken = Taken(max(0, made - own_bytes))
+            memory = OperatorMemory(max(0, allocations - own_bytes))
         else:
             tensors = list(tensors_of(result))
             elements = (self._step.storages[place].element for place in operator.outputs)
-            taken = _placed(made, {tensors[element].untyped_storage().data_ptr(): element for element in elements})
-        return taken.with_draws(self._device.generator_bytes) if operator.is_random else taken
+            memory = _placed(
+                allocations, {tensors[element].untyped_storage().data_ptr(): element for element in elements}
+            )
+        return memory.with_draws(self._device.generator_bytes) if operator.is_random else memory
 
     def _timing(self, operator: Operator, call: Callable[[], object]) -> Timing:
         return Timing(*self._with_enough_memory(operator, lambda: self._device.median_ns(call, self._kernel_s)))
@@ -209,27 +214,27 @@ class _Measuring:
             self.sizes[place] = tensors[self._step.storages[place].element].untyped_storage().nbytes()
 
 
-def _placed(made: Sequence[Allocation], results: dict[int, int]) -> Taken:
+def _placed(allocations: Sequence[Allocation], results: dict[int, int]) -> OperatorMemory:
     """Return what an operator took, with places in its workspace for what it frees, and in the state for what it keeps.
 
     Args:
-        made: its allocations.
+        allocations: of a call.
         results: the elements that it gave, by the addresses of their memory.
     """
-    inner = [one for one in made if one.end is not None]
+    inner = [one for one in allocations if one.end is not None]
     columns = [(_rounded(one.size_bytes, ALIGNMENT_BYTES), one.begin, one.end) for one in inner]
     blocks = Blocks(*np.array(columns, np.int64).reshape(-1, 3).T)
     offsets = pack_blocks(blocks, end_s=0)  # What an operator takes is nested for the most part: no search is needed.
-    places, state_bytes, parts = iter(offsets.tolist()), 0, []
-    for one in made:
+    places, state_bytes, placed = iter(offsets.tolist()), 0, []
+    for one in allocations:
         if one.end is not None:
-            parts.append(Part(one.size_bytes, None, next(places)))
+            placed.append(OperatorAllocation(one.size_bytes, None, next(places)))
         elif one.address in results:
-            parts.append(Part(one.size_bytes, results[one.address]))
+            placed.append(OperatorAllocation(one.size_bytes, results[one.address]))
         else:
-            parts.append(Part(one.size_bytes, None, state_bytes, is_state=True))
+            placed.append(OperatorAllocation(one.size_bytes, None, state_bytes, is_state=True))
             state_bytes += _rounded(one.size_bytes, STATE_ALIGNMENT_BYTES)
-    return Taken(blocks.height(offsets), tuple(parts))
+    return OperatorMemory(blocks.height(offsets), tuple(placed))
 
 
 def _rounded(size_bytes: int, alignment_bytes: int) -> int:

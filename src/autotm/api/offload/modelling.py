@@ -12,7 +12,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
-from autotm.api.offload.measuring import Measured, Taken, identity_of
+from autotm.api.offload.measuring import Measured, OperatorMemory, identity_of
 from autotm.api.offload.planning import Ways, place
 from autotm.api.offload.step_graph import model_of
 from autotm.joint_graph import Operator, Step, storage_of
@@ -96,7 +96,7 @@ def _measured(step: Step, gpu: GpuFile, reached: float) -> Measured:
     return Measured(
         tuple(Timing(ns, ns, ns, ns, 0) for ns in times_ns),
         tuple(map(identity_of, step.operators)),
-        tuple(Taken(0) for _ in times_ns),
+        tuple(OperatorMemory(0) for _ in times_ns),
         tuple(storage.size_bytes for storage in step.storages),
         tuple(states),
     )

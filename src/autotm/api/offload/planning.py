@@ -404,11 +404,11 @@ def _addressed(first: _Try, ways: Ways, size_bytes: int, options: SolveOptions, 
     Raises:
         InfeasibleLimitError: there is none.
     """
-    found, margin = replace(first, layout=with_arena(first.graph, first.layout, size_bytes)), _FIRST_MARGIN
-    needed_bytes = found.layout.fast_bytes
-    while found.layout.fast_bytes > size_bytes:
+    planned, margin = replace(first, layout=with_arena(first.graph, first.layout, size_bytes)), _FIRST_MARGIN
+    needed_bytes = planned.layout.fast_bytes
+    while planned.layout.fast_bytes > size_bytes:
         tries = _Tries(ways, max(0, int((1 - margin) * size_bytes)), options)
-        log.info("addresses need %d bytes more than the budget; planning again", found.layout.fast_bytes - size_bytes)
+        log.info("addresses need %d bytes more than the budget; planning again", planned.layout.fast_bytes - size_bytes)
         with suppress(InfeasibleLimitError):  # Told below.
             tries.add(first.mix, searched_s)
         if tries.best is None:
@@ -416,9 +416,9 @@ def _addressed(first: _Try, ways: Ways, size_bytes: int, options: SolveOptions, 
                 f"offload: a budget of {size_bytes} bytes: tensors fit it, but for their addresses no plan was found; "
                 f"give {needed_bytes} bytes"
             )
-        found = replace(tries.best, layout=with_arena(tries.best.graph, tries.best.layout, size_bytes))
+        planned = replace(tries.best, layout=with_arena(tries.best.graph, tries.best.layout, size_bytes))
         margin *= _FURTHER
-    return found
+    return planned
 
 
 _FIRST_MARGIN, _FURTHER = 0.002, 3

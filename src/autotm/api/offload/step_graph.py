@@ -73,8 +73,8 @@ def model_of(step: Step, measured: Measured, device: str, grain: int) -> tuple[G
     kernels, workspaces, states = [], [], []
     for index, operator in enumerate(step.operators):
         name = f"{index}:{operator.node.name}"
-        taken = math.ceil(measured.taken[index].workspace_bytes / grain) * grain
-        own = (Operand(f"{name}.workspace", (taken,), "uint8"),) if taken else ()
+        workspace_bytes = math.ceil(measured.memory[index].workspace_bytes / grain) * grain
+        own = (Operand(f"{name}.workspace", (workspace_bytes,), "uint8"),) if workspace_bytes else ()
         workspaces += [workspace(operand, index) for operand in own]
         inputs, outputs = ([slots[place] for place in places] for places in (operator.inputs, operator.outputs))
         if measured.states[index]:
