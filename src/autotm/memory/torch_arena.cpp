@@ -55,9 +55,10 @@ thread_local Arena* current = nullptr;
 thread_local uint64_t next_place = 0, last_place = 0;
 thread_local std::vector<Event>* recorded = nullptr;
 
-at::Allocator* const own = c10::GetDefaultCPUAllocator();
+at::Allocator* const fallback = c10::GetDefaultCPUAllocator();
 
-void* planned(uint64_t bytes) {
+// Return the next place of so many bytes, if there is one and it is free; else null.
+void* take_place(uint64_t bytes) {
   if (!current) return nullptr;
   std::lock_guard<std::mutex> guard(mutex);
   auto place = current->places.begin() + next_place, last = current->places.begin() + last_place;
@@ -69,6 +70,7 @@ void* planned(uint64_t bytes) {
   return current->base + place->offset;
 }
 
+// Free memory of any arena, or of PyTorch's allocator.
 void release(void* address) {
   if (!address) return;
   if (is_any) {
@@ -81,13 +83,13 @@ void release(void* address) {
     }
   }
   if (recorded) recorded->push_back({0, reinterpret_cast<uint64_t>(address)});
-  own->raw_deallocate(address);
+  fallback->raw_deallocate(address);
 }
 
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    void* address = bytes ? planned(bytes) : nullptr;
-    if (!address) address = own->raw_allocate(bytes);
+    void* address = bytes ? take_place(bytes) : nullptr;
+    if (!address) address = fallback->raw_allocate(bytes);
     if (recorded && bytes) recorded->push_back({bytes, reinterpret_cast<uint64_t>(address)});
     return {address, address, &release, c10::Device(c10::DeviceType::CPU)};
   }
