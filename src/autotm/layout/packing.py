@@ -1,15 +1,15 @@
-"""Offsets for both pools: a skyline, then branch and bound; and sets of stays that do not fit together."""
+"""Offsets for both pools: first fit or a skyline, repaired where it ends above the limit, then branch and bound."""
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from heapq import heappop, heappush
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,11 @@ else:
         from omnimalloc import Allocation
     finally:
         del sys.modules["matplotlib"]
-from omnimalloc._cpp import Partition, try_solve_many
-from omnimalloc.allocators.greedy import GreedyBySizeAllocator
+from omnimalloc._cpp import Partition, first_fit_place, try_solve_many
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ class Blocks:
         sizes = [graph.by_name[stay.tensor].allocated_bytes for stay in stays]
         columns = (sizes, [stay.start for stay in stays], [stay.end for stay in stays])
         return cls(*(np.array(column, np.int64) for column in columns))
+
+    @classmethod
+    def joined(cls, first: Blocks, second: Blocks) -> Blocks:
+        """Return the blocks of both."""
+        parts = ((first.sizes, second.sizes), (first.starts, second.starts), (first.ends, second.ends))
+        return cls(*map(np.concatenate, parts))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -102,26 +109,30 @@ _PLACED = np.iinfo(np.int64).max
 """Rank of a block that has its offset."""
 
 
-def skyline(blocks: Blocks, priority: npt.NDArray[np.float64]) -> Ints:
+def skyline(blocks: Blocks, priority: Floats) -> Ints:
     """Return the offsets that result when the lowest stretch always takes the fitting block of highest `priority`."""
     ranks = np.empty(len(blocks), np.int64)
     ranks[np.argsort(-priority, kind="stable")] = np.arange(len(blocks))
     # Blocks by their start, so that those within a stretch are looked for among its own only.
     waiting = np.argsort(blocks.starts, kind="stable")
     starts, ends, ranks = blocks.starts[waiting], blocks.ends[waiting], ranks[waiting]
-    # Stretches (start, end, height), ascending and gapless; neighbours differ in height.
-    line = [(int(blocks.starts.min(initial=0)), int(blocks.ends.max(initial=0)), 0)]
-    offsets, left = np.zeros(len(blocks), np.int64), len(blocks)
+    # Stretches (start, end, height) by their start, and starts by their end; neighbours differ in height. The heap
+    # keeps those that are no more, too: a stretch is found by its start, and is another if it has another height.
+    first, last = int(blocks.starts.min(initial=0)), int(blocks.ends.max(initial=0))
+    line, start_by_end = {first: (first, last, 0)}, {last: first}
+    lowest, offsets, left = [(0, first)], np.zeros(len(blocks), np.int64), len(blocks)
     while left:
         # 1. The lowest stretch, the earliest of several, and the block of highest priority within it.
-        heights = [height for _, _, height in line]
-        floor = min(heights)
-        index = heights.index(floor)
-        start, end, _ = line[index]
+        floor, start = heappop(lowest)
+        stretch = line.get(start)
+        if stretch is None or stretch[2] != floor:
+            continue
+        end = stretch[1]
         first, last = starts.searchsorted((start, end)).tolist()
         fitting = np.where(ends[first:last] <= end, ranks[first:last], _PLACED)
         # 2. What takes the place of the stretch: it is raised to its lower neighbour, or part of it by the block.
-        before, after = line[max(index - 1, 0) : index], line[index + 1 : index + 2]
+        before = [line[start_by_end[start]]] if start in start_by_end else []
+        after = [line[end]] if end in line else []
         best = int(fitting.argmin()) if first < last else 0
         if first == last or fitting[best] == _PLACED:
             pieces = [(start, end, min(height for _, _, height in before + after))]
@@ -132,11 +143,15 @@ def skyline(blocks: Blocks, priority: npt.NDArray[np.float64]) -> Ints:
             low, high = int(blocks.starts[block]), int(blocks.ends[block])
             pieces = [(start, low, floor), (low, high, floor + int(blocks.sizes[block])), (high, end, floor)]
         # 3. Neighbours of equal height become one stretch.
+        for begin, until, _ in (*before, stretch, *after):
+            del line[begin], start_by_end[until]
         joined: list[tuple[int, int, int]] = []
         for low, high, height in before + pieces + after:
             if low < high:
                 joined.append((joined.pop()[0] if joined and joined[-1][2] == height else low, high, height))
-        line[max(index - 1, 0) : index + 2] = joined
+        for begin, until, height in joined:
+            line[begin], start_by_end[until] = (begin, until, height), begin
+            heappush(lowest, (height, begin))
         # 4. Blocks that have their offsets are forgotten once they are the majority.
         if 2 * left < len(waiting):
             unplaced = ranks != _PLACED
@@ -144,11 +159,11 @@ def skyline(blocks: Blocks, priority: npt.NDArray[np.float64]) -> Ints:
     return offsets
 
 
-# Packing by omnimalloc: branch and bound (supermalloc) for the large blocks, first fit for the others.
+# Packing by omnimalloc: first fit, and branch and bound (supermalloc).
 #
-# The only place that knows the library. Its allocator class minimises for as long as it is given; here a bound is known
-# that suffices, and a search that is cut off by nodes gives the same offsets on every machine. So its search is called
-# directly, as its own experiments do, once for each order of the blocks.
+# The only place that knows the library. Its allocator classes check what they are given and what they return, and its
+# search minimises for as long as it is given; here a bound is known that suffices, and a search that is cut off by
+# nodes gives the same offsets on every machine. So its functions are called directly, as its own experiments do.
 
 
 _ORDERS = ("TWA", "WAT", "OTW", "UWC", "TAW", "CTA", "ALZ")
@@ -163,6 +178,8 @@ _FEW, _FIRST = 2000, 2
 """Where there are no more blocks than this, all are first tried at once, in the first orders."""
 _MOST_LARGE = 4000
 """The search keeps a state for each block that it has placed: so many take some 200 MB."""
+_MOST_FITTED = 5000
+"""First fit lists all pairs of blocks that meet: 93 000 blocks of a deep network took 1.2 GB, and 8 s."""
 
 
 def searched_packings(blocks: Blocks, bound_bytes: int, end_s: float = math.inf) -> Iterator[Ints]:
@@ -222,7 +239,12 @@ def _filled(blocks: Blocks, large: Ints, offsets: Ints) -> Ints:
     allocations = _allocations(blocks)
     for block, offset in zip(large.tolist(), offsets.tolist(), strict=True):
         allocations[block] = allocations[block].with_offset(offset // ALIGNMENT_BYTES)
-    return _offsets(list(GreedyBySizeAllocator().allocate(tuple(allocations))))
+    return _first_fit(allocations, np.argsort(-blocks.sizes, kind="stable"))
+
+
+def _first_fit(allocations: list[Allocation], order: Ints) -> Ints:
+    """Return offsets: each allocation takes the lowest free one, in this order; some have theirs from the start."""
+    return _offsets(first_fit_place([allocations[index] for index in order.tolist()]))
 
 
 def _allocations(blocks: Blocks) -> list[Allocation]:
@@ -231,13 +253,104 @@ def _allocations(blocks: Blocks) -> list[Allocation]:
     return [Allocation(number, size, start, end) for number, (size, start, end) in enumerate(spans)]
 
 
-def _offsets(placed: list[Allocation]) -> Ints:
+def _offsets(placed: Sequence[Allocation]) -> Ints:
     offsets = np.zeros(len(placed), np.int64)
     for allocation in placed:
         assert isinstance(allocation.id, int)
         assert allocation.offset is not None
         offsets[allocation.id] = allocation.offset * ALIGNMENT_BYTES
     return offsets
+
+
+# Repair: what ends above a limit is placed anew, together with its neighbours.
+
+
+_MOST_MOVED = 600
+"""Blocks that are placed anew together, at most: more take longer than another packing that is repaired."""
+_TRIALS = 8
+"""Orders tried from each first order; hardly any more succeed with twice as many."""
+_SOONER = 4.0
+"""Factor by which what ended above the limit comes sooner in the next order; 2 and 16 succeeded less often."""
+
+
+def repaired(blocks: Blocks, offsets: Ints, limit_bytes: int) -> Ints | None:
+    """Return offsets within the limit, equal to these except around blocks that end above it; `None` if not found.
+
+    The blocks that live within a window of kernels around such a block are taken out, and placed first-fit around the
+    others. An order that leaves some of them above the limit is followed by one in which these come sooner
+    ("squeaky wheel" optimization: Joslin and Clements, 1999, doi:10.1613/jair.561). Then the window is widened.
+    """
+    if blocks.peak_bytes > limit_bytes:
+        return None
+    offsets, is_above = offsets.copy(), offsets + blocks.sizes > limit_bytes
+    while is_above.any():
+        above = np.flatnonzero(is_above)
+        block = above[blocks.starts[above].argmin()]
+        for members in _windows(blocks, int(block)):
+            found = _placed_anew(blocks, offsets, members, ~is_above, limit_bytes)
+            if found is not None:
+                offsets[members], is_above[members] = found, False
+                break
+        else:
+            return None
+    return offsets
+
+
+def _windows(blocks: Blocks, block: int) -> Iterator[Ints]:
+    """Yield the blocks that live within windows around the life of one, each window wider than the one before."""
+    start, end, reach, count = int(blocks.starts[block]), int(blocks.ends[block]), 1, 0
+    while count < len(blocks):
+        members = np.flatnonzero((blocks.starts >= start - reach) & (blocks.ends <= end + reach))
+        if len(members) > _MOST_MOVED:
+            return
+        if len(members) > count:
+            count = len(members)
+            yield members
+        reach *= 2
+
+
+def _placed_anew(blocks: Blocks, offsets: Ints, members: Ints, is_placed: Bools, limit_bytes: int) -> Ints | None:
+    """Return offsets of the members within the limit, around other blocks that are placed; `None` if not found."""
+    moved = blocks[members]
+    obstacles, fixed = _obstacles(blocks, offsets, members, is_placed)
+    allocations = _allocations(Blocks.joined(moved, obstacles))
+    everything = np.arange(len(moved), len(allocations))
+    for index, offset in zip(everything.tolist(), fixed.tolist(), strict=True):
+        allocations[index] = allocations[index].with_offset(offset // ALIGNMENT_BYTES)
+    known = set[bytes]()
+    for first in _priorities(moved):
+        priority = first.copy()
+        for _ in range(_TRIALS):
+            order = np.argsort(-priority, kind="stable")
+            if order.tobytes() in known:
+                break
+            known.add(order.tobytes())
+            found = _first_fit(allocations, np.concatenate((everything, order)))[: len(moved)]
+            is_above = found + moved.sizes > limit_bytes
+            if not is_above.any():
+                return found
+            priority[is_above] *= _SOONER
+    return None
+
+
+def _obstacles(blocks: Blocks, offsets: Ints, members: Ints, is_placed: Bools) -> tuple[Blocks, Ints]:
+    """Return what is in the way of the members, and its offsets.
+
+    Neighbours that are there all the time become one: among thousands of long lives, which first fit would look at each
+    time, there are few holes.
+    """
+    start, end = int(blocks.starts[members].min()), int(blocks.ends[members].max())
+    meets = is_placed & (blocks.starts < end) & (start < blocks.ends)
+    meets[members] = False
+    others = np.flatnonzero(meets)
+    stays = (blocks.starts[others] <= start) & (end <= blocks.ends[others])
+    lasting, passing = others[stays], others[~stays]
+    lows, highs = np.sort(offsets[lasting]), np.sort(offsets[lasting] + blocks.sizes[lasting])
+    is_lowest = np.ones(len(lows), np.bool_)
+    is_lowest[1:] = lows[1:] > highs[:-1]
+    lows, highs = lows[is_lowest], highs[np.roll(is_lowest, -1)]
+    merged = Blocks(highs - lows, np.full(len(lows), start), np.full(len(lows), end))
+    return Blocks.joined(blocks[passing], merged), np.concatenate((offsets[passing], lows))
 
 
 _CLOSE = 1.0005
@@ -303,205 +416,28 @@ def fits_within(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> bo
 
 def _first_within(blocks: Blocks, targets: list[int], end_s: float) -> Ints:
     """Return the first packing within the first target that can be met; else the lowest."""
-    best, lowest = np.zeros(0, np.int64), None
+    best, lowest = np.zeros(0, np.int64), math.inf
     for target in targets:
-        quick = skyline_packings(blocks) if target == targets[0] else ()
+        quick = quick_packings(blocks) if target == targets[0] else [best]
         for offsets in chain(quick, searched_packings(blocks, target, end_s)):
-            height = blocks.height(offsets)
-            if lowest is None or height < lowest:
+            if (height := blocks.height(offsets)) < lowest:
                 best, lowest = offsets, height
             if lowest <= target:
                 return best
+            if (within := repaired(blocks, offsets, target)) is not None:
+                return within
     return best
 
 
-def skyline_packings(blocks: Blocks) -> Iterator[Ints]:
-    """Yield the offsets on a skyline whose lowest stretch prefers long lives, or large areas."""
-    sizes, spans = blocks.sizes.astype(np.float64), (blocks.ends - blocks.starts).astype(np.float64)
-    return (skyline(blocks, priority) for priority in (spans + sizes / (sizes.max(initial=0) + 1), sizes * spans))
+def quick_packings(blocks: Blocks) -> Iterator[Ints]:
+    """Yield offsets by first fit, the longest lives first, then on skylines that prefer long lives, or large areas."""
+    long, _, area = _priorities(blocks)
+    if len(blocks) <= _MOST_FITTED:
+        yield _first_fit(_allocations(blocks), np.argsort(-long, kind="stable"))
+    yield from (skyline(blocks, priority) for priority in (long, area))
 
 
-_NEVER = np.iinfo(np.int64).max
-"""Start of what holds no memory."""
-
-
-class Addresses:
-    """Offsets and sizes of stays within a limit; what others need, they go around.
-
-    Attributes:
-        left_out: stays that got none.
-    """
-
-    def __init__(self, places: Mapping[Stay, tuple[int, int]], left_out: Sequence[Stay], limit_bytes: int) -> None:
-        self.left_out = left_out
-        self._limit_bytes = limit_bytes
-        self._rows = {stay: row for row, stay in enumerate(places)}
-        self._spans: Ints = np.array([(stay.start, stay.end) for stay in places], np.int64).reshape(-1, 2)
-        self._extents: Ints = np.array([(offset, offset + size) for offset, size in places.values()]).reshape(-1, 2)
-        self._unused: list[int] = []
-
-    @classmethod
-    def of(cls, stays: Sequence[Stay], blocks: Blocks, offsets: Ints, limit_bytes: int) -> Addresses:
-        """Return the offsets of stays as far as they are within the limit."""
-        places = dict(zip(stays, zip(offsets.tolist(), blocks.sizes.tolist(), strict=True), strict=True))
-        within = {stay: place for stay, place in places.items() if sum(place) <= limit_bytes}
-        return cls(within, [stay for stay in stays if stay not in within], limit_bytes)
-
-    def copy(self) -> Addresses:
-        """Return a copy that changes by itself."""
-        other = copy.copy(self)
-        other.__dict__.update(
-            _rows=dict(self._rows),
-            _unused=list(self._unused),
-            _spans=self._spans.copy(),
-            _extents=self._extents.copy(),
-        )
-        return other
-
-    def __contains__(self, stay: Stay) -> bool:
-        return stay in self._rows
-
-    def remove(self, stay: Stay) -> None:
-        """Forget a stay, whether it has an offset or not."""
-        row = self._rows.pop(stay, None)
-        if row is not None:
-            self._spans[row] = _NEVER
-            self._unused.append(row)
-
-    def has_hole(self, stay: Stay, size_bytes: int) -> bool:
-        """Return whether `put` would find an offset."""
-        return self._lowest(stay, size_bytes) + size_bytes <= self._limit_bytes
-
-    def put(self, stay: Stay, size_bytes: int) -> bool:
-        """Give a stay the lowest offset at which nothing is in its way; `False` if none is within the limit."""
-        offset = self._lowest(stay, size_bytes)
-        if offset + size_bytes > self._limit_bytes:
-            return False
-        if not self._unused:
-            more = max(1, len(self._spans))
-            self._unused += range(len(self._spans), len(self._spans) + more)
-            self._spans = np.concatenate((self._spans, np.full((more, 2), _NEVER)))
-            self._extents = np.concatenate((self._extents, np.zeros((more, 2), np.int64)))
-        row = self._rows[stay] = self._unused.pop()
-        self._spans[row] = stay.start, stay.end
-        self._extents[row] = offset, offset + size_bytes
-        return True
-
-    def _lowest(self, stay: Stay, size_bytes: int) -> int:
-        meeting = (self._spans[:, 0] < stay.end) & (stay.start < self._spans[:, 1])
-        extents = self._extents[meeting]
-        extents = extents[extents[:, 0].argsort()]
-        above = np.concatenate(([0], np.maximum.accumulate(extents[:, 1])))
-        wide = extents[:, 0] - above[:-1] >= size_bytes
-        return int(above[wide.argmax() if wide.any() else -1])
-
-    def offsets(self, stays: Sequence[Stay]) -> Ints:
-        """Return the offsets of stays, all of which must have one."""
-        return self._extents[[self._rows[stay] for stay in stays], 0]
-
-
-_LARGE = 0.005
-"""Blocks of at least this share of the limit make a conflict. Small ones fit somewhere as soon as a little room is
-left: a smaller limit is what helps there, and not a row about a few bytes."""
-_TRIALS = 40
-"""Sets tried while one is made smaller; each is a search that is cut off."""
-_MOST = 60
-"""A set with more members says too little: giving up any one of them satisfies it."""
-
-
-class StepPacking:
-    """Says whether the stays of plans for one step have addresses, and remembers the offsets that it computed.
-
-    Attributes:
-        end_s: reading of `time.perf_counter` from which on only the packings on a skyline are tried.
-    """
-
-    def __init__(self, graph: CountedGraph) -> None:
-        self.end_s = math.inf
-        self._graph = graph
-        self._known: dict[bytes, Ints] = {}
-
-    def fits(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> bool:
-        """Return whether offsets within the limit are found for the fast stays."""
-        _, blocks = self._blocks(stays, implementations)
-        return blocks.height(self.place(blocks, limit_bytes)) <= limit_bytes
-
-    def conflict(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> Sequence[Stay]:
-        """Return the smallest set of fast stays found that does not fit."""
-        fast, blocks = self._blocks(stays, implementations)
-        return [fast[member] for member in conflict(blocks, limit_bytes, self.end_s)]
-
-    def addresses(
-        self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int
-    ) -> Iterator[Addresses]:
-        """Yield the addresses of the fast stays, as far as they fit: by `place`, then by each packing on a skyline."""
-        fast, blocks = self._blocks(stays, implementations)
-        for offsets in (self.place(blocks, limit_bytes), *skyline_packings(blocks)):
-            yield Addresses.of(fast, blocks, offsets, limit_bytes)
-
-    def keep(
-        self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int, addresses: Addresses
-    ) -> bool:
-        """Keep the addresses for fast stays; new workspaces get theirs first. `False` if one of them finds no place."""
-        fast, blocks = self._blocks(stays, implementations)
-        sizes = zip(fast, blocks.sizes.tolist(), strict=True)
-        if not all(stay in addresses or addresses.put(stay, size) for stay, size in sizes):
-            return False
-        self._known[blocks.digest(limit_bytes)] = addresses.offsets(fast)
-        return True
-
-    def _blocks(self, stays: Sequence[Stay], implementations: Mapping[int, str]) -> tuple[list[Stay], Blocks]:
-        """Return the fast stays in a plan's order, and their blocks."""
-        kernels = enumerate(self._graph.kernels)
-        chosen = self._graph.computed_by([implementations.get(n, kernel.implementation) for n, kernel in kernels])
-        fast = sorted((stay for stay in stays if stay.tier is Tier.FAST), key=lambda stay: stay.order)
-        return fast, Blocks.of(chosen, fast)
-
-    def place(self, blocks: Blocks, limit_bytes: int | None) -> Ints:
-        """Pack blocks as `pack_blocks` does, but reuse known results: a sweep asks again for those of its searches."""
-        asked = blocks.digest(limit_bytes)
-        if asked in self._known:
-            return self._known[asked]
-        offsets = pack_blocks(blocks, limit_bytes, self.end_s)
-        if time.perf_counter() < self.end_s:
-            self._known[asked] = offsets
-        return offsets
-
-
-def conflict(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> list[int]:
-    """Return the indices of large blocks that were found not to fit together; none if they do, or too many are needed.
-
-    A set that resists a short search, though its bytes never exceed the limit, need not be impossible to pack. First
-    the last kernels go, then the first ones, then the smallest blocks, each by bisection, then single blocks. None is
-    found once `time.perf_counter` has reached `end_s`: what no search was made for does not resist.
-    """
-    large = np.flatnonzero(blocks.sizes >= _LARGE * limit_bytes)
-    trials = takewhile(lambda _: time.perf_counter() < end_s, range(_TRIALS))
-
-    def resists(members: Ints) -> bool:
-        return not fits_within(blocks[members], limit_bytes, end_s)
-
-    if not len(large) or not resists(large):
-        return []
-    for orders in (blocks.starts, -blocks.ends, -blocks.sizes):
-        large = _shortest(large[np.argsort(orders[large], kind="stable")], resists, trials)
-    for member in large[np.argsort(blocks.sizes[large], kind="stable")].tolist():
-        if next(trials, None) is None:
-            break
-        without = large[large != member]
-        if resists(without):
-            large = without
-    is_sure = time.perf_counter() < end_s
-    return sorted(large.tolist()) if is_sure and len(large) <= _MOST else []
-
-
-def _shortest(members: Ints, resists: Callable[[Ints], bool], trials: Iterator[int]) -> Ints:
-    """Return the shortest beginning found of `members` that still resists; all of them together are known to resist."""
-    fits, fails = 0, len(members)
-    while fails - fits > 1 and next(trials, None) is not None:
-        middle = (fits + fails) // 2
-        if resists(members[:middle]):
-            fails = middle
-        else:
-            fits = middle
-    return members[:fails]
+def _priorities(blocks: Blocks) -> tuple[Floats, Floats, Floats]:
+    """Return life, size and area; of equal lives the larger block comes first, of equal sizes the longer life."""
+    sizes, lives = blocks.sizes.astype(np.float64), (blocks.ends - blocks.starts).astype(np.float64)
+    return lives + sizes / (sizes.max(initial=0) + 1), sizes + lives / (lives.max(initial=0) + 1), sizes * lives

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pyomo.core as pyo
 
-from autotm.layout.packing import StepPacking, layout_of
+from autotm.layout.addresses import StepPacking
+from autotm.layout.packing import layout_of
 from autotm.model.errors import BadInputError, InfeasibleLimitError, unknown_name
 from autotm.model.files import write_atomically
 from autotm.model.graph import ALIGNMENT_BYTES, CountedGraph

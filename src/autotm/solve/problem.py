@@ -20,7 +20,7 @@ from autotm.model.profile import Profile
 from autotm.solve.options import SolveOptions
 
 if TYPE_CHECKING:
-    from autotm.layout.packing import StepPacking
+    from autotm.layout.addresses import StepPacking
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -13,7 +13,7 @@ from itertools import product
 
 import pyomo.core as pyo
 
-from autotm.layout.packing import Addresses, StepPacking
+from autotm.layout.addresses import Addresses, StepPacking
 from autotm.model.graph import Tier
 from autotm.model.plan import Move, Status, Stay
 from autotm.solve.choices import Choices
