@@ -163,7 +163,8 @@ def test_operators_that_run_again_compute_the_same_bits(name: str) -> None:
 def test_moves_and_repeats_together_compute_the_same_bits(name: str) -> None:
     module = CASES[name].module()
     with offloaded(name, least(name), module, recompute=True) as step:
-        assert step.summary().bound_s == step.summary().plain_s
+        summary = step.summary()
+        assert summary.plain_s <= summary.bound_s <= summary.predicted_s
         assert all(same_bits(trained(module, name, step), plainly(name)))
         assert step.measure(*CASES[name].batch(), verify=True).peak_bytes <= least(name)
 

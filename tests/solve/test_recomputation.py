@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import itertools
 import random
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
+from random_graphs import make_links, timing
 
 from autotm.model.errors import InfeasibleLimitError
-from autotm.model.graph import CountedGraph, Graph, Kernel, OpClass, Operand, Role, Tensor
+from autotm.model.files import hash_of
+from autotm.model.graph import CountedGraph, Graph, Kernel, OpClass, Operand, Role, Tensor, Tier, all_fast
+from autotm.model.limit import Limit
+from autotm.model.links import AsynchronousLinks, Contention, Link, Links
+from autotm.model.profile import Profile
+from autotm.solve.absence import least_added_us
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 from autotm.solve.recomputation import AGAIN, _Relaxation, _Step, recomputed, repeated
 
 SEEDS = range(12)
@@ -146,7 +156,50 @@ def test_plans_are_those_of_brute_force_and_no_bound_is_above_them(seed):
         assert found.extra_us == pytest.approx(best)
         assert found.peak_bytes <= limit_bytes
         assert _Relaxation(step, limit_bytes).solved(0, 10.0)[0] <= best * (1 + 1e-6)
+        assert 0 < least_added_us(graph, costs_us, range(turn), limit_bytes, None) <= best * (1 + 1e-9)
         assert 0 <= found.bound_us <= found.extra_us
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_plan_that_moves_and_computes_again_is_below_the_bound(seed):
+    """Drops are drawn; of the tensors that are left the solver moves what it must."""
+    draw, (graph, costs_us, turn) = random.Random(seed), training_step(seed, layers=8)
+    costs_us, blocking = [round(cost_us, 3) for cost_us in costs_us], make_links(0.2, 0.2, tiny=True)
+    beside = dict.fromkeys(OpClass, Contention(0.1 * (seed % 3), 0.2))
+    links = replace(
+        blocking, asynchronous=AsynchronousLinks(blocking.to_fast, blocking.to_slow, beside, beside, call_us=0.01)
+    )
+    step, limit_bytes, added_us = _Step(graph, costs_us, turn, range(turn)), graph.peak_live_bytes * 3 // 256 * 64, []
+    timings = {
+        (kernel.identity, kernel.implementation, all_fast(kernel)): timing(round(1e3 * cost_us))
+        for kernel, cost_us in zip(graph.kernels, costs_us, strict=True)
+    }
+    for share in (0.0, 0.0, 0.2, 0.2, 0.4, 0.4, 0.6, 0.6):
+        dropped = frozenset(own for own in step.droppable if draw.random() < share)
+        again = CountedGraph(repeated(graph, step.repeats_of(step.trace(dropped, 0))))
+        profile, options = Profile(hash_of(again), timings, {}), SolveOptions(gap=1e-3, fast_operands_only=True)
+        with suppress(InfeasibleLimitError):
+            plan = solve(again, profile, links, "asynchronous", Limit(size_bytes=limit_bytes), options)
+            added_us.append(plan.objective_us - sum(costs_us))
+    assert 0 < least_added_us(graph, costs_us, range(turn), limit_bytes, links) <= min(added_us)
+
+
+def test_what_must_be_copied_takes_the_time_that_kernels_leave():
+    """Of 128 bytes 64 must be absent: 6 us each way, of which 4 overlap no kernel; with both ways half goes by each."""
+    first, second = (Operand(name, (64,), "uint8") for name in ("a", "b"))
+    kernels = [
+        Kernel("make", "make", "make", "f", OpClass.ELEMENTWISE, 0, (), (first,)),
+        Kernel("other", "other", "other", "f", OpClass.ELEMENTWISE, 0, (), (second,)),
+        Kernel("end", "end", "end", "f", OpClass.ELEMENTWISE, 0, (first,), ()),
+    ]
+    graph = CountedGraph(graph_of(kernels, {"a": 64, "b": 64}, set()))
+    link = {tier: Link(tier, ((64, 6000), (128, 12000))) for tier in Tier}
+    free = dict.fromkeys(OpClass, Contention(0.0, 0.0))
+    engines = AsynchronousLinks(link[Tier.FAST], link[Tier.SLOW], free, free, call_us=0.0)
+    links = Links(link[Tier.FAST], link[Tier.SLOW], 1e12, 1.0, engines)
+    for allowed, again, expected_us in ((links, (), 4.0), (links, (0,), 1.0), (None, (0,), 2.0), (None, (), 0.0)):
+        added_us = least_added_us(graph, [2.0, 2.0, 2.0], again, 64, allowed)
+        assert added_us == pytest.approx(expected_us, abs=1e-6)
 
 
 def found_in(*step):

@@ -360,7 +360,7 @@ class _Charged:
         blocking = self.links.copy_us(destination, tensor.size_bytes)
         if self.engines is None:
             return blocking
-        if self.overlap.least_added_us(destination, tensor.size_bytes) >= blocking:
+        if self.links.least_added_us(destination, tensor.size_bytes) >= blocking:
             return blocking
         least = blocking
         for start, stop in self.engines.windows(tensor, destination, first, end):

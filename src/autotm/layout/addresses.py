@@ -106,7 +106,7 @@ class StepPacking:
     """Says whether the stays of plans for one step have addresses, and remembers the offsets that it computed.
 
     Attributes:
-        end_s: reading of `time.perf_counter` from which on only the packings on a skyline are tried.
+        end_s: reading of `time.perf_counter` from which on nothing is searched, and only quick packings are tried.
     """
 
     def __init__(self, graph: CountedGraph) -> None:
@@ -127,7 +127,7 @@ class StepPacking:
     def addresses(
         self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int
     ) -> Iterator[Addresses]:
-        """Yield the addresses of the fast stays, as far as they fit: by `place`, then by each packing on a skyline."""
+        """Yield the addresses of the fast stays, as far as they fit: by `place`, then by each quick packing."""
         fast, blocks = self._blocks(stays, implementations)
         for offsets in (self.place(blocks, limit_bytes), *quick_packings(blocks)):
             yield Addresses.of(fast, blocks, offsets, limit_bytes)

@@ -314,8 +314,8 @@ def _placed_anew(blocks: Blocks, offsets: Ints, members: Ints, is_placed: Bools,
     moved = blocks[members]
     obstacles, fixed = _obstacles(blocks, offsets, members, is_placed)
     allocations = _allocations(Blocks.joined(moved, obstacles))
-    everything = np.arange(len(moved), len(allocations))
-    for index, offset in zip(everything.tolist(), fixed.tolist(), strict=True):
+    standing = np.arange(len(moved), len(allocations))
+    for index, offset in zip(standing.tolist(), fixed.tolist(), strict=True):
         allocations[index] = allocations[index].with_offset(offset // ALIGNMENT_BYTES)
     known = set[bytes]()
     for first in _priorities(moved):
@@ -325,7 +325,7 @@ def _placed_anew(blocks: Blocks, offsets: Ints, members: Ints, is_placed: Bools,
             if order.tobytes() in known:
                 break
             known.add(order.tobytes())
-            found = _first_fit(allocations, np.concatenate((everything, order)))[: len(moved)]
+            found = _first_fit(allocations, np.concatenate((standing, order)))[: len(moved)]
             is_above = found + moved.sizes > limit_bytes
             if not is_above.any():
                 return found
@@ -395,7 +395,7 @@ def layout_of(graph: CountedGraph, plan: Plan, place: Place | None = None) -> La
 def pack_blocks(blocks: Blocks, limit_bytes: int | None = None, end_s: float = math.inf) -> Ints:
     """Return the offsets within 0.05 % of the live peak; else within the limit; else the lowest found.
 
-    Once `time.perf_counter` has reached `end_s`, the packings on a skyline are all that is tried.
+    Once `time.perf_counter` has reached `end_s`, nothing is searched: quick packings, repaired, are all that is tried.
     """
     peak_bytes = blocks.peak_bytes
     close = int(peak_bytes * _CLOSE)

@@ -171,6 +171,11 @@ class Links:
         """Predicted microseconds that the calls of an asynchronous move add to the step."""
         return self._measured_asynchronous.call_us
 
+    def least_added_us(self, destination: Tier, size_bytes: int) -> float:
+        """Return a bound from below of what an asynchronous move adds: beside kernels that a copy disturbs least."""
+        least = min(each.to_kernels for each in self.contention(destination).values())
+        return least * self.transfer_us(destination, size_bytes) + self.call_us
+
     @property
     def _measured_asynchronous(self) -> AsynchronousLinks:
         if self.asynchronous is None:
@@ -216,11 +221,6 @@ class OverlapCosts:
         until = self._to_kernels_until_ns[destination]
         share = (until[end] - until[start]) / self._lasts_ns(start, end)
         return share * self._links.transfer_us(destination, size_bytes) + self._links.call_us
-
-    def least_added_us(self, destination: Tier, size_bytes: int) -> float:
-        """Return a bound from below of `added_us` over all windows: beside the kernels that a copy disturbs least."""
-        least = min(each.to_kernels for each in self._links.contention(destination).values())
-        return least * self._links.transfer_us(destination, size_bytes) + self._links.call_us
 
     def move_us(self, move: Move, size_bytes: int) -> float:
         """Return the predicted microseconds that a move adds to the step."""

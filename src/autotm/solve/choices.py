@@ -107,7 +107,7 @@ def _with_windows(problem: Problem, flow: TensorChoices) -> TensorChoices:
     moves, size_bytes = [], tensor.size_bytes
     for tier, blocking_us in ((Tier.SLOW, flow.write_us), (Tier.FAST, flow.read_us)):
         # Of a hundred thousand tensors few are worth a look at their gaps.
-        can_pay = problem.overlap.least_added_us(tier, size_bytes) < blocking_us
+        can_pay = problem.links.least_added_us(tier, size_bytes) < blocking_us
         alone_ns = math.ceil(1e3 * problem.links.transfer_us(tier, size_bytes))
         moves.append(
             tuple(_windows(problem, tier, gap, tensor, alone_ns, blocking_us) if can_pay else () for gap in gaps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +24,7 @@ from autotm.model.links import Links
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile
 from autotm.model.program import Layout
+from autotm.solve.absence import least_added_us
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 from autotm.solve.recomputation import Recomputation, recomputed, repeated
@@ -378,10 +379,6 @@ def place(
     if has_arena:
         best = _addressed(first, ways, size_bytes, options, searched_s)
     check_plan(best.graph, best.profile, links, best.plan, fast_operands_only=True)
-    # Where several ways are open, only what is computed once is proven to be necessary.
-    bound_us = plain_us if ways.recomputes or len(problems) > 1 else first.plan.bound_us
-    if not ways.moves:
-        bound_us = plain_us + first.repeated.bound_us
     return Planned(
         graph=best.graph,
         profile=best.profile,
@@ -392,10 +389,32 @@ def place(
         layout=best.layout,
         plain_us=plain_us,
         recomputed_us=best.repeated.extra_us,
-        bound_us=bound_us,
+        bound_us=min(_bound_us(problems, ways, size_bytes, first), best.plan.objective_us),
         plain_peak_bytes=graph.peak_live_bytes,
         least_bytes=least_bytes,
     )
+
+
+def _bound_us(problems: Sequence[_Problem], ways: Ways, size_bytes: int, first: _Try) -> float:
+    """Return what no plan for a budget is predicted to take less than."""
+    added_us = min(
+        least_added_us(
+            problem.graph,
+            problem.costs_us,
+            range(problem.turn if ways.recomputes else 0),
+            size_bytes,
+            problem.links if ways.moves else None,
+            max(0, ways.host_bytes - problem.state_bytes),
+        )
+        for problem in problems
+        if problem.least[0] <= size_bytes
+    )
+    plain_us = problems[0].plain_us
+    if not ways.moves:
+        added_us = max(added_us, first.repeated.bound_us)
+    # Where several ways are open, or more state of an optimizer may wait, other plans may be faster than the solver's.
+    is_whole = ways.moves and not ways.recomputes and len(problems) == 1
+    return max(plain_us + added_us, first.plan.bound_us if is_whole else 0.0)
 
 
 def _addressed(first: _Try, ways: Ways, size_bytes: int, options: SolveOptions, searched_s: float) -> _Try:
