@@ -17,8 +17,9 @@ from random_graphs import Case, exact_case, random_case, training_step_case, wit
 
 from autotm.check.plan import check_plan
 from autotm.check.program import check_program
+from autotm.layout.addresses import Addresses
 from autotm.layout.compile import compile_program
-from autotm.layout.packing import Addresses, Place, layout_of
+from autotm.layout.packing import Place, layout_of
 from autotm.model.errors import AutotmError, IllegalPlanError, InfeasibleLimitError
 from autotm.model.graph import Graph, Tier
 from autotm.model.limit import Limit

@@ -36,7 +36,7 @@ Member = tuple[int, int, int]
 class Conflicts:
     """Sets of stays in fast memory that have no addresses together, although their bytes fit.
 
-    Packing finds them (`layout/packing.py`). No plan is tried that has all members of one.
+    Packing finds them (`layout/addresses.py`). No plan is tried that has all members of one.
     """
 
     def __init__(self, flows: Sequence[TensorChoices]) -> None:
