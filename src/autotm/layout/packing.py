@@ -179,7 +179,7 @@ _FEW, _FIRST = 2000, 2
 _MOST_LARGE = 4000
 """The search keeps a state for each block that it has placed: so many take some 200 MB."""
 _MOST_FITTED = 5000
-"""First fit lists all pairs of blocks that meet: 93 000 blocks of a deep network took 1.2 GB, and 8 s."""
+"""First fit lists all pairs of blocks that meet: 93 000 blocks of a deep network took 1.3 GB, and 8 s."""
 
 
 def searched_packings(blocks: Blocks, bound_bytes: int, end_s: float = math.inf) -> Iterator[Ints]:
@@ -266,11 +266,13 @@ def _offsets(placed: Sequence[Allocation]) -> Ints:
 
 
 _MOST_MOVED = 600
-"""Blocks that are placed anew together, at most: more take longer than another packing that is repaired."""
+"""Blocks that are placed anew together, at most. Of 201 packings of five networks' plans, 132 were repaired; with 150
+blocks 116, in half the time. Where none is, there is a search."""
 _TRIALS = 8
-"""Orders tried from each first order; hardly any more succeed with twice as many."""
+"""Orders tried from each first order: of those packings, 123 were repaired with 4 orders, 136 with 16."""
 _SOONER = 4.0
-"""Factor by which what ended above the limit comes sooner in the next order; 2 and 16 succeeded less often."""
+"""Factor by which what ended above the limit comes sooner in the next order: of those packings, 128 were repaired with
+a factor of 2, 127 with 16."""
 
 
 def repaired(blocks: Blocks, offsets: Ints, limit_bytes: int) -> Ints | None:
