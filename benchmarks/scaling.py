@@ -22,8 +22,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
-import seaborn as sns
 
 from autotm.layout.packing import layout_of
 from autotm.model.limit import Limit
@@ -124,6 +122,10 @@ def _print_exponent(rows: list[Row]) -> None:
 
 
 def _draw(rows: list[Row], path: Path) -> None:
+    # Imported here: the processes that are measured import this file, and these would take some 110 MB of theirs.
+    import pandas as pd  # noqa: PLC0415
+    import seaborn as sns  # noqa: PLC0415
+
     names = {
         "whole_s": "solve and pack (s)",
         "peak_mb": "peak memory of the process (MB)",

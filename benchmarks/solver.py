@@ -3,8 +3,6 @@
     python benchmarks/solver.py                                       # all paper networks, modelled costs: hours
     python benchmarks/solver.py --networks densenet264 --ratios 4:1   # one network
     python benchmarks/solver.py --ratios 79:1 99:1 --gaps 0.01        # tight corners
-    python benchmarks/solver.py --ratios 4:1 --gaps 0.001 --deepen 50000 --optimizers synchronous   # scale: each step
-                                                                      # repeated to so many kernels, noisy costs
     python benchmarks/solver.py --profile results/laptop-2t/laptop/inception_v4/profile.parquet
     python benchmarks/solver.py --published 300                       # beside it the program as published, 300 s each
 
@@ -40,14 +38,12 @@ from autotm.model.links import Links
 from autotm.model.plan import Plan
 from autotm.solve.options import SolveOptions, optimizer_names
 from autotm.solve.placing import export, fits, solve, solve_and_pack
-from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile
 from published_formulation import Instance, solve_published
 from zoo_graphs import zoo_graph
 
 NETWORKS = ("vgg19", "inception_v4", "resnet200", "densenet264", "vgg416")
 OPTIMIZERS = ("static", "synchronous", "asynchronous")
-NOISE = 0.3
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,6 @@ class Row:
     cache: Path
     profile: Path | None = None
     tables: bool = False
-    deepen: int = 0
     time_limit_s: float = 60.0
     published_s: float = 0.0
     reach: int = 15
@@ -126,7 +121,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ratios", nargs="+", default=["8:1", "4:1", "1:1"], help="limits (%(default)s)")
     parser.add_argument("--gaps", nargs="+", type=float, default=[0.01, 0.001], help="shares (%(default)s)")
     parser.add_argument("--tables", action="store_true", help="kernel times that no sum of single costs predicts")
-    parser.add_argument("--deepen", type=int, default=0, metavar="KERNELS", help="repeat each step to so many kernels")
     parser.add_argument("--time-limit", type=float, default=60.0, metavar="SECONDS", help="of a solve (%(default)s)")
     parser.add_argument("--published", type=float, default=0.0, metavar="SECONDS", help="try the published program too")
     parser.add_argument("--reach", type=int, default=15, help="reach of its asynchronous moves, kernels (%(default)s)")
@@ -146,7 +140,6 @@ def _rows(asked: argparse.Namespace) -> Iterator[Row]:
                     published_s = asked.published if number == 0 else 0.0
                     yield replace(
                         row,
-                        deepen=asked.deepen,
                         time_limit_s=asked.time_limit,
                         published_s=published_s,
                         reach=asked.reach,
@@ -161,10 +154,7 @@ def instance_of(row: Row) -> Instance:
         links = load(row.profile.parents[2] / "links.json", "links", Links)
         return Instance(load(row.profile.parent / "graph.json", "graph", Graph), read_profile(row.profile), links)
     graph = zoo_graph(row.network, row.scale, row.cache)
-    graph = deepened(graph, row.deepen) if row.deepen else graph
-    return Instance(
-        graph, modelled_profile(graph, tables=row.tables, noise=NOISE if row.deepen else 0.0), modelled_links()
-    )
+    return Instance(graph, modelled_profile(graph, tables=row.tables), modelled_links())
 
 
 def measure(row: Row) -> Line:

@@ -286,8 +286,9 @@ def test_plans_whose_stays_were_placed_anew_are_accepted(
     optimizer: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Packings on a skyline only, at limits at which a few tensors fill the memory: what is free is in pieces."""
-    for name, nothing in (("searched_packings", iter(())), ("repaired", None), ("_MOST_FITTED", 0)):
-        monkeypatch.setattr(packing, name, nothing if name.startswith("_") else lambda *_, nothing=nothing: nothing)
+    monkeypatch.setattr(packing, "_MOST_FITTED", 0)
+    monkeypatch.setattr(packing, "repaired", lambda *_: None)
+    monkeypatch.setattr(packing, "searched_packings", lambda *_: iter(()))
     caplog.set_level("INFO")
     case = with_engines(training_step_case(layers=8, branches=3), 2.0)
     for slow in (4, 39):

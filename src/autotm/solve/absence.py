@@ -101,7 +101,8 @@ class _Absences:
         may = (self._starts <= kernel) & (kernel < self._stops)
         may[self._used[kernel]] = False
         cheapest = _Knapsack(self._sizes, self._cheapest_us, self._by_cheapest, may)
-        known_us = max(known_us, cheapest.cost_us(over_bytes) if cheapest.size_bytes >= over_bytes else known_us)
+        if cheapest.size_bytes >= over_bytes:
+            known_us = max(known_us, cheapest.cost_us(over_bytes))
         again = _Knapsack(self._sizes, self._again_us, self._by_again, may)
 
         def suffices(added_us: float) -> bool:
@@ -109,8 +110,7 @@ class _Absences:
             return left_bytes <= again.size_bytes and again.cost_us(left_bytes) <= added_us
 
         # In so much more time all may run again, and everything be copied.
-        high_us = known_us + self._until_us[-1] + over_bytes * max(self._us_per_byte.values())
-        low_us = known_us
+        low_us, high_us = known_us, known_us + self._until_us[-1] + over_bytes * max(self._us_per_byte.values())
         if suffices(low_us) or not suffices(high_us):
             return known_us
         for _ in range(_STEPS):

@@ -412,9 +412,10 @@ def _bound_us(problems: Sequence[_Problem], ways: Ways, size_bytes: int, first: 
     plain_us = problems[0].plain_us
     if not ways.moves:
         added_us = max(added_us, first.repeated.bound_us)
-    # Where several ways are open, or more state of an optimizer may wait, other plans may be faster than the solver's.
-    is_whole = ways.moves and not ways.recomputes and len(problems) == 1
-    return max(plain_us + added_us, first.plan.bound_us if is_whole else 0.0)
+    # With repeats, or other state of an optimizer that waits, plans may be faster than any of those the solver bounds.
+    if ways.moves and not ways.recomputes and len(problems) == 1:
+        return max(plain_us + added_us, first.plan.bound_us)
+    return plain_us + added_us
 
 
 def _addressed(first: _Try, ways: Ways, size_bytes: int, options: SolveOptions, searched_s: float) -> _Try:
