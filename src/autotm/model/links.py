@@ -52,6 +52,16 @@ class Link:
 
     def copy_us(self, size_bytes: int) -> float:
         """Predict the microseconds to copy `size_bytes`: linear between points, the last bandwidth beyond them."""
+        us = self._us_by_bytes.get(size_bytes)
+        if us is None:
+            us = self._us_by_bytes[size_bytes] = self._interpolated_us(size_bytes)
+        return us
+
+    @cached_property
+    def _us_by_bytes(self) -> dict[int, float]:
+        return {}  # A step asks for the times of few sizes, many times each.
+
+    def _interpolated_us(self, size_bytes: int) -> float:
         sizes = [size for size, _ in self.points]
         right = min(max(bisect.bisect_left(sizes, size_bytes), 1), len(sizes) - 1)
         (low, low_ns), (high, high_ns) = self.points[right - 1], self.points[right]

@@ -17,6 +17,7 @@ class SolveOptions:
     Attributes:
         gap: accepted relative distance between objective and proven bound; the search stops there.
         time_limit_s: wall time for the solver; afterwards the best legal plan found is returned with its true gap.
+        beyond_s: of that, the most for the search once the relaxation is solved.
         sweep_s: wall time for all limits of a sweep together, solved and packed, beside that of each; what is needed
             for a legal plan of each limit is done in any case.
         seed: the solver's random seed.
@@ -28,6 +29,7 @@ class SolveOptions:
 
     gap: float = 1e-3
     time_limit_s: float = 60.0
+    beyond_s: float = math.inf
     sweep_s: float = math.inf
     seed: int = 0
     additive_tolerance: float = 0.02
@@ -39,6 +41,8 @@ class SolveOptions:
             raise BadInputError(f"solve option gap: {self.gap} is not in [0, 1)")
         if not (self.time_limit_s > 0 and math.isfinite(self.time_limit_s)):
             raise BadInputError(f"solve option time_limit_s: {self.time_limit_s} is not a positive number of seconds")
+        if not self.beyond_s > 0:
+            raise BadInputError(f"solve option beyond_s: {self.beyond_s} is not a positive number of seconds")
         if not self.sweep_s > 0:
             raise BadInputError(f"solve option sweep_s: {self.sweep_s} is not a positive number of seconds")
         if not (self.additive_tolerance >= 0 and math.isfinite(self.additive_tolerance)):

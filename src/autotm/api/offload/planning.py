@@ -269,7 +269,7 @@ class _Tries:
 
     def add(self, mix: _Mix, searched_s: float) -> None:
         """Make a plan unless none can be the best; what to compute again is searched for so long, once it is found."""
-        problem, most_us = mix.problem, self.best.plan.objective_us if self.best else math.inf
+        problem, most_us = mix.problem, self.best_us
         again: Recomputation | None = _NOTHING
         if mix.share < 1:
             limit_bytes, costs_us = self._size_bytes + int(mix.share * mix.saved_bytes), problem.costs_us
@@ -306,7 +306,8 @@ class _Tries:
         if problem.states:
             graph = with_states_that_move(graph, problem.states)
         profile = replace(problem.profile, graph_hash=hash_of(graph))
-        optimizer = "asynchronous" if self._ways.moves else "static"
+        moves = problem.states or graph.peak_live_bytes > self._size_bytes
+        optimizer = "asynchronous" if self._ways.moves and moves else "static"  # Where all fits, it is soon done.
         plan = solve(graph, profile, problem.links, optimizer, Limit(size_bytes=self._size_bytes), options)
         return _Try(mix, again, graph, profile, plan, on_host(graph, plan))
 
@@ -315,6 +316,11 @@ class _Tries:
         """The plan with the least predicted time of those that keep the host's budget."""
         fitting = (one for one in self._plans if one.layout.slow_bytes <= self._ways.host_bytes)
         return min(fitting, key=lambda one: one.plan.objective_us, default=None)
+
+    @property
+    def best_us(self) -> float:
+        """Its time; infinite where there is none."""
+        return self.best.plan.objective_us if self.best else math.inf
 
     def refusal(self) -> InfeasibleLimitError:
         """Return why there is no best plan."""
@@ -360,24 +366,11 @@ def place(
             "smaller batch",
             least_bytes,
         )
-    plain_us = problems[0].plain_us
-    mixes = _mixes(problems, ways, size_bytes)
-    part, searched_s = (_SOLVING, _TRIED_S) if len(mixes) > 1 else (1.0, _SEARCHED_S)
-    limited = config.model_copy(update={"time_limit_s": part * config.time_limit_s})
-    options = SolveOptions(**limited.model_dump(), fast_operands_only=True)
-    tries, searched_s = _Tries(ways, size_bytes, options), min(searched_s, config.time_limit_s)
-    end_s = time.perf_counter() + _TRYING * config.time_limit_s
-    for mix in mixes:
-        best_us = tries.best.plan.objective_us if tries.best else math.inf
-        if best_us <= _GOOD * plain_us or (tries.best and time.perf_counter() >= end_s):
-            break
-        if mix.guess_us < best_us:
-            tries.add(mix, searched_s)
-    first = best = tries.best
-    if first is None or best is None:
-        raise tries.refusal()
+    options = SolveOptions(**config.model_dump(), fast_operands_only=True)
+    least_us = _least_us(problems, ways, size_bytes)
+    first = best = _best(problems, ways, size_bytes, least_us, options)
     if has_arena:
-        best = _addressed(first, ways, size_bytes, options, searched_s)
+        best = _addressed(first, ways, size_bytes, options)
     check_plan(best.graph, best.profile, links, best.plan, fast_operands_only=True)
     return Planned(
         graph=best.graph,
@@ -387,45 +380,68 @@ def place(
         budget_bytes=size_bytes,
         plan=best.plan,
         layout=best.layout,
-        plain_us=plain_us,
+        plain_us=problems[0].plain_us,
         recomputed_us=best.repeated.extra_us,
-        bound_us=min(_bound_us(problems, ways, size_bytes, first), best.plan.objective_us),
+        bound_us=min(max(least_us, _solved_us(problems, ways, first)), best.plan.objective_us),
         plain_peak_bytes=graph.peak_live_bytes,
         least_bytes=least_bytes,
     )
 
 
-def _bound_us(problems: Sequence[_Problem], ways: Ways, size_bytes: int, first: _Try) -> float:
-    """Return what no plan for a budget is predicted to take less than."""
-    added_us = min(
-        least_added_us(
-            problem.graph,
-            problem.costs_us,
-            range(problem.turn if ways.recomputes else 0),
-            size_bytes,
-            problem.links if ways.moves else None,
-            max(0, ways.host_bytes - problem.state_bytes),
-        )
-        for problem in problems
-        if problem.least[0] <= size_bytes
-    )
-    plain_us = problems[0].plain_us
+def _best(problems: Sequence[_Problem], ways: Ways, size_bytes: int, least_us: float, options: SolveOptions) -> _Try:
+    """Return the best plan of the mixes that were tried.
+
+    Raises:
+        InfeasibleLimitError: there is none.
+    """
+    mixes = _mixes(problems, ways, size_bytes)
+    end_s, enough_us = time.perf_counter() + _TRYING * options.time_limit_s, _CLOSE * least_us
+    searched_s = min(_TRIED_S if len(mixes) > 1 else _SEARCHED_S, options.time_limit_s)
+    if len(mixes) > 1:
+        limits_s = {"time_limit_s": _SOLVING * options.time_limit_s, "beyond_s": _BEYOND * options.time_limit_s}
+        options = replace(options, **limits_s)
+    tries = _Tries(ways, size_bytes, options)
+    for mix in mixes:
+        if tries.best_us <= enough_us or (tries.best and time.perf_counter() >= end_s):
+            break
+        if mix.guess_us < tries.best_us:
+            tries.add(mix, searched_s)
+    best = tries.best
+    if best is None:
+        raise tries.refusal()
+    left_s = min(_SEARCHED_S, end_s - time.perf_counter())
+    if best.repeated.repeats and tries.best_us > enough_us and left_s > searched_s:
+        tries.add(best.mix, left_s)
+    return tries.best or best
+
+
+def _least_us(problems: Sequence[_Problem], ways: Ways, size_bytes: int) -> float:
+    """Return what no plan for a budget is predicted to take less than: what it cannot hold has to come back."""
+    most = problems[-1]  # With the most state on the host the device holds the least at each kernel.
+    links, may = most.links if ways.moves else None, range(most.turn if ways.recomputes else 0)
+    return most.plain_us + least_added_us(most.graph, most.costs_us, may, size_bytes, links, ways.host_bytes)
+
+
+def _solved_us(problems: Sequence[_Problem], ways: Ways, first: _Try) -> float:
+    """Return a bound that was proven on the way to a plan.
+
+    With repeats and moves, or other state of an optimizer that waits, plans may be faster than any of those that the
+    solver bounds.
+    """
     if not ways.moves:
-        added_us = max(added_us, first.repeated.bound_us)
-    # With repeats, or other state of an optimizer that waits, plans may be faster than any of those the solver bounds.
-    if ways.moves and not ways.recomputes and len(problems) == 1:
-        return max(plain_us + added_us, first.plan.bound_us)
-    return plain_us + added_us
+        return problems[0].plain_us + first.repeated.bound_us
+    return 0.0 if ways.recomputes or len(problems) > 1 else first.plan.bound_us
 
 
-def _addressed(first: _Try, ways: Ways, size_bytes: int, options: SolveOptions, searched_s: float) -> _Try:
+def _addressed(first: _Try, ways: Ways, size_bytes: int, options: SolveOptions) -> _Try:
     """Return a plan for a mix with addresses within the budget: the first one, or else one for less.
 
     Raises:
         InfeasibleLimitError: there is none.
     """
-    planned, margin = replace(first, layout=with_arena(first.graph, first.layout, size_bytes)), _FIRST_MARGIN
-    needed_bytes = planned.layout.fast_bytes
+    planned = replace(first, layout=with_arena(first.graph, first.layout, size_bytes))
+    needed_bytes, searched_s = planned.layout.fast_bytes, min(_SEARCHED_S, options.time_limit_s)
+    margin = max(_FIRST_MARGIN, needed_bytes / size_bytes - 1)
     while planned.layout.fast_bytes > size_bytes:
         tries = _Tries(ways, max(0, int((1 - margin) * size_bytes)), options)
         log.info("addresses need %d bytes more than the budget; planning again", planned.layout.fast_bytes - size_bytes)
@@ -443,16 +459,18 @@ def _addressed(first: _Try, ways: Ways, size_bytes: int, options: SolveOptions, 
 
 _FIRST_MARGIN, _FURTHER = 0.002, 3
 """Part of the budget that is taken off first where addresses exceed it, and how many times as much each time after."""
-_GOOD = 1.001
-"""A plan is good enough that takes no longer than so many times the plain step."""
+_CLOSE = 1.001
+"""A plan is good enough that takes no longer than so many times what all plans take at least."""
 _WAITING = 1.25
 """How much longer copies take than at their engine's rate, because it waits for tensors and for memory."""
 _ALIKE = 0.01
 """Part of the plain step by which guesses do not differ."""
 _TRYING = 1 / 3
 """Part of the time limit after which no other mix is tried, once a plan is found."""
-_SOLVING = 1 / 12
-"""Part of the time limit for the solver where several mixes of ways are tried."""
+_SOLVING, _BEYOND = 1 / 2, 1 / 12
+"""Parts of the time limit for the solver, and for its search beyond the relaxation, where several mixes of ways are
+tried: a plan that is made without the relaxation's prices is of little use.
+"""
 _SEARCHED_S = 10.0
 """Seconds of a search of what to compute again, once a plan is found."""
 _TRIED_S = 1.0
