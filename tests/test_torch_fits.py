@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 
 import pytest
@@ -361,6 +362,38 @@ def test_a_plan_within_a_budget_is_timed_and_none_where_the_step_fits():
     assert tight.times[1].moved_bytes or tight.times[1].recomputed
     assert tight.times[1].least_s >= tight.times[0].least_s
     assert "% more: " in str(tight)
+
+
+def test_a_page_shows_the_plan_within_the_budget(tmp_path):
+    def shown(budget):
+        page = tmp_path / "step.html"
+        module, optimizer = nn.Sequential(*(nn.Linear(512, 512) for _ in range(8))), torch.optim.AdamW
+        found = autotm.fits(
+            lambda: module, torch.zeros(64, 512), torch.sum, optimizer, budget, device="h200", page=page
+        )
+        (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text())
+        return found, json.loads(data)
+
+    found, kept = shown(None)
+    assert kept["limit_bytes"] == found.budget_bytes > found.peak.size_bytes
+    assert kept["moves"]["tensor"] == []
+    tight, moved = shown(int(0.8 * kept["pool_bytes"][0]))
+    assert moved["limit_bytes"] == tight.budget_bytes
+    assert moved["pool_bytes"][0] <= tight.budget_bytes < kept["pool_bytes"][0]
+    assert len(moved["moves"]["tensor"]) >= 2
+    assert "MODELLED" in moved["provenance"][0]["value"]
+
+
+def test_there_is_no_page_without_a_plan(tmp_path):
+    def ask(*budget, module=nn.Linear, **device):
+        made = partial(module, 8, 8)
+        autotm.fits(made, torch.zeros(2, 8), torch.sum, torch.optim.SGD, *budget, page=tmp_path / "step.html", **device)
+
+    with pytest.raises(BadInputError, match="give one, such as h200"):
+        ask()
+    with pytest.raises(BadInputError, match=r"no page: a budget of 500 bytes is too small: .* needs \d+ bytes"):
+        ask("500B", device="h200")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_gpus_that_are_not_known_are_named_before_anything_runs():

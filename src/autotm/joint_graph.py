@@ -215,6 +215,17 @@ class Step:
         return {place for place, storage in enumerate(self.storages) if storage.argument is not None}
 
     @property
+    def batch(self) -> dict[str, torch.Tensor]:
+        """The tensors of the batch without values, by their names."""
+        arguments = self.captured.arguments.items()
+        return {name: node.meta["val"] for node, (role, name) in arguments if role is Role.INPUT}
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch."""
+        return next((value.shape[0] for value in self.batch.values() if value.ndim), 1)
+
+    @property
     def turn(self) -> int:
         """Index of the first operator of the backward pass: the first that reads the derivative of the loss."""
         tangents = {node for node, (_, name) in self.captured.arguments.items() if name == TANGENT}

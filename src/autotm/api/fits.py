@@ -30,6 +30,7 @@ def fits(
     *,
     targets: Sequence[Any] = (),
     device: str | None = None,
+    page: str | Path | None = None,
 ) -> StepMemory:
     """Predict what memory a training step needs, by cause, by module, and when it is most.
 
@@ -47,14 +48,19 @@ def fits(
         targets: what the loss takes behind the module's output.
         device: a file in config/devices/gpu without .yaml, as `h200`: times of the step on that GPU are modelled, with
             all kept and within budgets.
+        page: an .html file that shows where each tensor is when, in the plan of `autotm.offload` within the budget; it
+            needs a device.
 
     Returns:
         The memory of the first step and of later ones. Printed it is a table.
 
     Raises:
-        BadInputError: an argument is at fault, or the step depends on the values of tensors.
+        BadInputError: an argument is at fault, or the step depends on the values of tensors; a page is asked for, and
+            there is no plan.
         AutotmError: PyTorch is missing or too old.
     """
+    if page is not None and device is None:
+        raise BadInputError("fits: a page shows times, which are modelled of a device; give one, such as h200")
     gpu = None if device is None else load_gpu(config_folder() / "devices", device)
     budget_bytes = None if budget is None else budget_of(budget)
     require_torch("fits")
@@ -69,11 +75,15 @@ def fits(
         return found
     from autotm.api.offload.modelling import modelled_times  # noqa: PLC0415 - as above
 
-    times = () if step is None else tuple(modelled_times(step, gpu, found, asked=budget is not None))
-    return replace(found, device=gpu.description, times=times)
+    if step is None:
+        if page is not None:
+            raise BadInputError(f"fits: no page: autotm.offload cannot plan this step: {found.least.failure}")
+        return replace(found, device=gpu.description)
+    times = modelled_times(step, gpu, found, asked=budget is not None, page=None if page is None else Path(page))
+    return replace(found, device=gpu.description, times=tuple(times))
 
 
-def fits_of_file(file: Path, name: str, budget: str | None, device: str | None) -> StepMemory:
+def fits_of_file(file: Path, name: str, budget: str | None, device: str | None, page: Path | None) -> StepMemory:
     """Answer as `fits` for a function in a file; nothing that it makes is allocated.
 
     Args:
@@ -81,6 +91,7 @@ def fits_of_file(file: Path, name: str, budget: str | None, device: str | None) 
         name: of a function in it that returns the arguments of `autotm.fits`, as a dict.
         budget: as there.
         device: as there.
+        page: as there.
 
     Raises:
         BadInputError: there is no such file or function, it raises, or returns something else; or as `autotm.fits`.
@@ -92,7 +103,7 @@ def fits_of_file(file: Path, name: str, budget: str | None, device: str | None) 
     if not file.is_file():
         raise BadInputError(f"{file}: no such file; give FILE:FUNCTION")
     with without_memory():
-        return fits(**_arguments(file, name), budget=budget, device=device)
+        return fits(**_arguments(file, name), budget=budget, device=device, page=page)
 
 
 def _arguments(file: Path, name: str) -> Mapping[str, Any]:

@@ -242,8 +242,9 @@ def costs(study: Study, logs: Path) -> Answer:
 @click.argument("address", metavar="FILE:FUNCTION")
 @click.option("--budget", metavar="SIZE", help="Whether the step fits, such as 8GB; or else the device's memory.")
 @click.option("--device", metavar="NAME", help="A GPU of config/devices/gpu whose times are modelled, such as h200.")
+@click.option("--page", type=FILE, metavar="FILE", help="Where tensors are in the plan within the budget, as .html.")
 @answering
-def fits(address: str, budget: str | None, device: str | None) -> Answer:
+def fits(address: str, budget: str | None, device: str | None, page: Path | None) -> Answer:
     """Nothing is allocated, and no GPU is needed.
 
     The function returns the arguments of `autotm.fits` as a dict: module, inputs, loss, optimizer, targets.
@@ -251,5 +252,5 @@ def fits(address: str, budget: str | None, device: str | None) -> Answer:
     file, _, name = address.rpartition(":")
     if not file or not name:
         raise click.UsageError(f"'{address}' is not FILE:FUNCTION, such as model.py:llama")
-    found = fits_of_file(Path(file), name, budget, device)
+    found = fits_of_file(Path(file), name, budget, device, page)
     return Answer(found, str(found))

@@ -76,6 +76,7 @@ class Placed:
         program: the program made from the plan.
         source: provenance of the plan: machine, threads, versions, seed.
         record: record of a run of the program; None where there was no run.
+        again_us: predicted microseconds of kernels of the graph that compute again what others did.
     """
 
     graph: Graph
@@ -85,6 +86,7 @@ class Placed:
     program: Program
     source: Mapping[str, Any]
     record: Record | None = None
+    again_us: float = 0.0
 
     @cached_property
     def step(self) -> Graph:
@@ -114,8 +116,8 @@ class Placed:
 
     @cached_property
     def all_fast_us(self) -> float:
-        """Predicted microseconds of the step with everything in fast memory."""
-        return sum(map(self.profile.base_us, self.graph.computed_by(()).kernels))
+        """Predicted microseconds of the step with everything in fast memory, and computed once."""
+        return sum(map(self.profile.base_us, self.graph.computed_by(()).kernels)) - self.again_us
 
     @property
     def tier_reality(self) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,14 +14,15 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
 from autotm.api.offload.measuring import Measured, OperatorMemory, identity_of
-from autotm.api.offload.planning import Ways, place
+from autotm.api.offload.planning import Planned, Ways, place
 from autotm.api.offload.step_graph import model_of
 from autotm.joint_graph import Operator, Step, storage_of
 from autotm.model.config import SolveConfig
-from autotm.model.errors import InfeasibleLimitError
+from autotm.model.errors import BadInputError, InfeasibleLimitError
 from autotm.model.graph import Tier
 from autotm.model.machine import GpuFile
 from autotm.model.profile import Timing
+from autotm.model.provenance import commit, cpu_signature, versions
 from autotm.model.step_memory import ModelledTime, StepMemory
 from autotm.optimizer_updates import Update
 from autotm.profile.modelled_gpu import modelled_links
@@ -44,38 +46,46 @@ _FORMULAS = flop_registry | {
 _HALVES = {torch.float16, torch.bfloat16}
 
 
-def modelled_times(step: Step, gpu: GpuFile, memory: StepMemory, *, asked: bool) -> Iterator[ModelledTime]:
-    """Yield the times of a step in which all is kept, then of plans within its budget, or some budgets.
+def modelled_times(
+    step: Step, gpu: GpuFile, memory: StepMemory, *, asked: bool, page: Path | None = None
+) -> list[ModelledTime]:
+    """Return the times of a step in which all is kept, then of plans within its budget, or some budgets.
 
     Args:
         step: without memory; its optimizer's updates are among its operators.
         gpu: its published rates.
-        memory: of PyTorch's own step.
+        memory: of PyTorch's own step, with a budget.
         asked: whether only the budget is of interest; if not, and the step keeps it, smaller ones are.
+        page: where the page of the plan within the budget goes, of a step whose operators reach `REACHED`.
+
+    Raises:
+        BadInputError: a page is asked for, and there is no plan.
     """
     slow, fast = (_measured(step, gpu, reached) for reached in (REACHED, 1.0))
     least_s, most_s = (math.fsum(timing.median_ns for timing in one.timings) / 1e9 for one in (fast, slow))
-    yield ModelledTime(None, least_s, most_s)
+    found, plans = [ModelledTime(None, least_s, most_s)], dict[int, Planned]()
     need_bytes, budget_bytes = memory.peak.size_bytes, memory.budget_bytes
-    budgets = [int(share * need_bytes) for share in _SHARES]
-    if budget_bytes is not None and (asked or budget_bytes < need_bytes):
-        budgets = [budget_bytes] if budget_bytes < need_bytes else []
-    for size_bytes in budgets:
+    assert budget_bytes is not None
+    is_short = budget_bytes < need_bytes
+    shares = () if asked or is_short else _SHARES
+    for size_bytes in [budget_bytes] if is_short else [int(share * need_bytes) for share in shares]:
         try:
-            yield _planned(step, gpu, (fast, slow), size_bytes)
+            one, plans[size_bytes] = _planned(step, gpu, (fast, slow), size_bytes)
+            found.append(one)
         except InfeasibleLimitError as error:
+            if page is not None and is_short:
+                raise BadInputError(f"fits: no page: {str(error).removeprefix('offload: ')}") from error
             if error.smallest_bytes is None:  # That a budget is below the least is told elsewhere.
-                yield ModelledTime(size_bytes, failure=str(error).removeprefix("offload: "))
+                found.append(ModelledTime(size_bytes, failure=str(error).removeprefix("offload: ")))
+    if page is not None:
+        planned = plans[budget_bytes] if is_short else _placed(step, gpu, slow, budget_bytes)
+        planned.write_page(page, memory.module, step.rows, _source(gpu))
+    return found
 
 
-def _planned(step: Step, gpu: GpuFile, rates: Sequence[Measured], size_bytes: int) -> ModelledTime:
-    """Plan a step at both ends of the range of its operators' times."""
-    found = []
-    for measured in rates:
-        graph, profile = model_of(step, measured, gpu.description, _GRAIN)
-        ways = Ways(moves=True, recomputes=True, host_bytes=sys.maxsize)
-        planned = place(step, graph, profile, modelled_links(gpu), ways, size_bytes, SolveConfig())
-        found.append(planned)
+def _planned(step: Step, gpu: GpuFile, rates: Sequence[Measured], size_bytes: int) -> tuple[ModelledTime, Planned]:
+    """Plan a step at both ends of the range of its operators' times; return also the plan for the slower ones."""
+    found = [_placed(step, gpu, measured, size_bytes) for measured in rates]
     slow = found[1]
     # No step takes longer with faster operators: what is planned for slower ones may be the better plan.
     fast = min(found, key=lambda planned: planned.plan.objective_us)
@@ -83,7 +93,25 @@ def _planned(step: Step, gpu: GpuFile, rates: Sequence[Measured], size_bytes: in
     moved_bytes = sum(tensor.size_bytes for tensor in moved)
     again = sum(run is not None and run.wanted is not None for run in fast.runs)
     least_s, most_s = (planned.plan.objective_us / 1e6 for planned in (fast, slow))
-    return ModelledTime(size_bytes, least_s, most_s, moved_bytes, again, fast.layout.slow_bytes)
+    return ModelledTime(size_bytes, least_s, most_s, moved_bytes, again, fast.layout.slow_bytes), slow
+
+
+def _placed(step: Step, gpu: GpuFile, measured: Measured, size_bytes: int) -> Planned:
+    graph, profile = model_of(step, measured, gpu.description, _GRAIN)
+    ways = Ways(moves=True, recomputes=True, host_bytes=sys.maxsize)
+    return place(step, graph, profile, modelled_links(gpu), ways, size_bytes, SolveConfig())
+
+
+def _source(gpu: GpuFile) -> dict[str, Any]:
+    """Return where the times of a page come from."""
+    return {
+        "machine": f"{gpu.description}, operators at {REACHED:g} of its rates",
+        "cpu_model": f"planned on {cpu_signature()}",
+        "threads": torch.get_num_threads(),
+        "tier_reality": "modelled",
+        "versions": versions(),
+        "autotm_commit": commit(),
+    }
 
 
 def _measured(step: Step, gpu: GpuFile, reached: float) -> Measured:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
 from autotm.api.offload.addresses import on_host, with_arena
 from autotm.api.offload.step_graph import RESULTS, Run, place_of, runs_of, with_states_on_host, with_states_that_move
 from autotm.check.plan import check_plan
 from autotm.joint_graph import Step
+from autotm.layout.compile import compile_program
 from autotm.model.config import SolveConfig
 from autotm.model.errors import InfeasibleLimitError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Role, Tier
 from autotm.model.limit import Limit
 from autotm.model.links import Links
-from autotm.model.plan import Plan
+from autotm.model.plan import Plan, Status
 from autotm.model.profile import Profile
 from autotm.model.program import Layout
 from autotm.solve.absence import least_added_us
@@ -120,6 +123,25 @@ class Planned:
                 change[stay.start] += self.graph.by_name[stay.tensor].allocated_bytes
                 change[stay.end] -= self.graph.by_name[stay.tensor].allocated_bytes
         return max(accumulate(change))
+
+    def write_page(self, path: Path, module: str, rows: int, source: Mapping[str, Any]) -> None:
+        """Write the page that shows where each tensor is when; addresses are packed where PyTorch chooses its own.
+
+        Args:
+            path: an .html file.
+            module: its name.
+            rows: of a batch.
+            source: provenance of the times.
+        """
+        from autotm.study.placed import Placed  # noqa: PLC0415 - imports pandas
+        from autotm.study.view.page import write_page  # noqa: PLC0415 - imports seaborn
+
+        layout = self.layout if self.arena_bytes else with_arena(self.graph, self.layout, self.budget_bytes)
+        status = self.plan.status if self.bound_us >= self.plan.bound_us else Status.ABOVE_GAP
+        plan = replace(self.plan, offsets=layout.offsets, bound_us=self.bound_us, status=status)
+        graph = replace(self.graph, network=module, batch=rows)
+        program = compile_program(graph, plan, layout)
+        write_page(Placed(graph, self.profile, self.links, plan, program, source, None, self.recomputed_us), path)
 
 
 @dataclass(frozen=True)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import nn
 
-from autotm.api.offload.addresses import with_arena
 from autotm.api.offload.execute import Executor
 from autotm.api.offload.planning import Planned
 from autotm.api.offload.verifying import plain_results, require_same, results_of
 from autotm.joint_graph import Step, Values, named_batch
-from autotm.layout.compile import compile_program
 from autotm.memory.torch_device import Device
 from autotm.model.errors import AutotmError, BadInputError
-from autotm.model.graph import Role, Tier
+from autotm.model.graph import Tier
 from autotm.model.provenance import commit, cpu_signature, versions
 from autotm.optimizer_updates import Update
 
@@ -253,14 +251,7 @@ class OffloadedStep:
         Args:
             path: an .html file.
         """
-        from autotm.study.placed import Placed  # noqa: PLC0415 - imports pandas
-        from autotm.study.view.page import write_page  # noqa: PLC0415 - imports seaborn
-
-        planned, device = self._planned, self._device
-        layout = planned.layout
-        if not planned.arena_bytes:
-            layout = with_arena(planned.graph, layout, planned.budget_bytes)
-        plan = replace(planned.plan, offsets=layout.offsets)
+        device = self._device
         source = {
             "machine": device.name,
             "cpu_model": cpu_signature(),
@@ -269,10 +260,7 @@ class OffloadedStep:
             "versions": versions(),
             "autotm_commit": commit(),
         }
-        rows = next((value.shape[0] for value in self._batch().values() if value.ndim), 1)
-        graph = replace(planned.graph, network=type(self._module).__name__, batch=rows)
-        program = compile_program(graph, plan, layout)
-        write_page(Placed(graph, planned.profile, planned.links, plan, program, source), Path(path))
+        self._planned.write_page(Path(path), type(self._module).__name__, self._step.rows, source)
 
     def close(self) -> None:
         """End the streams and give the host memory back; the step cannot be called any more.
@@ -297,11 +285,6 @@ class OffloadedStep:
     def __str__(self) -> str:
         return str(self.summary())
 
-    def _batch(self) -> dict[str, torch.Tensor]:
-        """Return the tensors of the batch without values, by their names."""
-        arguments = self._step.captured.arguments.items()
-        return {name: node.meta["val"] for node, (role, name) in arguments if role is Role.INPUT}
-
     def _require_as_captured(self, batch: tuple[torch.Tensor, ...]) -> None:
         if self._is_closed:
             raise BadInputError("offload: the step was closed; make another one")
@@ -322,7 +305,7 @@ class OffloadedStep:
                     "offload: a parameter has a gradient, and the step updates by those of its own batch alone; call "
                     "zero_grad() first"
                 )
-        wanted = self._batch()
+        wanted = self._step.batch
         if len(batch) != len(wanted):
             raise BadInputError(f"offload: the step takes {len(wanted)} tensors, inputs and targets, got {len(batch)}")
         for place, (name, tensor) in enumerate(named_batch(batch).items()):
