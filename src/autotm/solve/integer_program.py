@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyomo.core as pyo
-from pyomo.common.gc_manager import PauseGC
 
 from autotm.solve.choices import Choices, require_feasible
 from autotm.solve.cuts import Cuts
@@ -49,8 +48,8 @@ class IntegerProgram(Optimizer):
         if is_large(reduced):
             yield from _place_sifted(problems, choices, reduced, started)
             return
-        ilp, options = _ilp_of(reduced, problems[0]), problems[0].options
-        session = _session(ilp, options) if ilp.is_open else None
+        ilp, options = build(reduced, problems[0].base_us), problems[0].options
+        session = Session(ilp.model, options.seed) if ilp.is_open else None
         known: Mapping[int, Residency] = {}
         budget = TimeBudget(options.sweep_s, len(problems))
         for problem in problems:
@@ -59,14 +58,13 @@ class IntegerProgram(Optimizer):
                 session.take_bounds(set_limit(ilp, narrowed, problem.limit_bytes))
             built = time.perf_counter()
             deadline, end_s = _ends(budget, options)
-            with PauseGC():
-                search = _search(problem, choices, ilp, session, known, deadline)
-                make_addressable(search, ilp, session, end_s)
+            search = _search(problem, choices, ilp, session, known, deadline)
+            make_addressable(search, ilp, session, end_s)
             known = search.best.residencies
             yield _placement(search, built - started, time.perf_counter() - built)
             started = time.perf_counter()
             if problem is not problems[-1] and session and (session.is_lost or session.is_extended):
-                session = _session(ilp, options)
+                session = Session(ilp.model, options.seed)
 
     def program(self, problem: Problem) -> pyo.ConcreteModel | None:
         """Return the compact formulation, reduced.
@@ -76,7 +74,7 @@ class IntegerProgram(Optimizer):
         """
         choices = self.choices(problem)
         require_feasible(problem, choices, self.name)
-        ilp = _ilp_of(_reduced([problem], choices), problem)
+        ilp = build(_reduced([problem], choices), problem.base_us)
         return ilp.model if ilp.is_open else None
 
 
@@ -97,16 +95,14 @@ def _place_sifted(
         built = time.perf_counter()
         deadline, end_s = _ends(budget, problem.options)
         sifted = Sifting(problem, reduced, deadline).sift()
-        ilp = sifted.ilp if sifted else _ilp_of(reduced, problem)
-        session = sifted.session if sifted else _session(ilp, problem.options)
-        with PauseGC():
-            search = _search(problem, choices, ilp, session, known, deadline, sifted.solved if sifted else None)
+        ilp = sifted.ilp if sifted else build(reduced, problem.base_us)
+        session = sifted.session if sifted else Session(ilp.model, problem.options.seed)
+        search = _search(problem, choices, ilp, session, known, deadline, sifted.solved if sifted else None)
         if not search.is_done and can_be_whole(reduced) and time.perf_counter() < deadline:
             # What is not close enough after all: search the whole program from there on.
-            partial, ilp = search, _ilp_of(reduced, problem)
-            session = _session(ilp, problem.options)
-            with PauseGC():
-                search = _search(problem, choices, ilp, session, partial.best.residencies, deadline)
+            partial, ilp = search, build(reduced, problem.base_us)
+            session = Session(ilp.model, problem.options.seed)
+            search = _search(problem, choices, ilp, session, partial.best.residencies, deadline)
             search.keep(partial.best)
             if partial.prices is not None:
                 search.update_prices(partial.prices)
@@ -220,13 +216,3 @@ def _placement(search: Search, build_s: float, solve_s: float) -> Placement:
 def _reduced(problems: Sequence[Problem], choices: Choices) -> Reduced:
     limits = [problem.limit_bytes for problem in problems]
     return reduce(choices, max(limits), len(problems[0].graph.kernels), min(limits))
-
-
-def _ilp_of(reduced: Reduced, problem: Problem) -> Formulation:
-    with PauseGC():
-        return build(reduced, problem.base_us)
-
-
-def _session(ilp: Formulation, options: SolveOptions) -> Session:
-    with PauseGC():
-        return Session(ilp.model, options.seed)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pyomo.core as pyo
+from pyomo.common.gc_manager import PauseGC
 
 from autotm.model.cache import CachedPool, PagedPool
 from autotm.model.files import hash_of
@@ -95,14 +96,16 @@ class Optimizer(ABC):
         Raises:
             as `solve`, before anything is solved where a limit is infeasible.
         """
-        choices = self.choices(problem)
-        problems = [problem.at(limit) for limit in limits]
-        for each in problems:
-            require_feasible(each, choices, self.name)
-        ascending = sorted(range(len(problems)), key=lambda index: problems[index].limit_bytes)
-        placements = self.place_all([problems[index] for index in ascending], choices)
-        plans = {index: self._plan(problems[index], each) for index, each in zip(ascending, placements, strict=True)}
-        return tuple(plans[index] for index in range(len(problems)))
+        # Of what is made here nearly all is kept until the end: looking for what is not took 14 % of the time.
+        with PauseGC():
+            choices = self.choices(problem)
+            problems = [problem.at(limit) for limit in limits]
+            for each in problems:
+                require_feasible(each, choices, self.name)
+            ascending = sorted(range(len(problems)), key=lambda index: problems[index].limit_bytes)
+            placements = self.place_all([problems[index] for index in ascending], choices)
+            plans = {at: self._plan(problems[at], each) for at, each in zip(ascending, placements, strict=True)}
+            return tuple(plans[index] for index in range(len(problems)))
 
     def _plan(self, problem: Problem, placement: Placement) -> Plan:
         stays = tuple(sorted(placement.stays, key=lambda stay: stay.order))

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pyomo.common.gc_manager import PauseGC
 
 from autotm.solve.choices import Choices
 from autotm.solve.formulation import Formulation, build
@@ -221,9 +220,8 @@ class Sifting:
     def _relaxed(self, reduced: Reduced, base_us: float) -> Relaxed | None:
         # Pyomo's models are cycles, and several of them at a time would take more memory than the step itself.
         gc.collect()
-        with PauseGC():
-            ilp = build(reduced, base_us)
-            session = Session(ilp.model, self._problem.options.seed)
+        ilp = build(reduced, base_us)
+        session = Session(ilp.model, self._problem.options.seed)
         solved = session.relax(self._deadline - time.perf_counter())
         return Relaxed(ilp, session, solved) if solved.outcome is Outcome.CONVERGED else None
 
