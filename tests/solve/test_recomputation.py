@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from contextlib import suppress
 from dataclasses import replace
@@ -17,9 +18,10 @@ from autotm.model.limit import Limit
 from autotm.model.links import AsynchronousLinks, Contention, Link, Links
 from autotm.model.profile import Profile
 from autotm.solve.absence import least_added_us
+from autotm.solve.mixing import Moving, repeats_beside_moves
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
-from autotm.solve.recomputation import AGAIN, _Relaxation, _Step, recomputed, repeated
+from autotm.solve.recomputation import AGAIN, RepeatsProgram, StepArrays, recomputed, repeated
 
 SEEDS = range(12)
 
@@ -100,7 +102,7 @@ def readers_of(step, own):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_trace_is_the_step_that_it_stands_for(seed):
     graph, costs_us, turn = training_step(seed)
-    step, draw = _Step(graph, costs_us, turn, range(turn)), random.Random(seed)
+    step, draw = StepArrays(graph, costs_us, turn, range(turn)), random.Random(seed)
     for _ in range(20):
         dropped = frozenset(own for own in step.droppable if draw.random() < 0.5)
         trace = step.trace(dropped, 0)
@@ -116,7 +118,7 @@ def test_a_trace_is_the_step_that_it_stands_for(seed):
 def test_each_kernel_reads_what_was_computed_for_it(seed):
     """In whatever order: each value names what it was computed from, and the gradients at the end are the same."""
     graph, costs_us, turn = training_step(seed)
-    step, draw = _Step(graph, costs_us, turn, range(turn)), random.Random(seed)
+    step, draw = StepArrays(graph, costs_us, turn, range(turn)), random.Random(seed)
     dropped = frozenset(own for own in step.droppable if draw.random() < 0.6)
     again = repeated(graph, step.repeats_of(step.trace(dropped, 0)))
 
@@ -145,7 +147,7 @@ def by_force(step, limit_bytes):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_plans_are_those_of_brute_force_and_no_bound_is_above_them(seed):
     graph, costs_us, turn = training_step(seed)
-    step = _Step(graph, costs_us, turn, range(turn))
+    step = StepArrays(graph, costs_us, turn, range(turn))
     for share in (0.95, 0.8, 0.65):
         limit_bytes = int(share * graph.peak_live_bytes)
         best = by_force(step, limit_bytes)
@@ -155,9 +157,81 @@ def test_plans_are_those_of_brute_force_and_no_bound_is_above_them(seed):
         found = recomputed(graph, costs_us, turn, range(turn), limit_bytes, time_limit_s=60.0)
         assert found.extra_us == pytest.approx(best)
         assert found.peak_bytes <= limit_bytes
-        assert _Relaxation(step, limit_bytes).solved(0, 10.0)[0] <= best * (1 + 1e-6)
+        assert RepeatsProgram(step, limit_bytes).solved(0, 10.0)[0] <= best * (1 + 1e-6)
         assert 0 < least_added_us(graph, costs_us, range(turn), limit_bytes, None) <= best * (1 + 1e-9)
         assert 0 <= found.bound_us <= found.extra_us
+
+
+def links_with(contention, us_per_kb, call_us=0.0):
+    """Return links with engines that copy so fast, and take so much from kernels of every class."""
+    link = {tier: Link(tier, ((64, round(64 * us_per_kb)), (6400, round(6400 * us_per_kb)))) for tier in Tier}
+    beside = dict.fromkeys(OpClass, Contention(contention, 0.0))
+    engines = AsynchronousLinks(link[Tier.FAST], link[Tier.SLOW], beside, beside, call_us)
+    return Links(link[Tier.FAST], link[Tier.SLOW], 1e12, 1.0, engines)
+
+
+def profile_of(graph, costs_us):
+    timings = {
+        (kernel.identity, kernel.implementation, all_fast(kernel)): timing(round(1e3 * cost_us))
+        for kernel, cost_us in zip(graph.kernels, costs_us, strict=True)
+    }
+    return Profile(hash_of(graph), timings, {})
+
+
+def placed_us(graph, profile, links, limit_bytes, repeats):
+    """Return the time of a step with repeats in which the solver moves the rest; infinite where it cannot."""
+    again = CountedGraph(repeated(graph, repeats))
+    options = SolveOptions(gap=1e-3, fast_operands_only=True)
+    with suppress(InfeasibleLimitError):
+        limit = Limit(size_bytes=limit_bytes)
+        return solve(
+            again, replace(profile, graph_hash=hash_of(again)), links, "asynchronous", limit, options
+        ).objective_us
+    return math.inf
+
+
+def test_steps_that_move_and_compute_again_are_faster_than_those_that_do_either():
+    """By `again` alone, by moves alone, and by both, over limits that both alone can keep."""
+    sums_us = [0.0, 0.0, 0.0]
+    for seed in SEEDS:
+        graph, costs_us, turn = training_step(seed, layers=10)
+        costs_us = [round(cost_us, 3) for cost_us in costs_us]
+        profile, links = profile_of(graph, costs_us), links_with(0.5, 4.0)
+        limit_bytes, kernels = int(0.7 * graph.peak_live_bytes), range(turn)
+        alone = found_in(graph, costs_us, turn, kernels, limit_bytes)
+        moving = Moving(profile, links, 0.7, 1 << 30, {})
+        both = repeats_beside_moves(graph, moving, turn, kernels, limit_bytes, time_limit_s=60.0)
+        given = graph, profile, links, limit_bytes
+        found_us = [placed_us(*given, one.repeats if one else ()) for one in (alone, None, both)]
+        if alone is None or math.isinf(max(found_us)):
+            continue
+        added_us = [us - sum(costs_us) for us in found_us]
+        sums_us = [total + us for total, us in zip(sums_us, added_us, strict=True)]
+    again_us, moves_us, both_us = sums_us
+    assert 0 < both_us < 0.9 * min(again_us, moves_us)
+
+
+def test_what_runs_again_beside_moves_depends_on_what_they_cost():
+    """Of a chain every second kernel takes a tenth of the time; 64 bytes take 0.64 us to copy, of 10 or 1."""
+    layers = 8
+    graph, turn = chain(layers), layers
+    costs_us = [10.0 if index % 2 else 1.0 for index in range(len(graph.kernels))]
+    profile, limit_bytes = profile_of(graph, costs_us), graph.peak_live_bytes * 3 // 4 // 64 * 64
+
+    def again(links, host_bytes=1 << 30, states=None):
+        moving = Moving(profile, links, 0.7, host_bytes, states or {})
+        found = repeats_beside_moves(graph, moving, turn, range(turn), limit_bytes, time_limit_s=60.0)
+        return {one.kernel for one in found.repeats}
+
+    assert again(links_with(0.0, 10.0)) == set()
+    assert again(links_with(0.0, 10.0), host_bytes=0)
+    # A call takes longer than the quick kernels, and less than the others.
+    found = again(links_with(0.0, 10.0, call_us=2.0))
+    assert found
+    assert all(kernel % 2 == 0 for kernel in found)
+    # The engine that brings tensors back has no time for them beside an optimizer's state.
+    slow, states = links_with(0.0, 100.0), dict.fromkeys(range(turn, turn + 6), 64)
+    assert len(again(slow)) < len(again(slow, states=states))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -169,18 +243,13 @@ def test_no_plan_that_moves_and_computes_again_is_below_the_bound(seed):
     links = replace(
         blocking, asynchronous=AsynchronousLinks(blocking.to_fast, blocking.to_slow, beside, beside, call_us=0.01)
     )
-    step, limit_bytes, added_us = _Step(graph, costs_us, turn, range(turn)), graph.peak_live_bytes * 3 // 256 * 64, []
-    timings = {
-        (kernel.identity, kernel.implementation, all_fast(kernel)): timing(round(1e3 * cost_us))
-        for kernel, cost_us in zip(graph.kernels, costs_us, strict=True)
-    }
+    step, limit_bytes = StepArrays(graph, costs_us, turn, range(turn)), graph.peak_live_bytes * 3 // 256 * 64
+    added_us = []
+    profile = profile_of(graph, costs_us)
     for share in (0.0, 0.0, 0.2, 0.2, 0.4, 0.4, 0.6, 0.6):
         dropped = frozenset(own for own in step.droppable if draw.random() < share)
-        again = CountedGraph(repeated(graph, step.repeats_of(step.trace(dropped, 0))))
-        profile, options = Profile(hash_of(again), timings, {}), SolveOptions(gap=1e-3, fast_operands_only=True)
-        with suppress(InfeasibleLimitError):
-            plan = solve(again, profile, links, "asynchronous", Limit(size_bytes=limit_bytes), options)
-            added_us.append(plan.objective_us - sum(costs_us))
+        repeats = step.repeats_of(step.trace(dropped, 0))
+        added_us.append(placed_us(graph, profile, links, limit_bytes, repeats) - sum(costs_us))
     assert 0 < least_added_us(graph, costs_us, range(turn), limit_bytes, links) <= min(added_us)
 
 

@@ -24,6 +24,7 @@ from random_graphs import (
 
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
+from autotm.model.plan import Status
 from autotm.solve import sift
 from autotm.solve.choices import Choices, TensorChoices, flows_by_use, flows_for_life
 from autotm.solve.local_search import eject
@@ -106,6 +107,17 @@ OPTIONS = SolveOptions(gap=5e-3, time_limit_s=200.0)
 def deep_case(kernels: int, seed: int = 0) -> Case:
     graph = deepened(training_step_case(layers=4, branches=3, seed=seed).graph, kernels)
     return Case(graph, modelled_profile(graph, noise=0.3, seed=seed), modelled_links())
+
+
+def test_a_relaxation_is_solved_though_the_search_beyond_it_has_no_time() -> None:
+    case = deep_case(400)
+    briefly, relaxed = (
+        solve(*case, "synchronous", Limit(4, 1), SolveOptions(gap=0.0, **limits))
+        for limits in ({"time_limit_s": 1e-9}, {"beyond_s": 1e-9})
+    )
+    assert briefly.status is relaxed.status is Status.TIME_LIMIT
+    assert briefly.bound_us < 0.999 * relaxed.bound_us
+    assert relaxed.gap < 0.01
 
 
 PATCHED = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])

@@ -99,11 +99,11 @@ def recomputed(
     Raises:
         InfeasibleLimitError: there is no such plan.
     """
-    step = _Step(graph, costs_us, turn, may)
+    step = StepArrays(graph, costs_us, turn, may)
     best, bound_us = step.trace(frozenset(), limit_bytes), 0.0
     if best.excess_bytes:
         end_s = time.perf_counter() + time_limit_s
-        bound_us, dropped = _Relaxation(step, limit_bytes).solved(seed, time_limit_s / 2)
+        bound_us, dropped = RepeatsProgram(step, limit_bytes).solved(seed, time_limit_s / 2)
         if math.isinf(bound_us):
             raise InfeasibleLimitError(f"no plan keeps {limit_bytes} bytes that only computes tensors again")
         search = _Search(step, limit_bytes, random.Random(seed), end_s)  # noqa: S311 - no secret
@@ -216,7 +216,7 @@ class _Trace:
         return self.excess_bytes, self.extra_us
 
 
-class _Step:
+class StepArrays:
     """A step as numbers: tensors that kernels write and read, those of the forward pass first."""
 
     def __init__(self, graph: Graph, costs_us: Sequence[float], turn: int, may: Collection[int]) -> None:
@@ -373,7 +373,7 @@ class _Step:
 class _Search:
     """A search for tensors to drop: greedy from several beginnings, then parts of the best plan are decided anew."""
 
-    def __init__(self, step: _Step, limit_bytes: int, draw: random.Random, end_s: float) -> None:
+    def __init__(self, step: StepArrays, limit_bytes: int, draw: random.Random, end_s: float) -> None:
         self._step, self._limit_bytes, self._draw, self._end_s = step, limit_bytes, draw, end_s
         self._keeps = False  # Whether a plan that keeps the limit was found.
 
@@ -513,7 +513,7 @@ def _value(trace: _Trace) -> tuple[int, float]:
     return trace.value
 
 
-class _Relaxation:
+class RepeatsProgram:
     """An integer program that every plan fulfils: which kernels run again, and what that frees, or takes, when.
 
     A kernel that runs again frees its outputs from their last use in the forward pass to their first use in the
@@ -521,13 +521,12 @@ class _Relaxation:
     the kernel runs, at the latest, on.
     """
 
-    def __init__(self, step: _Step, limit_bytes: int) -> None:
-        self._step = step
-        self._scale_bytes = max(limit_bytes, 1)
-        self._scale_us = max([1e-9, *(step.costs_us[kernel] for kernel in step.may)])
+    def __init__(self, step: StepArrays, limit_bytes: int) -> None:
+        self.step = step
+        self.scale_bytes = max(limit_bytes, 1)
+        self.scale_us = max([1e-9, *(step.costs_us[kernel] for kernel in step.may)])
         self._change: dict[int, list[tuple[Any, float]]] = {}
-        self._latest = step.latest
-        self._model = model = pyo.ConcreteModel()
+        self.model = model = pyo.ConcreteModel()
         model.again = pyo.Var(sorted(step.may), bounds=(0, 1), domain=pyo.Binary)
         model.share = pyo.VarList(domain=pyo.NonNegativeReals)
         model.limits = pyo.ConstraintList()
@@ -538,26 +537,26 @@ class _Relaxation:
             elif step.producer[own] in step.may and step.first_late[own] > step.last_early[own] + 1:
                 self._free(own, readers)
         used_bytes = step.trace(frozenset(), limit_bytes).used_bytes.tolist()
-        left = [(limit_bytes - used) / self._scale_bytes for used in used_bytes]
+        left = [(limit_bytes - used) / self.scale_bytes for used in used_bytes]
         model.more = pyo.Var(range(len(left)), bounds=lambda _, slot: (None, left[slot]))
         model.flow = pyo.Constraint(range(len(left)), rule=self._flow)
         model.time = pyo.Objective(
-            expr=sum(step.costs_us[kernel] / self._scale_us * model.again[kernel] for kernel in step.may)
+            expr=sum(step.costs_us[kernel] / self.scale_us * model.again[kernel] for kernel in step.may)
         )
 
     def solved(self, seed: int, time_limit_s: float) -> tuple[float, frozenset[int]]:
         """Return a lower bound of the time of repeats, and what is dropped in a solution; infinite if there is none."""
-        step, again = self._step, self._model.again
-        solved = Session(self._model, seed).search(time_limit_s, _CLOSE, warm=False)
+        step, again = self.step, self.model.again
+        solved = Session(self.model, seed).search(time_limit_s, _CLOSE, warm=False)
         if solved.outcome is Outcome.INFEASIBLE:
             return math.inf, frozenset()
         kernels = [kernel for kernel in step.may if solved.has_solution and round(again[kernel].value)]
-        bound_us = max(0.0, solved.bound or 0.0) * self._scale_us
+        bound_us = max(0.0, solved.bound or 0.0) * self.scale_us
         return bound_us, frozenset(own for kernel in kernels for own in step.outputs[kernel])
 
     def _keep(self, own: int, readers: list[int]) -> None:
         """Keep a tensor without a use in the backward pass if a reader runs again, and its own kernel does not."""
-        step, model = self._step, self._model
+        step, model = self.step, self.model
         first = step.last_early[own] + 1
         if not readers or first >= step.turn:
             return
@@ -569,12 +568,12 @@ class _Relaxation:
 
     def _free(self, own: int, readers: list[int]) -> None:
         """Free a tensor whose kernel runs again, as long as no reader may have run again."""
-        step, model = self._step, self._model
+        step, model = self.step, self.model
         first, end = step.last_early[own] + 1, step.first_late[own]
-        ends = sorted({end, *(self._latest[kernel] for kernel in readers if first < self._latest[kernel] < end)})
+        ends = sorted({end, *(step.latest[kernel] for kernel in readers if first < step.latest[kernel] < end)})
         for begun, ended in zip([first, *ends], ends, strict=False):
             freed = model.again[step.producer[own]]
-            if before := [kernel for kernel in readers if self._latest[kernel] <= begun]:
+            if before := [kernel for kernel in readers if step.latest[kernel] <= begun]:
                 freed = model.share.add()
                 model.limits.add(freed <= model.again[step.producer[own]])
                 for kernel in before:
@@ -583,8 +582,8 @@ class _Relaxation:
 
     def _take(self, share: Any, first: int, end: int, size_bytes: int) -> None:
         """Let a share of so many bytes be taken in slots [first, end)."""
-        self._change.setdefault(first, []).append((share, size_bytes / self._scale_bytes))
-        self._change.setdefault(end, []).append((share, -size_bytes / self._scale_bytes))
+        self._change.setdefault(first, []).append((share, size_bytes / self.scale_bytes))
+        self._change.setdefault(end, []).append((share, -size_bytes / self.scale_bytes))
 
     def _flow(self, model: Any, slot: int) -> Any:
         before = model.more[slot - 1] if slot else 0.0

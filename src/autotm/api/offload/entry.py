@@ -59,7 +59,8 @@ def offload(
         recompute: whether operators of the forward pass may run again in the backward pass, where that costs less.
         kernel_s: seconds for which each distinct operator is timed.
         solver: `gap`, `time_limit_s`, as under `solve` in the config. Where there are several mixes of moves and
-            repeats, each has a twelfth of the time limit, and after a third of it no other is tried.
+            repeats, the search for each beyond its relaxation has a twelfth of the time limit, and after a third of it
+            no other is tried.
 
     Returns:
         The step, to be called with a batch like `(*inputs, *targets)`.

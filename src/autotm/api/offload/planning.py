@@ -28,6 +28,7 @@ from autotm.model.plan import Plan, Status
 from autotm.model.profile import Profile
 from autotm.model.program import Layout
 from autotm.solve.absence import least_added_us
+from autotm.solve.mixing import Moving, repeats_beside_moves
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
 from autotm.solve.recomputation import Recomputation, recomputed, repeated
@@ -172,9 +173,14 @@ class _Problem:
         return math.fsum(self.costs_us)
 
     @cached_property
+    def states_bytes(self) -> dict[int, int]:
+        """State that waits on the host, by kernel."""
+        return {index: self.graph.kernels[index].workspaces[-1].size_bytes for index in self.states}
+
+    @cached_property
     def state_bytes(self) -> int:
-        """State that waits on the host."""
-        return sum(self.graph.kernels[index].workspaces[-1].size_bytes for index in self.states)
+        """All of it."""
+        return sum(self.states_bytes.values())
 
     @cached_property
     def least(self) -> tuple[int, str]:
@@ -203,7 +209,8 @@ class _Mix:
 
     Attributes:
         problem: with a part of an optimizer's state on the host.
-        share: of what must be saved, saved by copies; the rest is saved by computing again.
+        share: of the time of engines that copies may take, if what they do not save, or not as cheaply, is saved by
+            computing again; 1 where nothing is, 0 where nothing is copied.
         saved_bytes: what must be saved.
         guess_us: about what a step takes.
     """
@@ -216,22 +223,19 @@ class _Mix:
     @property
     def host_bytes(self) -> int:
         """Host memory that it needs at the least."""
-        return self.problem.state_bytes + int(self.share * self.saved_bytes)
+        return self.problem.state_bytes + (self.saved_bytes if self.share == 1 else 0)
 
 
 def _mixes(problems: Iterable[_Problem], ways: Ways, size_bytes: int) -> list[_Mix]:
-    """List the mixes that the ways allow, first those that keep the host's budget, and of these the fastest.
-
-    The very first, where there is one, hardly copies: plans for it are found soon, and tell which others are of use.
-    """
+    """List the mixes that the ways allow, first those that keep the host's budget, and of these the fastest."""
     mixes = []
     for problem in problems:
         saved_bytes = problem.graph.peak_live_bytes - size_bytes
         if problem.least[0] > size_bytes:
             continue
-        shares = [1.0] if ways.moves or saved_bytes <= 0 else []
-        if ways.recomputes and saved_bytes > 0:
-            shares += _SHARES if ways.moves else [0.0]
+        again = ways.recomputes and saved_bytes > 0
+        shares = [*(_SHARES[:1] if again and ways.moves else ()), *([1.0] if ways.moves or saved_bytes <= 0 else ())]
+        shares += [0.0] if again else []
         mixes += [_Mix(problem, share, saved_bytes, _guess_us(problem, share, saved_bytes)) for share in shares]
     plain_us = min((mix.problem.plain_us for mix in mixes), default=0.0)
 
@@ -239,28 +243,32 @@ def _mixes(problems: Iterable[_Problem], ways: Ways, size_bytes: int) -> list[_M
         # What is hardly slower moves less.
         return mix.host_bytes > ways.host_bytes, int(mix.guess_us / (_ALIKE * plain_us)), mix.problem.state_bytes
 
-    first = min((mix for mix in mixes if not mix.share), key=key, default=None)
-    return sorted(mixes, key=lambda mix: (mix is not first, *key(mix)))
+    return sorted(mixes, key=key)
 
 
 def _guess_us(problem: _Problem, share: float, saved_bytes: int) -> float:
-    """Return about what a step takes if copies have a share of what is saved, and state of the optimizer, to move.
+    """Return about what a step takes if copies have a share of the time of engines, and state of the optimizer to move.
 
-    Copies to the host overlap the forward pass, those back the backward pass, with its updates; engines wait now and
-    then. Of what is computed again the quickest comes first.
+    Copies to the host overlap the forward pass, those back the backward pass, with its updates. Of what is computed
+    again the quickest comes first.
     """
     forward_us = math.fsum(problem.costs_us[: problem.turn])
     backward_us = problem.plain_us - forward_us
-    copied_bytes, states_bytes = (int(_WAITING * size) for size in (share * max(0, saved_bytes), problem.state_bytes))
     always_bytes = sum(tensor.allocated_bytes for tensor in problem.graph.tensors if tensor.held)
-    again = (1 - share) * saved_bytes / max(1, problem.graph.peak_live_bytes - always_bytes)
-    return (
-        problem.plain_us
-        + again**2 * forward_us
-        + problem.copies_us(Tier.SLOW, copied_bytes, forward_us)
-        + problem.copies_us(Tier.SLOW, states_bytes, backward_us)
-        + problem.copies_us(Tier.FAST, copied_bytes + states_bytes, backward_us)
-    )
+    movable_bytes = max(1, problem.graph.peak_live_bytes - always_bytes)
+    waiting = _WAITING if share in {0, 1} else 1 / share
+    states_bytes = int(waiting * problem.state_bytes)
+
+    def with_copies_us(part: float) -> float:
+        copied_bytes, again = int(waiting * part * max(0, saved_bytes)), (1 - part) * saved_bytes / movable_bytes
+        return (
+            again**2 * forward_us
+            + problem.copies_us(Tier.SLOW, copied_bytes, forward_us)
+            + problem.copies_us(Tier.SLOW, states_bytes, backward_us)
+            + problem.copies_us(Tier.FAST, copied_bytes + states_bytes, backward_us)
+        )
+
+    return problem.plain_us + min(map(with_copies_us, [share] if share in {0, 1} else _COPIED))
 
 
 @dataclass(frozen=True)
@@ -289,26 +297,39 @@ class _Tries:
         self._plans: list[_Try] = []
         self._are_refuted = False  # Plans that only compute tensors again.
 
-    def add(self, mix: _Mix, searched_s: float) -> None:
+    def add(self, mix: _Mix, searched_s: float) -> _Try | None:
         """Make a plan unless none can be the best; what to compute again is searched for so long, once it is found."""
         problem, most_us = mix.problem, self.best_us
-        again: Recomputation | None = _NOTHING
-        if mix.share < 1:
-            limit_bytes, costs_us = self._size_bytes + int(mix.share * mix.saved_bytes), problem.costs_us
-            may, seed = range(problem.turn), self._options.seed
-            try:
-                again = recomputed(
-                    problem.graph, costs_us, problem.turn, may, limit_bytes, seed=seed, time_limit_s=searched_s
-                )
-            except InfeasibleLimitError:
-                self._are_refuted = True
-                return
+        again = self._again(mix, searched_s)
         if again is None:
-            return
+            return None
+        for one in self._plans:
+            if one.mix.problem is problem and one.repeated.repeats == again.repeats:
+                return one
         graph = repeated(problem.graph, again.repeats)
-        if self._least_us(problem, graph) < most_us:
-            # Above what the best plan takes, the solver need not look for plans.
-            self._plans.append(self._tried(mix, graph, again, replace(self._options, most_us=most_us)))
+        if self._least_us(problem, graph) >= most_us:
+            return None
+        # Above what the best plan takes, the solver need not look for plans.
+        tried = self._tried(mix, graph, again, replace(self._options, most_us=most_us))
+        self._plans.append(tried)
+        return tried
+
+    def _again(self, mix: _Mix, searched_s: float) -> Recomputation | None:
+        """Return what to compute again for a mix; None where no such plan is found."""
+        problem = mix.problem
+        if mix.share == 1:
+            return _NOTHING
+        given = problem.turn, range(problem.turn), self._size_bytes
+        if mix.share:
+            host_bytes = self._ways.host_bytes - problem.state_bytes
+            moving = Moving(problem.profile, problem.links, mix.share, host_bytes, problem.states_bytes)
+            limit_s = self._options.time_limit_s
+            return repeats_beside_moves(problem.graph, moving, *given, seed=self._options.seed, time_limit_s=limit_s)
+        try:
+            return recomputed(problem.graph, problem.costs_us, *given, seed=self._options.seed, time_limit_s=searched_s)
+        except InfeasibleLimitError:
+            self._are_refuted = True
+            return None
 
     def _least_us(self, problem: _Problem, graph: Graph) -> float:
         """Return a bound: what the budget cannot hold at a kernel is copied out before it and comes back after it."""
@@ -419,22 +440,29 @@ def _best(problems: Sequence[_Problem], ways: Ways, size_bytes: int, least_us: f
     mixes = _mixes(problems, ways, size_bytes)
     end_s, enough_us = time.perf_counter() + _TRYING * options.time_limit_s, _CLOSE * least_us
     searched_s = min(_TRIED_S if len(mixes) > 1 else _SEARCHED_S, options.time_limit_s)
-    if len(mixes) > 1:
-        limits_s = {"time_limit_s": _SOLVING * options.time_limit_s, "beyond_s": _BEYOND * options.time_limit_s}
-        options = replace(options, **limits_s)
-    tries = _Tries(ways, size_bytes, options)
+    tries = _Tries(ways, size_bytes, _shortly(options) if len(mixes) > 1 else options)
     for mix in mixes:
-        if tries.best_us <= enough_us or (tries.best and time.perf_counter() >= end_s):
-            break
-        if mix.guess_us < tries.best_us:
-            tries.add(mix, searched_s)
+        if mix.guess_us >= tries.best_us:
+            continue
+        for share in _SHARES if mix.share in _SHARES else (mix.share,):
+            if tries.best_us <= enough_us or (tries.best and time.perf_counter() >= end_s):
+                break
+            tried = tries.add(replace(mix, share=share), searched_s)
+            if tried is None or tried.plan.gap <= options.gap:
+                break  # With less time for copies a plan is better only where they hardly had enough.
     best = tries.best
     if best is None:
         raise tries.refusal()
     left_s = min(_SEARCHED_S, end_s - time.perf_counter())
-    if best.repeated.repeats and tries.best_us > enough_us and left_s > searched_s:
+    if not best.mix.share and tries.best_us > enough_us and left_s > searched_s:
         tries.add(best.mix, left_s)
     return tries.best or best
+
+
+def _shortly(options: SolveOptions) -> SolveOptions:
+    """Return options for one of several plans."""
+    limit_s = options.time_limit_s
+    return replace(options, time_limit_s=_SOLVING * limit_s, beyond_s=_BEYOND * limit_s)
 
 
 def _least_us(problems: Sequence[_Problem], ways: Ways, size_bytes: int) -> float:
@@ -461,11 +489,10 @@ def _addressed(first: _Try, ways: Ways, size_bytes: int, options: SolveOptions) 
     Raises:
         InfeasibleLimitError: there is none.
     """
-    planned = replace(first, layout=with_arena(first.graph, first.layout, size_bytes))
+    planned, margin = replace(first, layout=with_arena(first.graph, first.layout, size_bytes)), _FIRST_MARGIN
     needed_bytes, searched_s = planned.layout.fast_bytes, min(_SEARCHED_S, options.time_limit_s)
-    margin = max(_FIRST_MARGIN, needed_bytes / size_bytes - 1)
     while planned.layout.fast_bytes > size_bytes:
-        tries = _Tries(ways, max(0, int((1 - margin) * size_bytes)), options)
+        tries = _Tries(ways, max(0, int((1 - margin) * size_bytes)), _shortly(options))
         log.info("addresses need %d bytes more than the budget; planning again", planned.layout.fast_bytes - size_bytes)
         with suppress(InfeasibleLimitError):  # Told below.
             tries.add(first.mix, searched_s)
@@ -483,6 +510,8 @@ _FIRST_MARGIN, _FURTHER = 0.002, 3
 """Part of the budget that is taken off first where addresses exceed it, and how many times as much each time after."""
 _CLOSE = 1.001
 """A plan is good enough that takes no longer than so many times what all plans take at least."""
+_COPIED = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Parts of what must be saved that copies may save, where time is guessed."""
 _WAITING = 1.25
 """How much longer copies take than at their engine's rate, because it waits for tensors and for memory."""
 _ALIKE = 0.01
@@ -500,7 +529,9 @@ _TRIED_S = 1.0
 plans, of six steps at two budgets each, 0.1 % better.
 """
 _NOTHING = Recomputation((), 0.0, 0, 0.0)
-_SHARES = (0.75, 0.5, 0.25, 0.0)
-"""What is saved by copies, beside all, of what must be saved: the rest is saved by computing again."""
+_SHARES = (0.7, 0.5, 0.3)
+"""Of the time of engines that copies may take where operators may run again; the next where plans with one are not
+close to their bound, because windows of copies are too tight.
+"""
 _PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Parts of an optimizer's state that wait on the host."""

@@ -39,7 +39,7 @@ class OffloadSummary:
         predicted_s: of a step.
         recomputed_s: of that, what runs again.
         plain_s: of a step with nothing moved, and nothing computed again: its operators alone.
-        bound_s: no plan is predicted to take less; where tensors may be moved and computed again, `plain_s`.
+        bound_s: no plan is predicted to take less.
         gap: share of the predicted time that is not proven necessary, in [0, 1].
     """
 

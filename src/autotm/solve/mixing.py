@@ -1,0 +1,178 @@
+"""Which kernels of a training step run again where tensors may be moved, too: one program that prices both ways.
+
+It is a relaxation of both. What runs again is that of `recomputation.RepeatsProgram`. A tensor is moved as a whole,
+once, between its last use in the forward pass and its first in the backward pass; which bytes an engine copies when is
+a flow. Other moves, and which windows copies have, are found by the solver of moves, once it is known what runs again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyomo.core as pyo
+
+from autotm.model.graph import Graph, Tier
+from autotm.model.links import Links, OverlapCosts
+from autotm.model.profile import Profile
+from autotm.solve.highs import Outcome, Session
+from autotm.solve.recomputation import Recomputation, RepeatsProgram, StepArrays
+
+log = logging.getLogger(__name__)
+
+_RUNS = 0.5
+"""From this value of its variable on a kernel runs again: few variables of the relaxation are fractional."""
+
+Sum = list[tuple[float, Any]]
+"""Terms of factor and variable."""
+
+
+@dataclass(frozen=True)
+class Moving:
+    """What may be moved, and how fast.
+
+    Attributes:
+        profile, links: of the step.
+        share: of its time that an engine may copy; what is left is for what the flow does not know: that it waits for
+            tensors, and for memory.
+        host_bytes: of slow memory for what is moved.
+        states: bytes by kernel of an optimizer's state that is fetched before the kernel and stored after it; it is a
+            workspace of the kernel.
+    """
+
+    profile: Profile
+    links: Links
+    share: float
+    host_bytes: int
+    states: Mapping[int, int]
+
+
+def repeats_beside_moves(
+    graph: Graph,
+    moving: Moving,
+    turn: int,
+    may: Collection[int],
+    limit_bytes: int,
+    *,
+    seed: int = 0,
+    time_limit_s: float = 10.0,
+) -> Recomputation | None:
+    """Return what to compute again so that a step can keep a limit by moves beside it; None where time is up.
+
+    Its memory may exceed the limit by what moves are to save. No bound comes with it.
+
+    Args:
+        graph: the step, with held tensors if the limit counts them.
+        moving: what moves cost.
+        turn: index of the first kernel of the backward pass.
+        may: kernels that may run again.
+        limit_bytes: of fast memory.
+        seed: of the solver.
+        time_limit_s: of the solver.
+    """
+    costs_us = [moving.profile.base_us(kernel) for kernel in graph.kernels]
+    step = StepArrays(graph, costs_us, turn, may)
+    program = RepeatsProgram(step, limit_bytes)
+    _add_moves(program, moving)
+    solved = Session(program.model, seed).relax(time_limit_s)
+    if solved.outcome is not Outcome.CONVERGED:
+        log.info("what runs again beside moves was not found in %.3g s: %s", time_limit_s, solved.outcome)
+        return None
+    again = program.model.again
+    dropped = frozenset(own for kernel in step.may if again[kernel].value >= _RUNS for own in step.outputs[kernel])
+    trace = step.trace(dropped, limit_bytes)
+    return Recomputation(step.repeats_of(trace), trace.extra_us, trace.peak_bytes, 0.0)
+
+
+def _add_moves(program: RepeatsProgram, moving: Moving) -> None:
+    """Let tensors be moved: what that frees, what it asks of the engines, and what it costs."""
+    step, model, scale_bytes = program.step, program.model, program.scale_bytes
+    overlap, slots = OverlapCosts(step.graph, moving.profile, moving.links), range(step.kernels)
+    passes = {Tier.SLOW: (0, step.turn), Tier.FAST: (step.turn, step.kernels)}
+    movable = [own for own in range(step.early) if step.first_late[own] > step.last_early[own] + 1]
+    model.moved = pyo.Var(movable, bounds=(0, 1))
+    model.needed = pyo.VarList(domain=pyo.NonNegativeReals)
+    # Bytes that may be copied out from a slot on, and those that have to be back when it begins.
+    ready, due = defaultdict[int, Sum](list), defaultdict[int, Sum](list)
+    for own in movable:
+        moved, size = model.moved[own], step.sizes[own] / scale_bytes
+        if step.producer[own] in step.may:
+            model.limits.add(moved + model.again[step.producer[own]] <= 1)
+        ready[step.last_early[own] + 1].append((size, moved))
+        for slot, share in _due(program, own):
+            due[slot].append((size, share))
+    for kernel, size_bytes in moving.states.items():
+        ready[kernel + 1].append((size_bytes / scale_bytes, 1.0))
+        due[kernel].append((size_bytes / scale_bytes, 1.0))
+    # In slot s, out[s] bytes have left and back[s] are there again when it begins; the step waits stall[s] in it.
+    model.stall = pyo.Var(slots, domain=pyo.NonNegativeReals)
+    model.out, model.back = (pyo.Var(range(step.kernels + 1), domain=pyo.NonNegativeReals) for _ in Tier)
+    model.ready, model.due = pyo.Var(slots), pyo.Var(slots)
+    model.ready_rows = pyo.Constraint(slots, rule=lambda model, slot: _grown(model.ready, slot, ready))
+    model.due_rows = pyo.Constraint(slots, rule=lambda model, slot: _grown(model.due, slot, due))
+    model.left = pyo.Constraint(slots, rule=lambda model, slot: model.out[slot + 1] <= model.ready[slot])
+    model.there = pyo.Constraint(slots, rule=lambda model, slot: model.back[slot] >= model.due[slot])
+    model.out[0].fix(0.0)
+    model.back[0].fix(0.0)
+    sizes = [step.sizes[own] for own in movable]
+    if sum(sizes) > moving.host_bytes:  # All that is moved is there when the backward pass begins.
+        on_host = _sum([(size / scale_bytes, model.moved[own]) for own, size in zip(movable, sizes, strict=True)])
+        model.limits.add(on_host <= moving.host_bytes / scale_bytes)
+    for tier, copied in ((Tier.SLOW, model.out), (Tier.FAST, model.back)):
+        busy_us = sum(overlap.work_ns(tier, size, *passes[tier]) for size in sizes) / 1e3
+        rate = moving.share * sum(sizes) / max(busy_us, 1.0) / scale_bytes  # per microsecond
+        rows = pyo.Constraint(slots, rule=_engine(copied, rate, step, program.scale_us))
+        model.add_component(f"engine_{tier}", rows)
+    for slot in slots:
+        limit = model.more[slot].ub + moving.states.get(slot, 0) / scale_bytes
+        model.more[slot].setub(None)
+        # What comes back has memory from when its copy begins.
+        model.limits.add(model.more[slot] - model.out[slot] + model.back[slot + 1] <= limit)
+    added_us = {
+        own: sum(overlap.added_us(tier, step.sizes[own], *span) for tier, span in passes.items()) for own in movable
+    }
+    repeats = [(step.costs_us[kernel] / program.scale_us, model.again[kernel]) for kernel in step.may]
+    moves = [(added_us[own] / program.scale_us, model.moved[own]) for own in movable]
+    model.time.set_value(_sum([*repeats, *moves, *((1.0, model.stall[slot]) for slot in slots)]))
+
+
+def _due(program: RepeatsProgram, own: int) -> Iterable[tuple[int, Any]]:
+    """Yield what share of a moved tensor has to be back when: before what reads it runs again, or is used in backward.
+
+    The shares are of all that is due until then.
+    """
+    step, model = program.step, program.model
+    moved, end = model.moved[own], step.first_late[own]
+    readers = [kernel for kernel in step.early_readers[own] if kernel in step.may]
+    ends = sorted({step.latest[kernel] for kernel in readers if step.last_early[own] + 1 < step.latest[kernel] < end})
+    before: Any = 0.0
+    for slot in ends:
+        needed = model.needed.add()
+        model.limits.add(needed >= before)
+        for kernel in readers:
+            if step.latest[kernel] <= slot:
+                model.limits.add(needed >= moved + model.again[kernel] - 1)
+        yield slot, needed - before
+        before = needed
+    yield end, moved - before
+
+
+def _grown(total: Any, slot: int, added: Mapping[int, Sum]) -> Any:
+    return total[slot] == (total[slot - 1] if slot else 0.0) + _sum(added.get(slot, []))
+
+
+def _sum(terms: Sum) -> Any:
+    return sum(factor * variable for factor, variable in terms)
+
+
+def _engine(copied: Any, rate: float, step: StepArrays, scale_us: float) -> Any:
+    """Return the rule of rows: an engine copies no faster than it can while a kernel runs, and while the step waits."""
+
+    def rule(model: Any, slot: int) -> Any:
+        new = copied[slot + 1] - copied[slot]
+        return new <= rate * (step.costs_us[slot] + scale_us * model.stall[slot])
+
+    return rule
