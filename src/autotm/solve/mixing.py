@@ -151,7 +151,7 @@ def _due(program: RepeatsProgram, own: int) -> Iterable[tuple[int, Any]]:
     before: Any = 0.0
     for slot in ends:
         needed = model.needed.add()
-        model.limits.add(needed >= before)
+        model.limits.add(needed >= before)  # What is due stays so.
         for kernel in readers:
             if step.latest[kernel] <= slot:
                 model.limits.add(needed >= moved + model.again[kernel] - 1)
