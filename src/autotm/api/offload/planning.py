@@ -452,6 +452,11 @@ def _best(problems: Sequence[_Problem], ways: Ways, size_bytes: int, least_us: f
             if tried is None or tried.plan.gap <= options.gap:
                 break  # With less time for copies a plan is better only where they hardly had enough.
     best = tries.best
+    again = [mix for mix in mixes if not mix.share]
+    if again and (best is None or best.plan.gap > options.gap):
+        # Copies have windows so tight that the solver was not done with them; what only computes again is soon planned.
+        tries.add(again[0], searched_s)
+        best = tries.best
     if best is None:
         raise tries.refusal()
     left_s = min(_SEARCHED_S, end_s - time.perf_counter())
