@@ -452,7 +452,7 @@ def _best(problems: Sequence[_Problem], ways: Ways, size_bytes: int, least_us: f
             if tried is None or tried.plan.gap <= options.gap:
                 break  # With less time for copies a plan is better only where they hardly had enough.
     best = tries.best
-    again = [mix for mix in mixes if not mix.share]
+    again = [mix for mix in mixes if not mix.share and ways.moves]
     if again and (best is None or best.plan.gap > options.gap):
         # Copies have windows so tight that the solver was not done with them; what only computes again is soon planned.
         tries.add(again[0], searched_s)
