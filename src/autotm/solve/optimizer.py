@@ -96,7 +96,7 @@ class Optimizer(ABC):
         Raises:
             as `solve`, before anything is solved where a limit is infeasible.
         """
-        # Of what is made here nearly all is kept until the end: looking for what is not took 14 % of the time.
+        # Of what is made here nearly all is kept until the end: looking for what is not took 6 to 14 % of the time.
         with PauseGC():
             choices = self.choices(problem)
             problems = [problem.at(limit) for limit in limits]

@@ -63,7 +63,7 @@ def modelled_times(
     """
     slow, fast = (_measured(step, gpu, reached) for reached in (REACHED, 1.0))
     least_s, most_s = (math.fsum(timing.median_ns for timing in one.timings) / 1e9 for one in (fast, slow))
-    found, plans = [ModelledTime(None, least_s, most_s)], dict[int, Planned]()
+    times, plans = [ModelledTime(None, least_s, most_s)], dict[int, Planned]()
     need_bytes, budget_bytes = memory.peak.size_bytes, memory.budget_bytes
     assert budget_bytes is not None
     is_short = budget_bytes < need_bytes
@@ -71,16 +71,16 @@ def modelled_times(
     for size_bytes in [budget_bytes] if is_short else [int(share * need_bytes) for share in shares]:
         try:
             one, plans[size_bytes] = _planned(step, gpu, (fast, slow), size_bytes)
-            found.append(one)
+            times.append(one)
         except InfeasibleLimitError as error:
             if page is not None and is_short:
                 raise BadInputError(f"fits: no page: {str(error).removeprefix('offload: ')}") from error
             if error.smallest_bytes is None:  # That a budget is below the least is told elsewhere.
-                found.append(ModelledTime(size_bytes, failure=str(error).removeprefix("offload: ")))
+                times.append(ModelledTime(size_bytes, failure=str(error).removeprefix("offload: ")))
     if page is not None:
         planned = plans[budget_bytes] if is_short else _placed(step, gpu, slow, budget_bytes)
         planned.write_page(page, memory.module, step.rows, _source(gpu))
-    return found
+    return times
 
 
 def _planned(step: Step, gpu: GpuFile, rates: Sequence[Measured], size_bytes: int) -> tuple[ModelledTime, Planned]:

@@ -234,9 +234,10 @@ def _mixes(problems: Iterable[_Problem], ways: Ways, size_bytes: int) -> list[_M
         saved_bytes = problem.graph.peak_live_bytes - size_bytes
         if problem.least[0] > size_bytes:
             continue
-        again = ways.recomputes and saved_bytes > 0
-        shares = [*(_SHARES[:1] if again and ways.moves else ()), *([1.0] if ways.moves or saved_bytes <= 0 else ())]
-        shares += [0.0] if again else []
+        may_repeat = ways.recomputes and saved_bytes > 0
+        shares = [_SHARES[0]] if may_repeat and ways.moves else []
+        shares += [1.0] if ways.moves or saved_bytes <= 0 else []
+        shares += [0.0] if may_repeat else []
         mixes += [_Mix(problem, share, saved_bytes, _guess_us(problem, share, saved_bytes)) for share in shares]
     plain_us = min((mix.problem.plain_us for mix in mixes), default=0.0)
 
@@ -320,14 +321,18 @@ class _Tries:
         problem = mix.problem
         if mix.share == 1:
             return _NOTHING
-        given = problem.turn, range(problem.turn), self._size_bytes
+        turn_and_limit = problem.turn, range(problem.turn), self._size_bytes
         if mix.share:
             host_bytes = self._ways.host_bytes - problem.state_bytes
             moving = Moving(problem.profile, problem.links, mix.share, host_bytes, problem.states_bytes)
             limit_s = self._options.time_limit_s
-            return repeats_beside_moves(problem.graph, moving, *given, seed=self._options.seed, time_limit_s=limit_s)
+            return repeats_beside_moves(
+                problem.graph, moving, *turn_and_limit, seed=self._options.seed, time_limit_s=limit_s
+            )
         try:
-            return recomputed(problem.graph, problem.costs_us, *given, seed=self._options.seed, time_limit_s=searched_s)
+            return recomputed(
+                problem.graph, problem.costs_us, *turn_and_limit, seed=self._options.seed, time_limit_s=searched_s
+            )
         except InfeasibleLimitError:
             self._are_refuted = True
             return None
@@ -350,8 +355,8 @@ class _Tries:
         if problem.states:
             graph = with_states_that_move(graph, problem.states)
         profile = replace(problem.profile, graph_hash=hash_of(graph))
-        moves = problem.states or graph.peak_live_bytes > self._size_bytes
-        optimizer = "asynchronous" if self._ways.moves and moves else "static"  # Where all fits, it is soon done.
+        has_to_move = problem.states or graph.peak_live_bytes > self._size_bytes
+        optimizer = "asynchronous" if self._ways.moves and has_to_move else "static"  # Where all fits, it is soon done.
         plan = solve(graph, profile, problem.links, optimizer, Limit(size_bytes=self._size_bytes), options)
         return _Try(mix, again, graph, profile, plan, on_host(graph, plan))
 
@@ -452,10 +457,10 @@ def _best(problems: Sequence[_Problem], ways: Ways, size_bytes: int, least_us: f
             if tried is None or tried.plan.gap <= options.gap:
                 break  # With less time for copies a plan is better only where they hardly had enough.
     best = tries.best
-    again = [mix for mix in mixes if not mix.share and ways.moves]
-    if again and (best is None or best.plan.gap > options.gap):
+    repeating = [mix for mix in mixes if not mix.share and ways.moves]
+    if repeating and (best is None or best.plan.gap > options.gap):
         # Copies have windows so tight that the solver was not done with them; what only computes again is soon planned.
-        tries.add(again[0], searched_s)
+        tries.add(repeating[0], searched_s)
         best = tries.best
     if best is None:
         raise tries.refusal()
