@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy.typing as npt
 import torch
@@ -245,7 +246,7 @@ def capture(
             with contextlib.ExitStack() as stack:
                 stack.enter_context(_attributes_kept(module))
                 if is_told:
-                    stack.enter_context(torch.compiler._compile_session_context())  # noqa: SLF001 - none is public
+                    stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
                 if table is None:
                     stack.enter_context(sdpa_kernel(SDPBackend.MATH))
                     stack.enter_context(_resizing_whole())

@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -85,7 +86,7 @@ def step_memory(
                 first = track()
             except Exception as error:  # noqa: BLE001 - raised again below
                 # Libraries may compute otherwise where they are told that they are traced: what PyTorch traces.
-                stack.enter_context(torch.compiler._compile_session_context())  # noqa: SLF001 - none is public
+                stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
                 try:
                     first = track()
                 except Exception:  # noqa: BLE001 - the first error is the step's own
