@@ -15,7 +15,7 @@ from autotm.model.step_memory import Cause, Phase
 
 torch = pytest.importorskip("torch")
 from autotm.memory.torch_device import device_of  # noqa: E402
-from autotm.memory.torch_step import workspace_bytes  # noqa: E402
+from autotm.memory.torch_step import step_memory, workspace_bytes  # noqa: E402
 
 nn, cross_entropy, checkpoint = torch.nn, torch.nn.functional.cross_entropy, torch.utils.checkpoint.checkpoint
 
@@ -347,6 +347,45 @@ def test_what_operators_take_on_a_cpu_does_not_count_on_a_gpu():
         return found.peak.by_cause[Cause.WORKSPACES]
 
     assert workspaces(device="h200") == 0 < workspaces()
+
+
+class Attending(nn.Module):
+    """Attention with dropout between words, by heads of a width; the mask forbids later words."""
+
+    def __init__(self, width=16, *, masked=None, dtype=None):
+        super().__init__()
+        self.line, self.width = nn.Linear(64, 3 * 8 * width, dtype=dtype), width
+        self.register_buffer("mask", masked)
+
+    def forward(self, x):
+        query, key, value = self.line(x).unflatten(-1, (3, 8, self.width)).permute(2, 0, 3, 1, 4)
+        is_causal = self.mask is None
+        kept = nn.functional.scaled_dot_product_attention(query, key, value, self.mask, 0.1, is_causal)
+        return kept.float().square().mean()
+
+
+WORDS = 256
+
+
+@pytest.mark.parametrize(
+    ("operator", "options"),
+    [
+        ("_scaled_dot_product_efficient_attention", {}),
+        ("_scaled_dot_product_flash_attention", {"dtype": torch.bfloat16}),
+        (
+            "_scaled_dot_product_efficient_attention",
+            {"dtype": torch.bfloat16, "masked": torch.ones(WORDS, WORDS).tril() > 0},
+        ),
+        ("bmm", {"width": 13}),  # No multiple of 16 bytes.
+    ],
+)
+def test_attention_on_a_gpu_is_that_of_its_operators(operator, options):
+    pairs_bytes = 4 * 8 * WORDS**2 * options.get("dtype", torch.float32).itemsize
+    batch = (torch.zeros(4, WORDS, 64, dtype=options.get("dtype")),)
+    memory, step = step_memory(Attending(**options), batch, None, None, (), None, on_gpu=True)
+    names = {own.node.target._overloadpacket.__name__ for own in step.operators}
+    assert {name for name in names if name == "bmm" or name.endswith("_attention")} == {operator}
+    assert (memory.peak.by_cause[Cause.ACTIVATIONS] > pairs_bytes) == (operator == "bmm")
 
 
 def test_a_plan_within_a_budget_is_timed_and_none_where_the_step_fits():

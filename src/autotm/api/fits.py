@@ -70,7 +70,7 @@ def fits(
     if gpu is not None and budget_bytes is None:
         budget_bytes = int(gpu.memory.size_bytes - gpu.overhead.size_bytes)
     given = module, inputs, loss, optimizer, tuple(targets), budget_bytes
-    found, step = step_memory(*given, counts_workspaces=gpu is None)
+    found, step = step_memory(*given, on_gpu=gpu is not None)
     if gpu is None:
         return found
     from autotm.api.offload.modelling import modelled_times  # noqa: PLC0415 - as above

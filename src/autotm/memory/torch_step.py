@@ -17,6 +17,8 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.fx.node import map_arg
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from autotm.capture import checked_loss, refusals
@@ -48,17 +50,17 @@ def step_memory(
     targets: tuple[Any, ...],
     budget_bytes: int | None,
     *,
-    counts_workspaces: bool = True,
+    on_gpu: bool = False,
 ) -> tuple[StepMemory, Step | None]:
     """Return the memory of two steps, and the step as `autotm.offload` captures it, or None if it does not.
 
-    The arguments are those of `fits`, but for `counts_workspaces`: whether what operators of a module on a CPU take
-    while they run counts. On another device they take something else.
+    The arguments are those of `fits`, but for `on_gpu`: whether attention is that of a GPU, and what operators of a CPU
+    take while they run does not count.
     """
     given = detect_fake_mode(
         [*_tensors((inputs, targets)), *(module.parameters() if isinstance(module, nn.Module) else ())]
     )
-    with given or without_memory() as fake:
+    with given or without_memory() as fake, _GpuAttention() if on_gpu else contextlib.nullcontext():
         own, counterparts = _counterpart(module, fake)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, fake), (*inputs, *targets))
         tensors = _tensors(batch)
@@ -73,7 +75,7 @@ def step_memory(
             return value
 
         def track() -> _Tracker:
-            tracker = _Tracker(counts_workspaces=counts_workspaces)
+            tracker = _Tracker(counts_workspaces=not on_gpu)
             tracker.track_external(own, tensors, updates)
             own.zero_grad(set_to_none=True)
             with tracker:
@@ -96,7 +98,7 @@ def step_memory(
         modules = steady.modules(own)
         resting_bytes = _total(steady.get_tracker_snapshot("current"))
         arguments = batch[: len(inputs)], loss, batch[len(inputs) :]
-        least, captured = _least(own, arguments, updates, update_bytes, counts_workspaces=counts_workspaces)
+        least, captured = _least(own, arguments, updates, update_bytes, counts_workspaces=not on_gpu)
     memory = StepMemory(
         type(own).__name__,
         sum(parameter.numel() for parameter in own.parameters()),
@@ -128,7 +130,7 @@ def _least(
         optimizer: whose updates are operators of the step if it is one that is known. The state of any other is never
             moved.
         update_bytes: the most while such an optimizer updates all parameters, when nothing can be moved.
-        counts_workspaces: as in `step_memory`.
+        counts_workspaces: whether what operators of a CPU take while they run counts.
     """
     inputs, loss, targets = arguments
     is_known = False
@@ -201,6 +203,62 @@ _CHANNELS = {"AVX512": 16, "AVX2": 8}
 """Numbers of float32 in a register."""
 _SMALL_WINDOW = 3
 """Up to this side oneDNN has a kernel of its own for groups of one channel."""
+
+
+class _GpuAttention(TorchFunctionMode):
+    """Computes attention by the operators of an NVIDIA GPU, whose shapes PyTorch knows without one.
+
+    A CPU's own keeps the products of all pairs of words for the backward pass where there is dropout.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `_gpu_attention` in the place of PyTorch's, and what else is called as it is."""
+        del types
+        call = _gpu_attention if function is torch.nn.functional.scaled_dot_product_attention else function
+        return call(*args, **(kwargs or {}))
+
+
+def _gpu_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Compute attention by the operator that PyTorch takes on a GPU, which may differ from the one for a mask.
+
+    The rules are those of `sdp_utils.cpp` of PyTorch 2.13 for shapes and types, from the fastest operator on; the
+    arguments those of `scaled_dot_product_attention`. What it pads to whole vectors is not copied here.
+    """
+    operands = query, key, value
+    widths = {each.shape[-1] for each in operands}
+    is_whole = all(each.dim() == 4 and each.stride(-1) == 1 and each.numel() for each in operands)  # noqa: PLR2004
+    more = {"scale": scale}
+    if is_whole and attn_mask is None and query.dtype in _HALVES and len(widths) == 1 and max(widths) <= _WIDEST:
+        return aten._scaled_dot_product_flash_attention(*operands, dropout_p, is_causal, **more)[0]  # noqa: SLF001
+    if is_whole and not enable_gqa and not any(width * query.element_size() % _VECTOR_BYTES for width in widths):
+        if attn_mask is not None:
+            if attn_mask.dtype is torch.bool:
+                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -math.inf)
+            attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
+        keeps = any(each.requires_grad for each in operands)
+        return aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
+            *operands, attn_mask, keeps, dropout_p, is_causal, **more
+        )[0]
+    with sdpa_kernel(SDPBackend.MATH):
+        return torch.nn.functional.scaled_dot_product_attention(
+            *operands, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+
+
+_HALVES = {torch.float16, torch.bfloat16}
+_WIDEST = 256
+"""Numbers for each word and head that flash attention takes."""
+_VECTOR_BYTES = 16
+"""To multiples of which the rows of memory-efficient attention are, on GPUs since the A100."""
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
+from torch.utils.flop_counter import flop_registry
 
 from autotm.api.offload.measuring import Measured, OperatorMemory, identity_of
 from autotm.api.offload.planning import Planned, Ways, place
@@ -37,12 +37,6 @@ _SHARES = (0.8, 0.6, 0.4)
 """Budgets where none was asked for, in shares of what the step needs."""
 _GRAIN = 512
 """Bytes to multiples of which PyTorch's allocator rounds on GPUs."""
-_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-_FORMULAS = flop_registry | {
-    getattr(torch.ops.aten, _ATTENTION): sdpa_flop,
-    getattr(torch.ops.aten, f"{_ATTENTION}_backward"): sdpa_backward_flop,
-}
-"""Floating-point operations by operator, as PyTorch counts them; steps are captured with the CPU's attention."""
 _HALVES = {torch.float16, torch.bfloat16}
 
 
@@ -144,7 +138,7 @@ def _roofline_s(step: Step, operator: Operator, state_bytes: int, gpu: GpuFile) 
         read_bytes = written_bytes  # Of the table so many rows.
     moved_bytes = read_bytes + written_bytes
     flops, rate = 0.0, gpu.compute.flop_per_s
-    count = _FORMULAS.get(getattr(node.target, "_overloadpacket", None))
+    count = flop_registry.get(getattr(node.target, "_overloadpacket", None))
     if count is not None:
         flops = float(count(*given[0], **given[1], out_val=node.meta["val"]))
         if {value.dtype for value in tensors} & _HALVES and gpu.compute.half_flop_per_s is not None:
