@@ -16,6 +16,7 @@
 #define CUDART_INF_F INFINITY
 #define __global__
 #define __device__
+#define __noinline__ __attribute__((noinline))
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)

@@ -237,7 +237,7 @@ def _gpu_attention(
     widths = {each.shape[-1] for each in operands}
     is_whole = all(each.dim() == 4 and each.stride(-1) == 1 and each.numel() for each in operands)  # noqa: PLR2004
     more = {"scale": scale}
-    if is_whole and attn_mask is None and query.dtype in _HALVES and len(widths) == 1 and max(widths) <= _WIDEST:
+    if is_whole and attn_mask is None and query.dtype in HALVES and len(widths) == 1 and max(widths) <= _WIDEST:
         return aten._scaled_dot_product_flash_attention(*operands, dropout_p, is_causal, **more)[0]  # noqa: SLF001
     if is_whole and not enable_gqa and not any(width * query.element_size() % _VECTOR_BYTES for width in widths):
         if attn_mask is not None:
@@ -254,7 +254,7 @@ def _gpu_attention(
         )
 
 
-_HALVES = {torch.float16, torch.bfloat16}
+HALVES = {torch.float16, torch.bfloat16}
 _WIDEST = 256
 """Numbers for each word and head that flash attention takes."""
 _VECTOR_BYTES = 16

@@ -17,6 +17,7 @@ from autotm.api.offload.measuring import Measured, OperatorMemory, identity_of
 from autotm.api.offload.planning import Planned, Ways, place
 from autotm.api.offload.step_graph import model_of
 from autotm.joint_graph import Operator, Step, storage_of
+from autotm.memory.torch_step import HALVES
 from autotm.model.config import SolveConfig
 from autotm.model.errors import BadInputError, InfeasibleLimitError
 from autotm.model.graph import Tier
@@ -37,7 +38,6 @@ _SHARES = (0.8, 0.6, 0.4)
 """Budgets where none was asked for, in shares of what the step needs."""
 _GRAIN = 512
 """Bytes to multiples of which PyTorch's allocator rounds on GPUs."""
-_HALVES = {torch.float16, torch.bfloat16}
 
 
 def modelled_times(
@@ -141,7 +141,7 @@ def _roofline_s(step: Step, operator: Operator, state_bytes: int, gpu: GpuFile) 
     count = flop_registry.get(getattr(node.target, "_overloadpacket", None))
     if count is not None:
         flops = float(count(*given[0], **given[1], out_val=node.meta["val"]))
-        if {value.dtype for value in tensors} & _HALVES and gpu.compute.half_flop_per_s is not None:
+        if {value.dtype for value in tensors} & HALVES and gpu.compute.half_flop_per_s is not None:
             rate = gpu.compute.half_flop_per_s
     return max(flops / rate, moved_bytes / gpu.bandwidth.bytes_per_s)
 
