@@ -1,4 +1,4 @@
-"""Plans of `autotm.offload` against PyTorch's own ways to save memory, at the same measured peak, on a CPU.
+"""Plans of `autotm.offload` against PyTorch's own ways to save memory, at the same measured peak.
 
     .venv-torch/bin/python benchmarks/memory_planner.py [--networks gpt2,resnet152] [--ways again] [--rounds 7]
 
@@ -8,8 +8,9 @@ is measured; autotm gets it as its budget. Then autotm gets shares of the plain 
 are of medians over the plain step. `bound`: no plan with these ways is predicted to take less.
 
 `--ways again` lets plans compute tensors again; `copies` lets them move tensors, and `both` do either. Then PyTorch's
-ways include `save_on_cpu`. The host's memory is emulated: it is ordinary memory that is not counted, and copies to it
-take the cores that operators use. With `--threads` one less than there are cores they have one for themselves, as a
+ways include `save_on_cpu`. Steps run on a GPU if there is one (hide it by `CUDA_VISIBLE_DEVICES=`), then of larger
+networks and batches. On a CPU the host's memory is emulated: it is ordinary memory that is not counted, and copies to
+it take the cores that operators use. With `--threads` one less than there are cores they have one for themselves, as a
 GPU's copies have an engine.
 """
 
@@ -30,7 +31,7 @@ from torch.utils.checkpoint import checkpoint
 
 import autotm
 from autotm.api.offload.judging import medians_in_turn
-from autotm.api.offload.step import OffloadSummary
+from autotm.api.offload.step import OffloadedStep, OffloadSummary
 from autotm.memory.torch_device import device_of, measured_links
 from autotm.model.errors import AutotmError, InfeasibleLimitError
 from autotm.model.graph import Tier
@@ -40,8 +41,10 @@ models = torchvision_models()  # Before transformers, which looks for torchvisio
 import transformers  # noqa: E402
 
 cross_entropy = nn.functional.cross_entropy
-IMAGES, SIDE = 8, 96
-TEXTS, WORDS, VOCABULARY, WIDTH = 8, 128, 1000, 256
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+IS_GPU = DEVICE.type == "cuda"
+IMAGES, SIDE = (64, 224) if IS_GPU else (8, 96)
+TEXTS, WORDS, VOCABULARY, WIDTH = (16, 1024, 32000, 1024) if IS_GPU else (8, 128, 1000, 256)
 PARTITIONED = (0.7, 0.4, 0.1)
 """Budgets of the partitioner, as shares of what it would keep of activations without one."""
 
@@ -49,7 +52,7 @@ SHARES = (0.8, 0.6, 0.4, 0.3)
 """Budgets of autotm alone, as shares of the plain step's peak."""
 LEAST_ADDED = 0.01
 """Of a plain step: less than this is noise, and counts as this where additions are divided."""
-NAMES, TABLES, ROWS = 1000, 16, 8192
+NAMES, TABLES, ROWS = 1000, 16, 1 << 20 if IS_GPU else 8192
 """Of the recommender: rows of each table, tables, and rows of a batch."""
 
 WAYS = {"again": {"move": False}, "copies": {"recompute": False}, "both": {}}
@@ -217,12 +220,15 @@ def partitioned(twin: nn.Module, share: float) -> Callable[..., torch.Tensor]:
 
 
 def saved(twin: nn.Module) -> Callable[..., torch.Tensor]:
-    """Return a module that copies what the backward pass needs, as `save_on_cpu` does, to uncounted memory."""
+    """Return a module under `save_on_cpu`; on a CPU, under hooks that copy as it does, to uncounted memory."""
+    hooks = torch.autograd.graph
+    copying = partial(hooks.save_on_cpu, pin_memory=True)
+    if not IS_GPU:
+        keep, bring = (lambda one: one.detach().numpy().copy(order="K")), (lambda kept: torch.from_numpy(kept).clone())
+        copying = partial(hooks.saved_tensors_hooks, keep, bring)
 
     def call(*inputs: torch.Tensor) -> torch.Tensor:
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: tensor.detach().numpy().copy(order="K"), lambda kept: torch.from_numpy(kept).clone()
-        ):
+        with copying():
             return twin(*inputs)
 
     return call
@@ -231,8 +237,8 @@ def saved(twin: nn.Module) -> Callable[..., torch.Tensor]:
 def compare(name: str, allowed: str, rounds: int, time_limit_s: float) -> list[float]:
     """Print a row for each of PyTorch's ways and each share; return what autotm adds over what PyTorch's ways add."""
     torch.manual_seed(0)
-    module, (inputs, targets) = NETWORKS[name](), batch_of(name)
-    device = device_of(torch.device("cpu"))
+    module, (inputs, targets) = NETWORKS[name]().to(DEVICE), (one.to(DEVICE) for one in batch_of(name))
+    device = device_of(DEVICE)
     ways: dict[str, Callable[[nn.Module], Callable[..., torch.Tensor]]] = {"checkpoints by block": checkpointed}
     ways |= {f"partitioner, {share:g}": partial(partitioned, share=share) for share in PARTITIONED}
     ways |= {} if allowed == "again" else {"save_on_cpu": saved}
@@ -287,11 +293,21 @@ def compare(name: str, allowed: str, rounds: int, time_limit_s: float) -> list[f
             device, {"plain": plain, "ours": partial(stepped, module, planned, inputs, targets)}, rounds
         )
         module.zero_grad()
-        peak_bytes, summary = planned.measure(inputs, targets).peak_bytes, planned.summary()
+        peak_bytes, reserved_bytes = peaks(planned, inputs, targets)
+        row = ours(planned.summary(), peak_bytes, medians["ours"] / medians["plain"])
+        row += f", {reserved_bytes / need:.3f} of it reserved" if IS_GPU else ""
         planned.close()
-        row = ours(summary, peak_bytes, medians["ours"] / medians["plain"])
         print(f"{name}: budget {share:g}: {row}, made in {made_s:.1f} s; plain {medians['plain']:.4g} s", flush=True)
     return found
+
+
+def peaks(step: OffloadedStep, *batch: torch.Tensor) -> tuple[int, int]:
+    """Return the measured peak of a step, and of a GPU what PyTorch's allocator takes for it."""
+    if not IS_GPU:
+        return step.measure(*batch).peak_bytes, 0
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return step.measure(*batch).peak_bytes, torch.cuda.max_memory_reserved()
 
 
 def stepped(module: nn.Module, step: Callable[..., torch.Tensor], *batch: torch.Tensor) -> None:
@@ -310,9 +326,11 @@ def main() -> None:
     parser.add_argument("--time-limit-s", type=float, default=30.0)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    links = measured_links(device_of(torch.device("cpu")), 1 << 30)
+    device = device_of(DEVICE)
+    links = measured_links(device, 1 << 30)
     rates = (f"{_COPIED_BYTES / 1e3 / links.copy_us(tier, _COPIED_BYTES):.3g}" for tier in (Tier.SLOW, Tier.FAST))
-    print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads; copies: {' and '.join(rates)} GB/s")
+    print(f"{device.name}; PyTorch {torch.__version__}, {torch.get_num_threads()} threads", end="; ")
+    print(f"copies: {' and '.join(rates)} GB/s")
     found: list[float] = []
     for name in arguments.networks.split(","):
         found += compare(name, arguments.ways, arguments.rounds, arguments.time_limit_s)

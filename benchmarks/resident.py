@@ -6,7 +6,7 @@ Each line is a process of its own: a plain step; one of `autotm.offload(move=Fal
 an arena; and the same where PyTorch's allocator chooses addresses. `counted` is the most that PyTorch's allocator has
 given out during a step, or the arena; `taken` is by how much the process grew in three steps, at most, as Linux counts
 it (VmHWM), after all that was freed had been returned. Times are medians of steps in turn, of the step with an arena
-over the two others.
+over the two others. A GPU is to be hidden: `CUDA_VISIBLE_DEVICES=`.
 """
 
 from __future__ import annotations
