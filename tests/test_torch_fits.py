@@ -204,6 +204,28 @@ def test_a_module_that_no_computer_could_hold_is_answered():
     assert "budget 80 GB: it does not fit" in str(found)
 
 
+class Tied(nn.Module):
+    """Words are read, and predicted, by the same weights; beside them a recurrent layer, whose weights have names."""
+
+    def __init__(self, dtype=None):
+        super().__init__()
+        options = {"dtype": dtype}
+        self.read, self.layer = nn.Embedding(50, 16, **options), nn.LSTM(16, 16, batch_first=True, **options)
+        self.predict = nn.Linear(16, 50, bias=False, **options)
+        self.predict.weight = self.read.weight
+        self.register_buffer("scale", torch.ones(1, **options))
+
+    def forward(self, words):
+        return self.predict(self.scale * self.layer(self.read(words))[0])
+
+
+def test_a_function_may_convert_the_module_that_it_makes():
+    step = torch.zeros(2, 5, dtype=torch.int64), lambda y: y.float().mean(), torch.optim.AdamW
+    halved, made = (autotm.fits(make, *step) for make in (lambda: Tied().half(), lambda: Tied(torch.float16)))
+    assert halved.parameters == made.parameters
+    assert halved.peak == made.peak != autotm.fits(Tied, *step).peak
+
+
 def test_layers_whose_memory_is_not_told_are_named():
     module = nn.Sequential(nn.Linear(8, 8), nn.LSTM(8, 16))
     found = autotm.fits(module, torch.zeros(5, 2, 8), lambda y: y[0].sum())

@@ -277,9 +277,29 @@ def _tensors(values: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
-def without_memory() -> FakeTensorMode:
-    """Return a context in which tensors take no memory."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
+@contextlib.contextmanager
+def without_memory() -> Iterator[FakeTensorMode]:
+    """Let tensors take no memory; modules may be converted, as by `.to(torch.bfloat16)`."""
+    replaced: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
+
+    def apply(module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+        """Convert a module by new parameters; PyTorch would change its own, which it cannot without memory."""
+        for child in module.children() if recurse else ():
+            child._apply(convert)  # noqa: SLF001 - some modules have their own
+        for name, own in module._parameters.items():  # noqa: SLF001
+            if own is None:
+                continue
+            with torch.no_grad():
+                converted = convert(own)
+            if converted is not own:  # What several modules share they share afterwards.
+                _, other = replaced.setdefault(id(own), (own, nn.Parameter(converted, own.requires_grad)))
+                module._parameters[name] = other  # noqa: SLF001
+        for name, buffer in module._buffers.items():  # noqa: SLF001
+            module._buffers[name] = None if buffer is None else convert(buffer)  # noqa: SLF001
+        return module
+
+    with patch.object(nn.Module, "_apply", apply), FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        yield fake
 
 
 def _fake(tensor: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
@@ -295,9 +315,7 @@ def _counterpart(
             made = module()
         except Exception as error:
             raise BadInputError(
-                f"fits: the function of the module raised {type(error).__name__}: {error}; tensors have no memory "
-                "in it: what changes the type of parameters that are there, as .to(torch.bfloat16), does not work, and "
-                "torch.set_default_dtype does"
+                f"fits: the function of the module raised {type(error).__name__}: {error}; tensors have no memory in it"
             ) from error
         if not isinstance(made, nn.Module):
             raise BadInputError(f"fits: the function of the module returned a {type(made).__name__}, not a module")
