@@ -372,16 +372,20 @@ def test_what_operators_take_on_a_cpu_does_not_count_on_a_gpu():
 
 
 class Attending(nn.Module):
-    """Attention with dropout between words, by heads of a width; the mask forbids later words."""
+    """Attention with dropout between words, by heads of a width; the mask forbids later words.
 
-    def __init__(self, width=16, *, masked=None, dtype=None):
+    If it is shared, all heads read the keys and values of the first.
+    """
+
+    def __init__(self, width=16, *, masked=None, dtype=None, is_shared=False):
         super().__init__()
-        self.line, self.width = nn.Linear(64, 3 * 8 * width, dtype=dtype), width
+        self.line, self.width, self.read = nn.Linear(64, 3 * 8 * width, dtype=dtype), width, 1 if is_shared else 8
         self.register_buffer("mask", masked)
 
     def forward(self, x):
         query, key, value = self.line(x).unflatten(-1, (3, 8, self.width)).permute(2, 0, 3, 1, 4)
         is_causal = self.mask is None
+        key, value = key[:, : self.read], value[:, : self.read]
         kept = nn.functional.scaled_dot_product_attention(query, key, value, self.mask, 0.1, is_causal)
         return kept.float().square().mean()
 
@@ -399,6 +403,7 @@ WORDS = 256
             {"dtype": torch.bfloat16, "masked": torch.ones(WORDS, WORDS).tril() > 0},
         ),
         ("bmm", {"width": 13}),  # No multiple of 16 bytes.
+        ("bmm", {"dtype": torch.bfloat16, "is_shared": True}),
     ],
 )
 def test_attention_on_a_gpu_is_that_of_its_operators(operator, options):

@@ -380,7 +380,7 @@ _ON_HOST = r"""#include <cstdint>
 #include <vector>
 #ifdef __CUDACC__
 static cudaStream_t stream;
-static cudaError_t failed;  // Of a read: what it should have given decides nothing, and a loop might never end.
+static cudaError_t failed;  // The first error of a read, with which the driver ends: a loop that tests it might not.
 template <class T> static T on_host(const char* at) {
   T value{};
   if (!failed) failed = cudaMemcpyAsync(&value, at, sizeof(T), cudaMemcpyDeviceToHost, stream);

@@ -235,7 +235,11 @@ def _gpu_attention(
     """
     operands = query, key, value
     widths = {each.shape[-1] for each in operands}
-    is_whole = all(each.dim() == 4 and each.stride(-1) == 1 and each.numel() for each in operands)  # noqa: PLR2004
+    alike = 1 if enable_gqa else 2  # No such operator broadcasts: texts are as many, and so are heads.
+    is_whole = all(
+        each.dim() == 4 and each.stride(-1) == 1 and each.numel() and each.shape[:alike] == query.shape[:alike]  # noqa: PLR2004
+        for each in operands
+    )
     more = {"scale": scale}
     if is_whole and attn_mask is None and query.dtype in HALVES and len(widths) == 1 and max(widths) <= _WIDEST:
         return aten._scaled_dot_product_flash_attention(*operands, dropout_p, is_causal, **more)[0]  # noqa: SLF001
