@@ -230,8 +230,9 @@ def _gpu_attention(
 ) -> torch.Tensor:
     """Compute attention by the operator that PyTorch takes on a GPU, which may differ from the one for a mask.
 
-    The rules are those of `sdp_utils.cpp` of PyTorch 2.13 for shapes and types, from the fastest operator on; the
-    arguments those of `scaled_dot_product_attention`. What it pads to whole vectors is not copied here.
+    The arguments are those of `scaled_dot_product_attention`; the rules for shapes and types those of PyTorch's
+    `sdp_utils.cpp` for GPUs since the A100. cuDNN's operator, which Hopper's GPUs may prefer to flash attention, is
+    left out, and so are copies of what is padded.
     """
     operands = query, key, value
     widths = {each.shape[-1] for each in operands}
@@ -241,7 +242,9 @@ def _gpu_attention(
         for each in operands
     )
     more = {"scale": scale}
-    if is_whole and attn_mask is None and query.dtype in HALVES and len(widths) == 1 and max(widths) <= _WIDEST:
+    is_square = not is_causal or query.shape[2] == key.shape[2]
+    is_flash = query.dtype in HALVES and len(widths) == 1 and max(widths) <= _WIDEST
+    if is_whole and is_square and is_flash and attn_mask is None:
         return aten._scaled_dot_product_flash_attention(*operands, dropout_p, is_causal, **more)[0]  # noqa: SLF001
     if is_whole and not enable_gqa and not any(width * query.element_size() % _VECTOR_BYTES for width in widths):
         if attn_mask is not None:
@@ -262,7 +265,7 @@ HALVES = {torch.float16, torch.bfloat16}
 _WIDEST = 256
 """Numbers for each word and head that flash attention takes."""
 _VECTOR_BYTES = 16
-"""To multiples of which the rows of memory-efficient attention are, on GPUs since the A100."""
+"""To multiples of which the rows of memory-efficient attention are."""
 
 
 @contextlib.contextmanager
