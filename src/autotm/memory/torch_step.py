@@ -241,11 +241,10 @@ def _gpu_attention(
         each.dim() == 4 and each.stride(-1) == 1 and each.numel() and each.shape[:alike] == query.shape[:alike]  # noqa: PLR2004
         for each in operands
     )
-    more = {"scale": scale}
     is_square = not is_causal or query.shape[2] == key.shape[2]
     is_flash = query.dtype in HALVES and len(widths) == 1 and max(widths) <= _WIDEST
     if is_whole and is_square and is_flash and attn_mask is None:
-        return aten._scaled_dot_product_flash_attention(*operands, dropout_p, is_causal, **more)[0]  # noqa: SLF001
+        return aten._scaled_dot_product_flash_attention(*operands, dropout_p, is_causal, scale=scale)[0]  # noqa: SLF001
     if is_whole and not enable_gqa and not any(width * query.element_size() % _VECTOR_BYTES for width in widths):
         if attn_mask is not None:
             if attn_mask.dtype is torch.bool:
@@ -253,7 +252,7 @@ def _gpu_attention(
             attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
         keeps = any(each.requires_grad for each in operands)
         return aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
-            *operands, attn_mask, keeps, dropout_p, is_causal, **more
+            *operands, attn_mask, keeps, dropout_p, is_causal, scale=scale
         )[0]
     with sdpa_kernel(SDPBackend.MATH):
         return torch.nn.functional.scaled_dot_product_attention(
