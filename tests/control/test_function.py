@@ -5,6 +5,7 @@ from dataclasses import replace
 import loops_in_numpy
 import numpy as np
 import pytest
+import random_cells
 import tvm
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -116,6 +117,22 @@ def test_random_programs(block, rewrites, seed):
     expected = interpreted(block, [each.astype("float64") for each in values], weights.astype("float64"))
     for _ in range(2):
         assert largest_error(function(*values, weights), expected) < 1e-4
+
+
+FED = random_cells.Cells(4, (("add", 0, 2), ("product", 4, 3), ("scaled", 5, 1)), (4, 6), 5)
+"""One cell is fed by another, and what is written by a counter."""
+
+
+@example(FED, 2)
+@given(random_cells.cells(), st.sampled_from([1, 2]))
+def test_random_cells(loop, unroll):
+    random, shapes = np.random.default_rng(0), ((loop.steps, *ROW[0]), ROW[0], (WIDTH, WIDTH))
+    arguments = [random.standard_normal(shape).astype("float32") for shape in shapes]
+    module = random_cells.module_of(loop)
+    function = compile_function(module, rewrites=Rewrites(split_loops=1, unroll=unroll))
+    expected = tuple(random_cells.interpreted(loop, *(each.astype("float64") for each in arguments)))
+    for _ in range(2):
+        assert largest_error(function(*arguments), expected) < 1e-4
 
 
 # Rows that a loop writes.

@@ -12,12 +12,15 @@ import pytest
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+import random_cells
 from program_text import program_text
+from random_cells import Cells
 from tvm import relax
 
 from autotm.control.levels import by_levels
 from autotm.control.reader import read_program
 from autotm.control.rewrites import NO_REWRITES, hoist_from_branches, hoist_invariants, pack_weights, predicate, unroll
+from autotm.control.splitting import split_loops
 from autotm.zoo import loop_models
 from autotm.zoo.functions import FunctionWriter, as_module, integer
 
@@ -118,6 +121,10 @@ def packed(program):
     return pack_weights(hoist_invariants(program), lanes=8)
 
 
+def split(program):
+    return split_loops(hoist_invariants(program), 1)
+
+
 CASES = {
     "unroll_2": (counted(6), lambda program: unroll(program, 2)),
     "unroll_4": (counted(8), lambda program: unroll(program, 4)),
@@ -134,6 +141,9 @@ CASES = {
         loop_models.encoder(9, 5, 8),
         lambda program: by_levels(program, 513),
     ),
+    "split_loops_before": (random_cells.module_of(Cells(4, (("product", 0, 2),), (3,), 3)), split),
+    "split_loops_between": (random_cells.module_of(Cells(4, (("add", 0, 2), ("product", 4, 3)), (4, 5), 5)), split),
+    "split_loops_not_what_needs_itself": (random_cells.module_of(Cells(4, (("product", 2, 0),), (3,), 3)), split),
     "pack_weights": (counted(6, rows=4, width=32), packed),
     "pack_weights_of_a_single_row": (counted(6, width=32), packed),
     "pack_weights_that_are_known": (multiplied(4), lambda program: packed(with_known_weights(program))),

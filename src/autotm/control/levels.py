@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import relax
@@ -19,12 +18,11 @@ from autotm.control.program import (
     Recursion,
     SelfCall,
     Statement,
+    Statements,
     Value,
     copied,
     filled,
-    operator,
     rewritten,
-    unset,
     without_dead,
 )
 from autotm.zoo.functions import integer
@@ -142,53 +140,6 @@ def _depending(operators: Sequence[Operator], values: Sequence[Value]) -> set[Va
     return found
 
 
-@dataclass
-class _Statements:
-    """Statements that are written one after the other.
-
-    Attributes:
-        found: so far.
-        now: values in place of those of the recursion.
-    """
-
-    now: dict[Value, Value] = field(default_factory=dict)
-    found: list[Statement] = field(default_factory=list)
-
-    def emit(self, function: Callable[..., relax.Expr], *operands: Value) -> Value:
-        """Append an operator, and return its result."""
-        self.found.append(made := operator(function, *operands))
-        return made.results[0]
-
-    def copy(self, block: Block) -> tuple[Value, ...]:
-        """Append statements of the recursion, and return what stands for their results."""
-        self.found += copied(block.statements, self.now)
-        return tuple(self.now.get(value, value) for value in block.results)
-
-    def block(self, results: Sequence[Value]) -> Block:
-        """Return the statements as a block."""
-        return Block(tuple(self.found), tuple(results))
-
-    def plus(self, value: Value, added: int) -> Value:
-        """Append a sum with a number."""
-        return self.emit(lambda n: relax.op.add(n, integer(added)), value) if added else value
-
-    def row(self, table: Value, at: Value) -> Value:
-        """Append what takes a row of a table, or several."""
-        return self.emit(partial(relax.op.take, axis=0), table, at)
-
-    def put(self, table: Value, at: Value, rows: Value) -> Value:
-        """Append what writes a row of a table, or several."""
-        count = at.elements
-        places = self.emit(lambda n: relax.op.reshape(n, (count, 1)), at)
-        rows = self.emit(lambda r: relax.op.reshape(r, (count, *table.shape[1:])), rows)
-        return self.emit(relax.op.scatter_nd, table, places, rows)
-
-    def unset(self, value: Value) -> Value:
-        """Append what makes a tensor of any contents, of the shape and type of a value."""
-        self.found.append(made := unset(value.shape, value.dtype))
-        return made.results[0]
-
-
 class _Levels:
     """The statements that a tree of calls becomes.
 
@@ -218,7 +169,7 @@ class _Levels:
 
     def statements(self) -> list[Statement]:
         """Return what computes the results of the recursion."""
-        code, done, recursion = _Statements(), _Statements(), self.tree.recursion
+        code, done, recursion = Statements(), Statements(), self.tree.recursion
         code.found.append(self._listing(code))
         is_left = code.emit(relax.op.less, self.next, self.count)
         joining = self._joining(code.emit(relax.op.where, is_left, self.zero, self.inner_count))
@@ -229,9 +180,9 @@ class _Levels:
         left = Block(whole, tuple(renamed[value] for value in recursion.results))
         return [*code.found, Branch(is_left, left, done.block(rows), recursion.results)]
 
-    def _listing(self, before: _Statements) -> Loop:
+    def _listing(self, before: Statements) -> Loop:
         """Return the loop that lists all calls, and computes the results of those that end."""
-        tree, head, body = self.tree, _Statements(), _Statements()
+        tree, head, body = self.tree, Statements(), Statements()
         each = len(tree.calls)
         is_root = head.emit(relax.op.equal, self.next, self.zero)
         level = head.emit(relax.op.where, is_root, self.zero, head.row(self.levels, self.next))
@@ -245,7 +196,7 @@ class _Levels:
         for value, given, table in zip(parameters, tree.recursion.arguments, self.arguments, strict=True):
             body.now[value] = body.emit(relax.op.where, is_root, given, body.row(table, self.next))
         (condition,) = body.copy(Block(tree.before, (tree.branch.condition,)))
-        of_base, of_inner = _Statements(dict(body.now)), _Statements(dict(body.now))
+        of_base, of_inner = Statements(dict(body.now)), Statements(dict(body.now))
         base, arguments = of_base.copy(tree.base), of_inner.copy(tree.leading)
         base_side, inner_side = (*base, *map(of_base.unset, arguments)), (*map(of_inner.unset, base), *arguments)
         sides = [of_base.block(base_side), of_inner.block(inner_side)]
@@ -288,7 +239,7 @@ class _Levels:
 
     def _joining(self, inner_count: Value) -> Loop:
         """Return the loop over blocks of calls that do not end; its states are a number, and the results."""
-        tree, head, body, single, block = self.tree, *(_Statements() for _ in range(4))
+        tree, head, body, single, block = self.tree, *(Statements() for _ in range(4))
         end, results = _count("end"), [table.fresh() for table in self.results]
         goes_on = head.emit(relax.op.less, self.zero, end)
         last = body.plus(end, -1)
@@ -317,7 +268,7 @@ class _Levels:
             None,
         )
 
-    def _given(self, code: _Statements, calls: Value, results: Sequence[Value]) -> None:
+    def _given(self, code: Statements, calls: Value, results: Sequence[Value]) -> None:
         """Append what takes the arguments of a call, or of several, and the results of theirs."""
         recursion = self.tree.recursion
         is_root = code.emit(relax.op.equal, calls, self.zero)
@@ -335,7 +286,7 @@ def _count(name: str) -> Value:
     return Value(name, (), "int64")
 
 
-def _broadcast(code: _Statements, value: Value) -> Value:
+def _broadcast(code: Statements, value: Value) -> Value:
     """Append what repeats a value for each call of a block."""
     return code.emit(lambda x: relax.op.broadcast_to(x, (AT_ONCE, *value.shape)), value)
 
@@ -347,7 +298,7 @@ class _NotByRowsError(Exception):
     """An operator has no rule here."""
 
 
-def _by_rows(code: _Statements, block: Block) -> tuple[Value, ...]:
+def _by_rows(code: Statements, block: Block) -> tuple[Value, ...]:
     """Append the operators of a block for several calls; `code.now` has the values of all that differ."""
     rows = code.now
     for item in block.statements:
@@ -363,7 +314,7 @@ def _by_rows(code: _Statements, block: Block) -> tuple[Value, ...]:
     return tuple(rows[value] if value in rows else _broadcast(code, value) for value in block.results)
 
 
-def _elementwise(code: _Statements, item: Operator) -> Value:
+def _elementwise(code: Statements, item: Operator) -> Value:
     rank = len(item.results[0].shape)
 
     def aligned(value: Value) -> Value:
@@ -376,7 +327,7 @@ def _elementwise(code: _Statements, item: Operator) -> Value:
     return code.emit(lambda *own: filled(item.call, dict(zip(item.holes, own, strict=True))), *operands)
 
 
-def _matmul(code: _Statements, item: Operator) -> Value:
+def _matmul(code: Statements, item: Operator) -> Value:
     x, weights = item.operands
     if x not in code.now or weights in code.now or len(weights.shape) != 2:  # noqa: PLR2004  (a matrix)
         raise _NotByRowsError
@@ -386,24 +337,24 @@ def _matmul(code: _Statements, item: Operator) -> Value:
     return code.emit(lambda v: relax.op.reshape(v, (AT_ONCE, *item.results[0].shape)), product)
 
 
-def _concat(code: _Statements, item: Operator) -> Value:
+def _concat(code: Statements, item: Operator) -> Value:
     axis = int(item.call.attrs.axis) % len(item.results[0].shape) + 1
     operands = [code.now[value] if value in code.now else _broadcast(code, value) for value in item.operands]
     return code.emit(lambda *parts: relax.op.concat(parts, axis), *operands)
 
 
-def _same_numbers(code: _Statements, item: Operator) -> Value:
+def _same_numbers(code: Statements, item: Operator) -> Value:
     shape = (AT_ONCE, *item.results[0].shape)
     return code.emit(lambda x: relax.op.reshape(x, shape), code.now[item.operands[0]])
 
 
-def _permute_dims(code: _Statements, item: Operator) -> Value:
+def _permute_dims(code: Statements, item: Operator) -> Value:
     rank, axes = len(item.results[0].shape), item.call.attrs.axes
     order = [int(axis) % rank for axis in axes] if axes is not None else [*range(rank)][::-1]
     return code.emit(lambda x: relax.op.permute_dims(x, [0, *(axis + 1 for axis in order)]), code.now[item.operands[0]])
 
 
-def _take(code: _Statements, item: Operator) -> Value:
+def _take(code: Statements, item: Operator) -> Value:
     table, index = item.operands
     axis = item.call.attrs.axis
     if table in code.now or (axis is None and len(table.shape) > 1) or (axis is not None and int(axis) != 0):
@@ -411,7 +362,7 @@ def _take(code: _Statements, item: Operator) -> Value:
     return code.row(table, code.now[index])
 
 
-def _strided_slice(code: _Statements, item: Operator) -> Value:
+def _strided_slice(code: Statements, item: Operator) -> Value:
     bounds = [[int(item) for item in argument.fields] for argument in item.call.args[1:4]]
     rank = len(item.operands[0].shape)
     axes, begin, end = [axis % rank + 1 for axis in bounds[0]], *bounds[1:]
@@ -427,7 +378,7 @@ _ELEMENTWISE = {
     *(f"relax.{name}" for name in ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "square", "erf")),
     *(f"relax.nn.{name}" for name in ("relu", "leakyrelu", "gelu", "silu", "softplus")),
 }
-_RULES: Mapping[str, Callable[[_Statements, Operator], Value]] = {
+_RULES: Mapping[str, Callable[[Statements, Operator], Value]] = {
     "relax.matmul": _matmul,
     "relax.concat": _concat,
     "relax.reshape": _same_numbers,

@@ -6,13 +6,16 @@ result, state or parameter. Every operator is pure, so statements may be moved w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 from tvm import ir, relax, tirx
+
+from autotm.zoo.functions import integer
 
 Array = npt.NDArray[Any]
 
@@ -315,6 +318,15 @@ def any_statement(statements: Iterable[Statement], holds: Callable[[Statement], 
     return any(map(holds, statements_of(Block(tuple(statements), ()))))
 
 
+def multiplies_rows(item: Statement, changing: Container[Value]) -> TypeGuard[Operator]:
+    """Whether a statement is a product of rows with a matrix that is not among the changing values, in float32."""
+    if not isinstance(item, Operator) or item.name != "relax.matmul":
+        return False
+    x, weights = item.operands
+    are_matrices = len(x.shape) == len(weights.shape) == 2  # noqa: PLR2004  (rows and columns)
+    return are_matrices and {x.dtype, weights.dtype} == {"float32"} and weights not in changing
+
+
 # Copies of statements.
 
 
@@ -381,6 +393,56 @@ def rewritten(block: Block, rewrite: Callable[[Statement], Iterable[Statement]])
 
     statements = tuple(new for statement in block.statements for new in rewrite(inner(statement)))
     return Block(statements, block.results)
+
+
+# Statements written.
+
+
+@dataclass
+class Statements:
+    """Statements that are written one after the other.
+
+    Attributes:
+        found: so far.
+        now: values in place of others, which copies read.
+    """
+
+    now: dict[Value, Value] = field(default_factory=dict)
+    found: list[Statement] = field(default_factory=list)
+
+    def emit(self, function: Callable[..., relax.Expr], *operands: Value) -> Value:
+        """Append an operator, and return its result."""
+        self.found.append(made := operator(function, *operands))
+        return made.results[0]
+
+    def copy(self, block: Block) -> tuple[Value, ...]:
+        """Append a copy of statements, and return what stands for their results."""
+        self.found += copied(block.statements, self.now)
+        return tuple(self.now.get(value, value) for value in block.results)
+
+    def block(self, results: Sequence[Value]) -> Block:
+        """Return the statements as a block."""
+        return Block(tuple(self.found), tuple(results))
+
+    def plus(self, value: Value, added: int) -> Value:
+        """Append a sum with a number."""
+        return self.emit(lambda n: relax.op.add(n, integer(added)), value) if added else value
+
+    def row(self, table: Value, at: Value) -> Value:
+        """Append what takes a row of a table, or several."""
+        return self.emit(partial(relax.op.take, axis=0), table, at)
+
+    def put(self, table: Value, at: Value, rows: Value) -> Value:
+        """Append what writes a row of a table, or several."""
+        count = at.elements
+        places = self.emit(lambda n: relax.op.reshape(n, (count, 1)), at)
+        rows = self.emit(lambda r: relax.op.reshape(r, (count, *table.shape[1:])), rows)
+        return self.emit(relax.op.scatter_nd, table, places, rows)
+
+    def unset(self, value: Value) -> Value:
+        """Append what makes a tensor of any contents, of the shape and type of a value."""
+        self.found.append(made := unset(value.shape, value.dtype))
+        return made.results[0]
 
 
 # Statements that nothing needs.

@@ -24,16 +24,21 @@ from autotm.control.program import (
     any_statement,
     copied,
     defined,
+    multiplies_rows,
     operator,
     rewritten,
     without_dead,
 )
+from autotm.control.splitting import split_loops
 from autotm.kernels.target import host_target, target_info
 
 SMALL_ELEMENTS = 128
 """Tensors up to this size are cheaper to compute than to decide about, as in the original."""
 LARGE_BYTES = 1 << 17
 """A smaller matrix is read so fast that a tree of calls is computed no faster by levels than with a stack."""
+
+SPLIT_BYTES = 1 << 14
+"""A smaller matrix is multiplied in less time than a row is copied."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Rewrites:
         hoist_invariants: whether what does not change in a loop or recursion is computed before it.
         by_levels: least bytes of a matrix by which calls of a recursion are joined, for it to be computed by levels; 0
             for none.
+        split_loops: least bytes of a matrix for which a counted loop is split, so that the rows of all steps are
+            multiplied with it at once; 0 for none.
         pack_weights: whether products in a loop or recursion read what does not change there from panels of columns,
             which are made before it, with all else that does not change.
         unroll: steps of a counted loop that are written one after the other.
@@ -55,6 +62,7 @@ class Rewrites:
     predicate: int = SMALL_ELEMENTS
     hoist_invariants: bool = True
     by_levels: int = LARGE_BYTES
+    split_loops: int = SPLIT_BYTES
     pack_weights: bool = True
     unroll: int = 2
 
@@ -68,6 +76,8 @@ class Rewrites:
             program = hoist_invariants(program)
         if self.by_levels:
             program = by_levels(program, self.by_levels)
+        if self.split_loops:
+            program = split_loops(program, self.split_loops)
         if self.pack_weights:
             program = pack_weights(program, target_info(host_target(1)).lanes)
         if self.unroll > 1:
@@ -75,7 +85,7 @@ class Rewrites:
         return program
 
 
-NO_REWRITES = Rewrites(0, 0, hoist_invariants=False, by_levels=0, pack_weights=False, unroll=1)
+NO_REWRITES = Rewrites(0, 0, hoist_invariants=False, by_levels=0, split_loops=0, pack_weights=False, unroll=1)
 
 
 def _everywhere(program: Program, rewrite: Callable[[Statement], Iterable[Statement]]) -> Program:
@@ -263,7 +273,7 @@ def pack_weights(program: Program, lanes: int) -> Program:
     panels: dict[tuple[Value, int], Value] = {}  # Of constants, by their columns.
 
     def panelled(statement: Statement, changing: set[Value]) -> list[Statement]:
-        if not isinstance(statement, Operator) or not _reads_matrix(statement, changing):
+        if not multiplies_rows(statement, changing):
             return [statement]
         x, weights = statement.operands
         (rows, steps), columns = x.shape, weights.shape[1]
@@ -295,15 +305,6 @@ def pack_weights(program: Program, lanes: int) -> Program:
     program = hoist_invariants(_everywhere(program, pack))
     read = {*all_reads(program.body)}
     return replace(program, constants={value: array for value, array in constants.items() if value in read})
-
-
-def _reads_matrix(item: Operator, changing: set[Value]) -> bool:
-    """Whether an operator is a product of rows with a matrix that does not change."""
-    if item.name != "relax.matmul":
-        return False
-    x, weights = item.operands
-    are_matrices = len(x.shape) == len(weights.shape) == 2  # noqa: PLR2004  (rows and columns)
-    return are_matrices and {x.dtype, weights.dtype} == {"float32"} and weights not in changing
 
 
 # Loops unrolled.

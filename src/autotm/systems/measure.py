@@ -305,11 +305,11 @@ def different_rewrites(task: Task) -> list[Rewrites]:
     """Return the sets of rewrites that make different programs of a task: none first."""
     program, _, _ = _read(task)
     by_source: dict[str, Rewrites] = {}
-    for small, unroll in product((0, SMALL_ELEMENTS), (1, 2, 4, 8)):
-        rewrites = Rewrites(small, small, unroll=unroll)
-        for each in (rewrites, replace(rewrites, predicate=0), replace(rewrites, by_levels=0)):
-            source, _ = python_source(each.apply(program), EVERY_OPERATOR)
-            by_source.setdefault(source, each)
+    sets = [Rewrites(small, small, unroll=unroll) for small, unroll in product((0, SMALL_ELEMENTS), (1, 2, 4, 8))]
+    sets += [replace(Rewrites(), **{left_out: 0}) for left_out in ("predicate", "by_levels", "split_loops")]
+    for rewrites in sets:
+        source, _ = python_source(rewrites.apply(program), EVERY_OPERATOR)
+        by_source.setdefault(source, rewrites)
     return [NO_REWRITES, *by_source.values()]
 
 
