@@ -17,9 +17,11 @@ from program_text import program_text
 from random_cells import Cells
 from tvm import relax
 
+from autotm.control.function import compile_program
 from autotm.control.levels import by_levels
+from autotm.control.packing import pack_weights
 from autotm.control.reader import read_program
-from autotm.control.rewrites import NO_REWRITES, hoist_from_branches, hoist_invariants, pack_weights, predicate, unroll
+from autotm.control.rewrites import NO_REWRITES, hoist_from_branches, hoist_invariants, predicate, unroll
 from autotm.control.splitting import split_loops
 from autotm.zoo import loop_models
 from autotm.zoo.functions import FunctionWriter, as_module, integer
@@ -110,6 +112,18 @@ def recursive():
     return as_module({own: own.function(result), main: main.function(last)})
 
 
+def convolved(kernel, stride, padding, image=4, channels=64):
+    """A convolution of an image, whose channels are last."""
+    kinds = {"x": ((1, image, image, channels), "float32"), "w": ((*kernel, channels, 64), "float32")}
+    top, left, bottom, right = padding
+    places = [(image + top + bottom - kernel[0]) // stride + 1, (image + left + right - kernel[1]) // stride + 1]
+    main = FunctionWriter("main", kinds, ((1, *places, 64), "float32"))
+    layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+    x, w = main.params.values()
+    y = relax.op.nn.conv2d(x, w, strides=stride, padding=padding, **layouts)
+    return as_module({main: main.function(main.emit(y))})
+
+
 def with_known_weights(program):
     """The second argument is a constant instead."""
     x, w, *others = program.parameters
@@ -118,7 +132,7 @@ def with_known_weights(program):
 
 
 def packed(program):
-    return pack_weights(hoist_invariants(program), lanes=8)
+    return hoist_invariants(pack_weights(hoist_invariants(program), lanes=8))
 
 
 def split(program):
@@ -151,6 +165,14 @@ CASES = {
         multiplied(1),
         lambda program: packed(with_known_weights(program)),
     ),
+    "pack_weights_of_a_convolution": (
+        convolved((4, 4), 2, (1, 1, 1, 1)),
+        lambda program: packed(with_known_weights(program)),
+    ),
+    "pack_weights_not_of_many_positions": (
+        convolved((4, 4), 1, (0, 0, 0, 0), image=12),
+        lambda program: packed(with_known_weights(program)),
+    ),
 }
 
 
@@ -163,6 +185,32 @@ def before_and_after(name):
 @pytest.mark.parametrize("name", CASES)
 def test_before_and_after(name):
     assert before_and_after(name) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "image", "channels"),
+    [
+        ((3, 3), 1, (1, 1, 1, 1), 4, 128),
+        ((3, 3), 2, (0, 1, 2, 0), 7, 128),
+        ((2, 4), 1, (1, 0, 0, 3), 5, 128),
+        ((1, 1), 1, (0, 0, 0, 0), 3, 1024),
+        ((1, 1), 2, (0, 0, 0, 0), 5, 1024),
+        ((4, 4), 1, (0, 0, 0, 0), 4, 128),
+    ],
+)
+def test_convolutions_with_panels(kernel, stride, padding, image, channels):
+    program = read_program(convolved(kernel, stride, padding, image, channels))
+    x, w = program.parameters
+    random = np.random.default_rng(0)
+    weights = (random.standard_normal(w.shape) / np.sqrt(w.elements / 64)).astype(w.dtype)
+    rewritten = pack_weights(replace(program, parameters=(x,), constants={w: weights}), lanes=8)
+    assert "conv2d" not in program_text(rewritten)
+    array = random.standard_normal(x.shape).astype(x.dtype)
+    result = compile_program(rewritten)(array)
+    top, left, bottom, right = padding
+    padded = np.pad(array.astype("float64"), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel, axis=(1, 2))[:, ::stride, ::stride]
+    np.testing.assert_allclose(result, np.einsum("nijcyx,yxcf->nijf", windows, weights), atol=1e-5)
 
 
 if __name__ == "__main__":

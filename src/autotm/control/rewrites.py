@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax
 
 from autotm.control.levels import by_levels
+from autotm.control.packing import pack_weights
 from autotm.control.program import (
     Block,
     Branch,
@@ -19,12 +20,9 @@ from autotm.control.program import (
     Recursion,
     Statement,
     Value,
-    all_defined,
-    all_reads,
     any_statement,
     copied,
     defined,
-    multiplies_rows,
     operator,
     rewritten,
     without_dead,
@@ -53,8 +51,8 @@ class Rewrites:
             for none.
         split_loops: least bytes of a matrix for which a counted loop is split, so that the rows of all steps are
             multiplied with it at once; 0 for none.
-        pack_weights: whether products in a loop or recursion read what does not change there from panels of columns,
-            which are made before it, with all else that does not change.
+        pack_weights: whether products, and convolutions of a few positions, read weights from panels of columns: what
+            is known, and what does not change in a loop or recursion, of which panels are made before it.
         unroll: steps of a counted loop that are written one after the other.
     """
 
@@ -79,7 +77,7 @@ class Rewrites:
         if self.split_loops:
             program = split_loops(program, self.split_loops)
         if self.pack_weights:
-            program = pack_weights(program, target_info(host_target(1)).lanes)
+            program = hoist_invariants(pack_weights(program, target_info(host_target(1)).lanes))
         if self.unroll > 1:
             program = unroll(program, self.unroll)
         return program
@@ -244,67 +242,6 @@ def _is_small(item: Operator, most_elements: int) -> bool:
 
 def _where(condition: Value, then: Value, otherwise: Value, result: Value) -> Operator:
     return replace(operator(relax.op.where, condition, then, otherwise), results=(result,))
-
-
-# Weights packed.
-
-_PANEL = 16
-"""Columns of a panel that several rows are multiplied with: its rows are one cache line each."""
-_PANEL_OF_ONE_ROW = {8: 32}
-"""Columns of a panel that a single row is multiplied with, by the float32 lanes of a vector: four vectors are summed at
-once. On AVX2 that takes 0.83 to 0.93 of the time (measured); with other lanes such a matrix is read in place."""
-_LEAST_STEPS = 4
-"""A loop of fewer steps reads weights too few times to be worth a copy."""
-
-
-def pack_weights(program: Program, lanes: int) -> Program:
-    """Make panels of the matrices that products in a loop or recursion read in every step, before it.
-
-        loop x = x0: x = x w   -->   p = panels(w); loop x = x0: x = x p
-
-    A panel holds some columns of all rows, one row after the other; in place, rows lie so far apart that they evict
-    each other from the caches. For a single row only weights that are known are packed, as it reads them once a step.
-
-    Args:
-        program: to be rewritten.
-        lanes: float32 lanes of a vector.
-    """
-    constants = dict(program.constants)
-    panels: dict[tuple[Value, int], Value] = {}  # Of constants, by their columns.
-
-    def panelled(statement: Statement, changing: set[Value]) -> list[Statement]:
-        if not multiplies_rows(statement, changing):
-            return [statement]
-        x, weights = statement.operands
-        (rows, steps), columns = x.shape, weights.shape[1]
-        panel = _PANEL if rows > 1 else _PANEL_OF_ONE_ROW.get(lanes) if weights in constants else None
-        if panel is None or columns % panel:
-            return [statement]
-        count = columns // panel
-        before: list[Statement] = []
-        if weights in constants:
-            new = Value(f"{weights.name}_panels", (count, steps, panel), weights.dtype)
-            packed = panels.setdefault((weights, panel), new)
-            array = constants[weights].reshape(steps, count, panel).transpose(1, 0, 2)
-            constants[packed] = np.ascontiguousarray(array)
-        else:
-            split = operator(lambda w: relax.op.reshape(w, (steps, count, panel)), weights)
-            turned = operator(lambda w: relax.op.permute_dims(w, [1, 0, 2]), *split.results)
-            before, (packed,) = [split, turned], turned.results
-        product = operator(lambda *values: relax.op.einsum(values, "ik,jkn->ijn"), x, packed)
-        whole = operator(lambda y: relax.op.reshape(y, (rows, columns)), *product.results)
-        return [*before, product, replace(whole, results=statement.results)]
-
-    def pack(statement: Statement) -> list[Statement]:
-        is_counted = isinstance(statement, Loop) and statement.condition is None
-        if not isinstance(statement, Loop | Recursion) or (is_counted and (statement.steps or 0) < _LEAST_STEPS):
-            return [statement]
-        changing = {*all_defined(Block((statement,), ()))}
-        return [replace(statement, body=rewritten(statement.body, lambda item: panelled(item, changing)))]
-
-    program = hoist_invariants(_everywhere(program, pack))
-    read = {*all_reads(program.body)}
-    return replace(program, constants={value: array for value, array in constants.items() if value in read})
 
 
 # Loops unrolled.
