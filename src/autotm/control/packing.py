@@ -32,8 +32,8 @@ _PANEL = 16
 _PANEL_OF_ONE_ROW = {8: 32}
 """Columns of a panel that a single row is multiplied with, by the float32 lanes of a vector: four vectors are summed at
 once. On AVX2 that takes 0.83 to 0.93 of the time (measured); with other lanes such a matrix is read in place."""
-_LEAST_STEPS = 4
-"""A loop of fewer steps reads weights too few times to be worth a copy."""
+LEAST_STEPS = 4
+"""A loop of fewer steps reads weights too few times for copies to be worth it."""
 _MOST_ROWS = 64
 """Rows that known weights are packed for where they are read once: more rows take so long that reading does not."""
 _LEAST_BYTES = 1 << 18
@@ -79,7 +79,7 @@ class _Packing:
         if multiplies_rows(statement, ()) and self._is_worth_it(statement):
             return self._product(statement)
         is_counted = isinstance(statement, Loop) and statement.condition is None
-        if not isinstance(statement, Loop | Recursion) or (is_counted and (statement.steps or 0) < _LEAST_STEPS):
+        if not isinstance(statement, Loop | Recursion) or (is_counted and (statement.steps or 0) < LEAST_STEPS):
             return [statement]
         changing = {*all_defined(Block((statement,), ()))}
         return [replace(statement, body=rewritten(statement.body, lambda item: self._in_loop(item, changing)))]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from tvm import ir, relax
 
+from autotm.control.packing import LEAST_STEPS
 from autotm.control.program import (
     Array,
     Block,
@@ -28,8 +29,6 @@ from autotm.control.program import (
     without_dead,
 )
 
-_LEAST_STEPS = 4
-"""A loop of fewer steps reads a matrix too few times to be split."""
 _MOST_BYTES = 1 << 28
 """Memory for the rows of all steps that the parts of one loop hand on."""
 _CACHED_BYTES = 6 << 20
@@ -59,7 +58,7 @@ def split_loops(program: Program, least_bytes: int) -> Program:
 
     def split(statement: Statement) -> list[Statement]:
         is_counted = isinstance(statement, Loop) and statement.condition is None
-        if not is_counted or statement.steps < _LEAST_STEPS:
+        if not is_counted or statement.steps < LEAST_STEPS:
             return [statement]
         if any_statement(statement.body.statements, lambda item: isinstance(item, Check | SelfCall)):
             return [statement]
@@ -104,34 +103,29 @@ class _Split:
         self.makers = {value: number for number, values in enumerate(self.values) for value in values}
         self.reads = [*map(read, body), *({value} for value in loop.body.results)]
         self.needs = [{self.makers[value] for value in values if value in self.makers} for values in self.reads]
-        reached = list(map(self._reached, range(len(self.needs))))
         self.products = {
             number
             for number, item in enumerate(body)
             if multiplies_rows(item, self.makers)
             and item.operands[0].elements > 1
             and item.operands[1].size_bytes >= least_bytes
-            and number not in reached[number]
+            and number not in self._needed([number])
         }
         others = {number for number, item in enumerate(body) if not isinstance(item, Operator)}
         others |= {number for number, values in enumerate(self.values) if any(value.elements > 1 for value in values)}
-        self.scalars = {
-            number for number, needed in enumerate(reached) if number not in others and others.isdisjoint(needed)
-        }
+        readers: list[set[int]] = [set() for _ in self.needs]
+        for number, needed in enumerate(self.needs):
+            for other in needed:
+                readers[other].add(number)
+        self.scalars = {*range(len(self.needs))} - _closure(others, readers)
         self.parts = self._parts()
         self.counter = next(state for state in loop.states if self._counts(state))
         self.tables = {item.results[0]: item.operands[0] for item in body if self._takes_each_row(item)}
         self.handed = [value for value in self.makers if self._is_handed(value)]
 
-    def _reached(self, number: int) -> set[int]:
-        """Return all numbers that one needs in the same step or an earlier one."""
-        found: set[int] = set()
-        waiting = [*self.needs[number]]
-        while waiting:
-            if (needed := waiting.pop()) not in found:
-                found.add(needed)
-                waiting += self.needs[needed]
-        return found
+    def _needed(self, numbers: Iterable[int]) -> set[int]:
+        """Return all numbers that some need, in the same step or from an earlier one."""
+        return _closure((needed for number in numbers for needed in self.needs[number]), self.needs)
 
     def _parts(self) -> list[int]:
         """Return the first part that each number can go to: what is made of a product goes to a later one."""
@@ -147,17 +141,13 @@ class _Split:
 
     def _counts(self, state: Value) -> bool:
         """Whether a state is the number of the step, from 0."""
-        index = self.loop.states.index(state)
-        start, maker = self.constants.get(self.loop.initial[index]), self.makers.get(self.loop.body.results[index])
-        if (
-            start is None
-            or start.size > 1
-            or start.item() != 0
-            or maker is None
-            or maker >= len(self.loop.body.statements)
-        ):
+        if state.shape or state.dtype not in ("int32", "int64"):
             return False
-        step = self.loop.body.statements[maker]
+        index, body = self.loop.states.index(state), self.loop.body
+        start, maker = self.constants.get(self.loop.initial[index]), self.makers.get(body.results[index])
+        if start is None or start.any() or maker is None or maker >= len(body.statements):
+            return False
+        step = body.statements[maker]
         if not isinstance(step, Operator) or step.name != "relax.add" or step.operands != (state,):
             return False
         return any(isinstance(term, ir.Constant) and term.value.numpy().item() == 1 for term in step.call.args)
@@ -210,8 +200,7 @@ class _Split:
         """Return the loop of one part, which writes the values of each step to tables."""
         loop, body = self.loop, Statements()
         own = {number for number, other in enumerate(self.parts) if other == part} - self.products - self.scalars
-        needed = set().union(*(self._reached(number) for number in own), self._reached(self.makers[self.counter]))
-        own_scalars = self.scalars & needed if part else self.scalars
+        own_scalars = self.scalars & self._needed([*own, self.makers[self.counter]]) if part else self.scalars
         states = [state for state in loop.states if self.makers[state] in own | own_scalars]
         if part:
             body.now.update((state, state.fresh()) for state in states if self.makers[state] in own_scalars)
@@ -243,3 +232,14 @@ class _Split:
         flat = code.emit(lambda x: relax.op.reshape(x, (steps * rows, weights.shape[0])), self.tables[x])
         result = code.emit(relax.op.matmul, flat, weights)
         self.tables[product.results[0]] = code.emit(lambda y: relax.op.reshape(y, (steps, rows, columns)), result)
+
+
+def _closure(numbers: Iterable[int], following: Sequence[Iterable[int]]) -> set[int]:
+    """Return numbers, with all that follow them, directly or not."""
+    found: set[int] = set()
+    waiting = [*numbers]
+    while waiting:
+        if (number := waiting.pop()) not in found:
+            found.add(number)
+            waiting += following[number]
+    return found

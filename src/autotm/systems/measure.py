@@ -1,4 +1,4 @@
-"""Systems measured in turn, each in a process of its own: one that hangs, crashes or is wrong ends no other.
+"""Systems measured in turn, each in processes of its own: one that hangs, crashes or is wrong ends no other.
 
 A process prepares its program, is checked, and then calls it whenever it is asked to. To import PyTorch and TVM, to
 read a model and to compute its results in float64 takes seconds, so one process, `python -m autotm.systems.measure`,
@@ -34,7 +34,7 @@ from autotm.control.program import Array, Program
 from autotm.control.reader import read_program
 from autotm.control.rewrites import NO_REWRITES, SMALL_ELEMENTS, Rewrites
 from autotm.kernels.library import aligned_empty
-from autotm.model.control_study import ALL_BLOCKS, WITH_CONTROL_FLOW, SystemTimes
+from autotm.model.control_study import ALL_BLOCKS, RESOLVED, WITH_CONTROL_FLOW, SystemTimes
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.systems.resolved import resolved, with_weights
 from autotm.systems.source import EVERY_OPERATOR, Prepared, Ready, Results, python_source, without_checks
@@ -51,7 +51,7 @@ FEWEST_ROUNDS = 3
 START_S = 300.0
 """A process is there until then at the latest, whatever else the computer does."""
 SLOW_TO_BUILD = ("torch.compile", "jax", "tvm-fused")
-"""Systems that are prepared first, so that no core waits for them at the end."""
+"""Systems that are prepared first, so that no core waits for them at the end; resolved ones before all others."""
 RATIO = "ratio"
 """Among the sizes of a task: the percentage of blocks that are computed, of a model whose branches skip some."""
 TOLERANCE = 1e-5
@@ -164,7 +164,7 @@ class _Worker:
         self.times = {
             task: SystemTimes(
                 *(task.system, task.variant, task.batch, dict(task.sizes), task.threads),
-                rewrites=asdict(task.rewrites or Rewrites()) if _is_fused(task) else {},
+                rewrites=asdict(task.rewrites or Rewrites()) if task.system == "tvm-fused" else {},
             )
             for task in tasks
         }
@@ -263,9 +263,10 @@ def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: i
     Raises:
         AutotmError: a system's results are wrong; nothing is timed then.
     """
-    systems: dict[tuple[str, int], list[Task]] = {}
+    systems: dict[tuple[str, int, bool], list[Task]] = {}
     for task in tasks:
-        systems.setdefault((task.system, task.threads), []).append(task)
+        # Thousands of operators in a row may take a compiler so long that its process is ended.
+        systems.setdefault((task.system, task.threads, task.variant == RESOLVED), []).append(task)
     with contextlib.ExitStack() as stack:
         forks = Forks(tasks)
         stack.callback(forks.close)
@@ -276,7 +277,7 @@ def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: i
             workers.update(dict.fromkeys(own, worker))
         with ThreadPoolExecutor(at_once) as pool:
             each_once = dict.fromkeys(workers.values())
-            slow_first = sorted(each_once, key=lambda worker: worker.tasks[0].system not in SLOW_TO_BUILD)
+            slow_first = sorted(each_once, key=lambda worker: _place_in_line(worker.tasks[0]))
             list(pool.map(lambda worker: worker.prepare(build_s), slow_first))
         for task in tasks:
             _require_right(task, workers[task].times[task].error)
@@ -289,16 +290,16 @@ def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: i
         return [workers[task].times[task] for task in tasks]
 
 
+def _place_in_line(task: Task) -> tuple[bool, bool]:
+    return task.variant != RESOLVED, task.system not in SLOW_TO_BUILD
+
+
 def _require_right(task: Task, error: float | None) -> None:
     if error is not None and not error <= TOLERANCE:  # NaN is wrong too.
         raise AutotmError(
             f"{task.system} computes {task.model} ({task.variant}, batch {task.batch}) wrong: off PyTorch's float64 by "
             f"{error:.2g} of the largest result, allowed are {TOLERANCE:.0e}"
         )
-
-
-def _is_fused(task: Task) -> bool:
-    return task.system == "tvm-fused" and task.variant == WITH_CONTROL_FLOW
 
 
 def different_rewrites(task: Task) -> list[Rewrites]:
@@ -381,7 +382,7 @@ def _prepared(task: Task, compiled: dict[Task, tuple[Ready, float]]) -> tuple[Pr
     key = replace(task, sizes=_without_ratio(task)) if task.variant == WITH_CONTROL_FLOW else task
     if key not in compiled:
         start = time.perf_counter()
-        if _is_fused(task):
+        if task.system == "tvm-fused":
             program = (task.rewrites or Rewrites()).apply(program)
         compiled[key] = prepare(task.system, program, task.threads), time.perf_counter() - start
     ready, build_s = compiled[key]
