@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-
 from offloaded_steps import (  # noqa: E402
     CASES,
     DEVICE,
+    ON_A_NODE,
     QUICK,
     THREADS,
     least,
@@ -94,17 +95,8 @@ def test_late_copies_and_poisoned_memory_change_nothing(name: str) -> None:
             assert all(same_bits(trained(module, name, step), wanted))
 
 
-def binding_fails() -> str:
-    """Why pages cannot be bound to memory node 0 here; empty where they can."""
-    try:
-        NodePool(Tier.SLOW, 4096, (0,), "none", SystemMemory())
-    except autotm.AutotmError as error:
-        return str(error)
-    return ""
-
-
 @THREADS
-@pytest.mark.skipif(bool(binding_fails()), reason=f"NOT TESTED: memory nodes: {binding_fails()}")
+@ON_A_NODE
 def test_what_is_copied_is_on_the_memory_node(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     monkeypatch.setattr("autotm.memory.torch_device.NodePool", lambda *how: opened.append(NodePool(*how)) or opened[-1])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-torch installs it")
 
-from offloaded_steps import CASES, DEVICE, QUICK, least_of, offloaded, same_bits  # noqa: E402
+from offloaded_steps import CASES, DEVICE, ON_A_NODE, QUICK, THREADS, least_of, offloaded, same_bits  # noqa: E402
 
 import autotm  # noqa: E402
+from autotm.memory.torch_device import Cpu, ThreadCopies  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
 from autotm.optimizer_updates import Update  # noqa: E402
 
@@ -76,6 +78,44 @@ def test_updates_within_a_step_compute_the_same_bits(name: str) -> None:
         next(iter(optimizer.state)).grad = torch.ones_like(next(iter(optimizer.state)))
         with pytest.raises(BadInputError, match=r"call zero_grad\(\) first"):
             step(*case.batch())
+
+
+@THREADS
+@ON_A_NODE
+@pytest.mark.parametrize("name", ["perceptron", "odd"])
+def test_state_is_used_on_a_memory_node_where_copies_take_long(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cpu, "copies", lambda _: ThreadCopies(lambda: time.sleep(0.005)))
+    case, plain, module = CASES[name], CASES[name].module(), CASES[name].module()
+    other, optimizer = UPDATES[name](plain), UPDATES[name](module)
+
+    def call(inputs: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
+        loss = plain(inputs) if case.loss is None else case.loss(plain(inputs), *targets)
+        loss.backward()
+        other.step()
+        other.zero_grad()
+        return loss
+
+    wanted = updated(name, other, call)
+    options = {"optimizer": optimizer, "slow": "node:0", "recompute": True}
+    smallest = least_of(lambda: offloaded(name, 1, module, **options))
+    with offloaded(name, smallest, module, **options) as step:
+        summary = step.summary()
+        assert 0 < summary.in_place_bytes <= summary.host_bytes
+        assert f"{summary.in_place_bytes / 1e6:.6g} MB of it used there" in str(step)
+        assert step.measure(*case.batch(), verify=True).peak_bytes <= summary.budget_bytes
+    module.load_state_dict(CASES[name].module().state_dict())
+    optimizer.state.clear()
+    with offloaded(name, smallest, module, **options) as step:
+        assert all(same_bits(updated(name, optimizer, step), wanted))
+        pool, states = step._executor.pool, [value for state in optimizer.state.values() for value in state.values()]
+        on_node = [value for value in states if 0 <= value.data_ptr() - pool.data_ptr() < pool.numel()]
+        assert sum(value.nbytes for value in on_node) <= step.summary().in_place_bytes <= pool.numel()
+        assert on_node
+        kept = copy.deepcopy(optimizer.state_dict())
+        optimizer.load_state_dict(kept)
+        assert step.measure(*case.batch(), verify=True).peak_bytes <= summary.budget_bytes
+    states = (value for state in optimizer.state.values() for value in state.values())
+    assert not any(0 <= value.data_ptr() - pool.data_ptr() < pool.numel() for value in states)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

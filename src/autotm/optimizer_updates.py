@@ -57,6 +57,7 @@ class Update:
 
     def __post_init__(self) -> None:
         self._pool: torch.Tensor | None = None
+        self._is_used_there = False
         self._kept_bytes = 0
         self._places: dict[tuple[nn.Parameter, str], _Place] = {}
         self._here: torch.Tensor | None = None
@@ -92,9 +93,12 @@ class Update:
         """The bytes of the state on the host; none before the first update, or where it is not kept there."""
         return torch.empty(0, dtype=torch.uint8) if self._pool is None else self._pool[: self._kept_bytes]
 
-    def keep_on_host(self, pool: torch.Tensor) -> None:
-        """Keep the state in host memory from the next update on; `pool` has room for `state_bytes` of a trial."""
-        self._pool = pool
+    def keep_on_host(self, pool: torch.Tensor, *, use_there: bool = False) -> None:
+        """Keep the state in host memory from the next update on; `pool` has room for `state_bytes` of a trial.
+
+        With `use_there` updates read and write it there, and it is never fetched.
+        """
+        self._pool, self._is_used_there = pool, use_there
 
     def bring_back(self) -> None:
         """Put the state back on the device of the parameters, for good."""
@@ -102,7 +106,7 @@ class Update:
         for (own, key), (_, kept) in self._places.items():
             if self.optimizer.state.get(own, {}).get(key) is kept:
                 self.optimizer.state[own][key] = torch.empty_like(kept, device=own.device).copy_(kept)
-        self._pool = None
+        self._pool, self._is_used_there = None, False
         self._kept_bytes = 0
         self._places.clear()
 
@@ -118,6 +122,8 @@ class Update:
             self._is_updated = True
             for own in self.parameters:
                 own.grad = None
+        if self._is_used_there:
+            self.store()  # What the first update has made.
 
     def store(self) -> None:
         """Copy state that is on the device, because it was made or loaded there, to its places on the host, if any.

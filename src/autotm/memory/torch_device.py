@@ -42,12 +42,14 @@ class Device(ABC):
         granularity_bytes: its allocator rounds sizes up to multiples of this.
         generator_bytes: of its memory that it takes to let a random operator draw the same numbers again.
         tier_reality: whether the slower memory is `real` or a `stand-in`.
+        uses_slow_memory: whether operators can read and write the slower memory.
     """
 
     name: str
     torch: torch.device
     granularity_bytes: int
     tier_reality: str = "real"
+    uses_slow_memory = False
     generator_bytes = 0
 
     @property
@@ -229,6 +231,7 @@ class Cpu(Device):
         self.name = "CPU, ordinary memory in the place of device memory"
         self._node = node
         self.tier_reality = "stand-in" if node is None else "real"
+        self.uses_slow_memory = node is not None
         if node is not None:
             check_nodes(SystemMemory(), "offload: slow", [node])
             self.name = f"CPU, and memory node {node} in the place of the host's memory"

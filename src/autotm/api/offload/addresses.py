@@ -10,7 +10,7 @@ from itertools import compress, count
 import numpy as np
 
 from autotm.api.offload.measuring import Measured, OperatorMemory
-from autotm.api.offload.step_graph import Run, place_of
+from autotm.api.offload.step_graph import Run, is_state, place_of
 from autotm.joint_graph import Step
 from autotm.layout.packing import Blocks, layout_of, pack_blocks
 from autotm.memory.torch_arena import OUTSIDE, Place
@@ -112,9 +112,10 @@ def places_of(
     def places(index: int, *, is_first: bool) -> Iterator[Place]:
         kernel, run = graph.kernels[index], runs[index]
         results = {step.storages[place_of(one.tensor)].element: offsets[one.tensor, index] for one in kernel.outputs}
-        workspace = sum(offsets[one.tensor, index] for one in kernel.workspaces)  # There is one at most.
+        workspace = sum(offsets[one.tensor, index] for one in kernel.workspaces if not is_state(one.tensor))
         memory = OperatorMemory(0) if run is None else measured.memory[run.operator]
-        state = states.get(place_of(kernel.name))
+        made = (offsets[one.tensor, index] for one in kernel.workspaces if is_state(one.tensor))
+        state = next(made, states.get(place_of(kernel.name)))
         for one in memory.first_allocations if is_first else memory.allocations:
             begin = results[one.element] if one.element is not None else state if one.is_state else workspace
             yield Place(one.size_bytes, OUTSIDE if begin is None else begin + one.offset)

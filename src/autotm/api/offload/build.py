@@ -67,12 +67,17 @@ def build(
     moves, recomputes, host_bytes = allowed
     ways = Ways(moves, recomputes, device.host_bytes() if host_bytes is None else host_bytes)
     links, has_arena = measured_links(device, size_bytes), device.has_arenas
-    planned = place(step, graph, profile, links, ways, size_bytes, config, has_arena=has_arena)
-    pool = device.host_pool(planned.layout.slow_bytes)
-    for operator, (offset, state_bytes) in planned.states.items():
-        update = step.operators[operator].node.target
-        assert isinstance(update, Update)
-        update.keep_on_host(pool[offset : offset + state_bytes])
+    planned = place(
+        *(step, graph, profile, links, ways, size_bytes, config),
+        has_arena=has_arena,
+        uses_slow_memory=device.uses_slow_memory,
+    )
+    pool = device.host_pool(planned.host_bytes)
+    for states in (planned.states, planned.states_in_place):
+        for operator, (offset, state_bytes) in states.items():
+            update = step.operators[operator].node.target
+            assert isinstance(update, Update)
+            update.keep_on_host(pool[offset : offset + state_bytes], use_there=states is planned.states_in_place)
     arena = None
     if planned.arena_bytes:
         places = places_of(step, planned.graph, planned.runs, planned.plan, planned.layout, measured)

@@ -77,6 +77,7 @@ class Measured:
         memory: of each operator.
         sizes: of each storage, as allocated.
         states: bytes of an optimizer's state that each operator updates.
+        in_place: of each update whose state is in the slower memory, if operators can use that; else None.
     """
 
     timings: tuple[Timing, ...]
@@ -84,6 +85,7 @@ class Measured:
     memory: tuple[OperatorMemory, ...]
     sizes: tuple[int, ...]
     states: tuple[int, ...]
+    in_place: tuple[Timing | None, ...]
 
 
 def measure(step: Step, values: Values, device: Device, kernel_s: float) -> Measured:
@@ -104,8 +106,12 @@ def measure(step: Step, values: Values, device: Device, kernel_s: float) -> Meas
     with torch.no_grad(), torch.random.fork_rng(cuda):
         for index, operator in enumerate(step.operators):
             run.operator(index, operator)
-    timings, memory, states = zip(*map(run.known.__getitem__, run.identities), strict=True)
-    return Measured(timings, tuple(run.identities), memory, tuple(run.sizes), states)
+    timings, memory, states, in_place = zip(*map(run.known.__getitem__, run.identities), strict=True)
+    return Measured(timings, tuple(run.identities), memory, tuple(run.sizes), states, in_place)
+
+
+_Known = tuple[Timing, OperatorMemory, int, Timing | None]
+"""Time and memory of an operator, bytes of the optimizer's state that it updates, and its time with that elsewhere."""
 
 
 class _Measuring:
@@ -113,7 +119,7 @@ class _Measuring:
 
     def __init__(self, step: Step, values: Values, device: Device, kernel_s: float) -> None:
         self._step, self._values, self._device, self._kernel_s = step, values, device, kernel_s
-        self.known: dict[str, tuple[Timing, OperatorMemory, int]] = {}
+        self.known: dict[str, _Known] = {}
         self._away: dict[int, torch.Tensor] = {}
         # The storages of arguments, to be told apart from others; they are never moved.
         self._bytes = {place: values[step.storages[place].nodes[0]] for place in step.held}
@@ -134,7 +140,8 @@ class _Measuring:
             result, allocations = self._with_enough_memory(operator, lambda: self._called(operator, call))
             self._require_as_traced(operator, result)
             if identity not in self.known:
-                self.known[identity] = self._timing(operator, call), self._memory_of(operator, result, allocations), 0
+                memory = self._memory_of(operator, result, allocations)
+                self.known[identity] = self._timing(operator, call), memory, 0, None
             self._bytes.update(keep(self._step, self._values, operator, result))
         for place in (*operator.inputs, *operator.outputs):
             storage = self._step.storages[place]
@@ -143,8 +150,8 @@ class _Measuring:
                     self._values[node] = None
                 self._bytes.pop(place).untyped_storage().resize_(0)
 
-    def _tried(self, operator: Operator, update: Update) -> tuple[Timing, OperatorMemory, int]:
-        """Return the time, workspace and state of an update of copies of the parameters."""
+    def _tried(self, operator: Operator, update: Update) -> _Known:
+        """Return what is known of an update, from one of copies of the parameters."""
         trial = self._with_enough_memory(operator, update.trial)
         call = partial(call_of(operator.node, trial), self._values)
         # The first call makes the state.
@@ -155,7 +162,13 @@ class _Measuring:
         if self._device.has_arenas:
             workspace_bytes = max(first.workspace_bytes, memory.workspace_bytes)
             memory = OperatorMemory(workspace_bytes, memory.allocations, first.allocations)
-        return self._timing(operator, call), memory, trial.state_bytes
+        timing, state_bytes = self._timing(operator, call), trial.state_bytes
+        if not state_bytes or not self._device.uses_slow_memory:
+            return timing, memory, state_bytes, None
+        trial.keep_on_host(self._device.host_pool(state_bytes), use_there=True)
+        trial.store()
+        # Slower memory takes no update less time, whatever the clock said.
+        return timing, memory, state_bytes, max(timing, self._timing(operator, call), key=lambda one: one.median_ns)
 
     def _memory_of(self, operator: Operator, result: object, allocations: int | list[Allocation]) -> OperatorMemory:
         """Return the memory that an operator took, from the peak of a call or from all its allocations."""

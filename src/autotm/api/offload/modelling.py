@@ -121,6 +121,7 @@ def _measured(step: Step, gpu: GpuFile, reached: float) -> Measured:
         tuple(OperatorMemory(0) for _ in times_ns),
         tuple(storage.size_bytes for storage in step.storages),
         tuple(states),
+        tuple(None for _ in times_ns),
     )
 
 

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from autotm.api.offload.addresses import on_host, with_arena
-from autotm.api.offload.step_graph import RESULTS, Run, place_of, runs_of, with_states_on_host, with_states_that_move
+from autotm.api.offload.step_graph import (
+    IN_PLACE,
+    RESULTS,
+    Run,
+    place_of,
+    runs_of,
+    with_states_in_place,
+    with_states_on_host,
+    with_states_that_move,
+)
 from autotm.check.plan import check_plan
 from autotm.joint_graph import Step
 from autotm.layout.compile import compile_program
@@ -95,6 +104,22 @@ class Planned:
         return {tensor.name: place_of(tensor.name) for tensor in self.graph.tensors if tensor.slow_at is not None}
 
     @cached_property
+    def states_in_place(self) -> dict[int, tuple[int, int]]:
+        """The offset on the host, and the bytes, of state that is used there, by operator."""
+        found, end = {}, self.layout.slow_bytes
+        for kernel in self.graph.kernels:
+            if kernel.identity.endswith(IN_PLACE):
+                size_bytes = self.graph.by_name[kernel.workspaces[-1].tensor].size_bytes
+                found[place_of(kernel.name)] = end, size_bytes
+                end += size_bytes
+        return found
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory that the plan takes."""
+        return self.layout.slow_bytes + sum(size_bytes for _, size_bytes in self.states_in_place.values())
+
+    @cached_property
     def states(self) -> dict[int, tuple[int, int]]:
         """The offset on the host, and the bytes, of state that waits there between updates, by operator."""
         by_name = self.graph.by_name
@@ -154,6 +179,7 @@ class _Problem:
         graph, profile: the step with nothing moved and nothing computed again.
         turn: index of the first operator of the backward pass.
         states: operators whose optimizer's state waits on the host; it is a workspace of theirs here.
+        are_in_place: whether they use it there.
         links: of the device.
     """
 
@@ -161,6 +187,7 @@ class _Problem:
     profile: Profile
     turn: int
     states: frozenset[int]
+    are_in_place: bool
     links: Links
 
     @cached_property
@@ -182,6 +209,11 @@ class _Problem:
     def state_bytes(self) -> int:
         """All of it."""
         return sum(self.states_bytes.values())
+
+    @property
+    def moved_bytes(self) -> int:
+        """What of it is copied to the device and back."""
+        return 0 if self.are_in_place else self.state_bytes
 
     @cached_property
     def least(self) -> tuple[int, str]:
@@ -243,7 +275,7 @@ def _mixes(problems: Iterable[_Problem], ways: Ways, size_bytes: int) -> list[_M
 
     def key(mix: _Mix) -> tuple[bool, int, int]:
         # What is hardly slower moves less.
-        return mix.host_bytes > ways.host_bytes, int(mix.guess_us / (_ALIKE * plain_us)), mix.problem.state_bytes
+        return mix.host_bytes > ways.host_bytes, int(mix.guess_us / (_ALIKE * plain_us)), mix.problem.moved_bytes
 
     return sorted(mixes, key=key)
 
@@ -259,7 +291,7 @@ def _guess_us(problem: _Problem, share: float, saved_bytes: int) -> float:
     always_bytes = sum(tensor.allocated_bytes for tensor in problem.graph.tensors if tensor.held)
     movable_bytes = max(1, problem.graph.peak_live_bytes - always_bytes)
     waiting = _WAITING if share in {0, 1} else 1 / share
-    states_bytes = int(waiting * problem.state_bytes)
+    states_bytes = int(waiting * problem.moved_bytes)
 
     def with_copies_us(part: float) -> float:
         copied_bytes, again = int(waiting * part * max(0, saved_bytes)), (1 - part) * saved_bytes / movable_bytes
@@ -289,6 +321,12 @@ class _Try:
     profile: Profile
     plan: Plan
     layout: Layout
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory that it takes."""
+        problem = self.mix.problem
+        return self.layout.slow_bytes + problem.state_bytes - problem.moved_bytes
 
 
 class _Tries:
@@ -324,7 +362,8 @@ class _Tries:
         turn_and_limit = problem.turn, range(problem.turn), self._size_bytes
         if mix.share:
             host_bytes = self._ways.host_bytes - problem.state_bytes
-            moving = Moving(problem.profile, problem.links, mix.share, host_bytes, problem.states_bytes)
+            states_bytes = {} if problem.are_in_place else problem.states_bytes
+            moving = Moving(problem.profile, problem.links, mix.share, host_bytes, states_bytes)
             limit_s = self._options.time_limit_s
             return repeats_beside_moves(
                 problem.graph, moving, *turn_and_limit, seed=self._options.seed, time_limit_s=limit_s
@@ -352,10 +391,10 @@ class _Tries:
     def _tried(self, mix: _Mix, graph: Graph, again: Recomputation, options: SolveOptions) -> _Try:
         """Return a plan for the step with its repeats, in which copies save the rest of what must be saved."""
         problem = mix.problem
-        if problem.states:
+        if problem.moved_bytes:
             graph = with_states_that_move(graph, problem.states)
         profile = replace(problem.profile, graph_hash=hash_of(graph))
-        has_to_move = problem.states or graph.peak_live_bytes > self._size_bytes
+        has_to_move = problem.moved_bytes or graph.peak_live_bytes > self._size_bytes
         optimizer = "asynchronous" if self._ways.moves and has_to_move else "static"  # Where all fits, it is soon done.
         plan = solve(graph, profile, problem.links, optimizer, Limit(size_bytes=self._size_bytes), options)
         return _Try(mix, again, graph, profile, plan, on_host(graph, plan))
@@ -363,7 +402,7 @@ class _Tries:
     @property
     def best(self) -> _Try | None:
         """The plan with the least predicted time of those that keep the host's budget."""
-        fitting = (one for one in self._plans if one.layout.slow_bytes <= self._ways.host_bytes)
+        fitting = (one for one in self._plans if one.host_bytes <= self._ways.host_bytes)
         return min(fitting, key=lambda one: one.plan.objective_us, default=None)
 
     @property
@@ -373,7 +412,7 @@ class _Tries:
 
     def refusal(self) -> InfeasibleLimitError:
         """Return why there is no best plan."""
-        least_host_bytes = min((one.layout.slow_bytes for one in self._plans), default=None)
+        least_host_bytes = min((one.host_bytes for one in self._plans), default=None)
         found = "keeps it" if self._are_refuted else "was found"
         reason = (
             f"no plan {found} that only computes tensors again; allow moves, or give more"
@@ -394,10 +433,12 @@ def place(
     config: SolveConfig,
     *,
     has_arena: bool = False,
+    uses_slow_memory: bool = False,
 ) -> Planned:
     """Return the best plan for a budget, after the independent checker's look at it.
 
-    With an arena all that the step allocates has an address in one piece of memory within the budget.
+    With an arena all that the step allocates has an address in one piece of memory within the budget. Where operators
+    can use the slower memory, an optimizer's state may stay there.
 
     Raises:
         InfeasibleLimitError: no plan keeps the budget, or that of the host; names the least.
@@ -405,8 +446,12 @@ def place(
     problems = []
     for part in _PARTS if ways.moves else _PARTS[:1]:
         placed, states = with_states_on_host(graph, part)
-        if not problems or states != problems[-1].states:
-            problems.append(_Problem(placed, profile, step.turn, states, links))
+        if problems and states == problems[-1].states:
+            continue
+        problems.append(_Problem(placed, profile, step.turn, states, False, links))
+        if states and uses_slow_memory:
+            placed = with_states_in_place(placed, states)
+            problems.append(_Problem(placed, profile, step.turn, states, True, links))
     least_bytes, where = min(problem.least for problem in problems)
     if size_bytes < least_bytes:
         raise InfeasibleLimitError(
@@ -478,7 +523,8 @@ def _shortly(options: SolveOptions) -> SolveOptions:
 
 def _least_us(problems: Sequence[_Problem], ways: Ways, size_bytes: int) -> float:
     """Return what no plan for a budget is predicted to take less than: what it cannot hold has to come back."""
-    most = problems[-1]  # With the most state on the host the device holds the least at each kernel.
+    # With the most state on the host the device holds the least at each kernel; no update takes less time there.
+    most = max((one for one in problems if not one.are_in_place), key=lambda problem: problem.state_bytes)
     links, may = most.links if ways.moves else None, range(most.turn if ways.recomputes else 0)
     return most.plain_us + least_added_us(most.graph, most.costs_us, may, size_bytes, links, ways.host_bytes)
 

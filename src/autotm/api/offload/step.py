@@ -33,7 +33,8 @@ class OffloadSummary:
             PyTorch's allocator chooses places, on a GPU or without a C++ compiler, and loses memory between them.
         plain_peak_bytes: the same with nothing moved.
         least_bytes: no step of this graph needs less: the largest operator with its operands, and what never moves.
-        host_bytes: of pinned memory.
+        host_bytes: of pinned memory, or of a memory node.
+        in_place_bytes: of that, an optimizer's state that is used on the node.
         moved_out_bytes, moved_in_bytes: copied to the host and back in a step.
         recomputed: operators that run again.
         predicted_s: of a step.
@@ -50,6 +51,7 @@ class OffloadSummary:
     plain_peak_bytes: int
     least_bytes: int
     host_bytes: int
+    in_place_bytes: int
     moved_out_bytes: int
     moved_in_bytes: int
     recomputed: int
@@ -61,11 +63,13 @@ class OffloadSummary:
 
     def __str__(self) -> str:
         arena = f" ({self.arena_bytes / 1e6:.6g} MB in one piece)" if self.arena_bytes else ""
+        in_place = f", {self.in_place_bytes / 1e6:.6g} MB of it used there" if self.in_place_bytes else ""
         return (
             f"{self.device}: {self.planned_peak_bytes / 1e6:.6g} MB of device memory planned{arena}, "
             f"{self.budget_bytes / 1e6:.6g} MB allowed, {self.plain_peak_bytes / 1e6:.6g} MB with nothing moved, "
             f"{self.least_bytes / 1e6:.6g} MB at the least; {self.moved_out_bytes / 1e6:.6g} MB out and "
-            f"{self.moved_in_bytes / 1e6:.6g} MB back a step through {self.host_bytes / 1e6:.6g} MB of host memory; "
+            f"{self.moved_in_bytes / 1e6:.6g} MB back a step through {self.host_bytes / 1e6:.6g} MB of host memory"
+            f"{in_place}; "
             f"{self.recomputed} operators again, {self.recomputed_s:.6g} s; "
             f"{self.predicted_s:.6g} s a step predicted ({self.plain_s:.6g} s with nothing moved), bound "
             f"{self.bound_s:.6g} s, gap {self.gap:.2%}"
@@ -232,7 +236,8 @@ class OffloadedStep:
             arena_bytes=planned.arena_bytes,
             plain_peak_bytes=planned.plain_peak_bytes,
             least_bytes=planned.least_bytes,
-            host_bytes=planned.layout.slow_bytes,
+            host_bytes=planned.host_bytes,
+            in_place_bytes=sum(size_bytes for _, size_bytes in planned.states_in_place.values()),
             moved_out_bytes=moved[Tier.SLOW],
             moved_in_bytes=moved[Tier.FAST],
             recomputed=sum(run is not None and run.wanted is not None for run in planned.runs),

@@ -26,6 +26,8 @@ from autotm.solve.recomputation import AGAIN
 
 _KEPT = ".state"
 """What the names of tensors end with that an optimizer keeps; those of storages do not."""
+IN_PLACE = ".in_place"
+"""What the identities of updates end with that use state in the slower memory."""
 _UPDATED = "updated"
 """What kernels are called that compute nothing: before each of them, state that moves was updated."""
 RESULTS = "results"
@@ -98,6 +100,11 @@ def model_of(step: Step, measured: Measured, device: str, grain: int) -> tuple[G
         (kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel)): timing
         for kernel, timing in zip(kernels, (*measured.timings, nothing), strict=True)
     }
+    timings.update(
+        ((f"{kernel.identity}{IN_PLACE}", DEFAULT_IMPLEMENTATION, all_fast(kernel)), timing)
+        for kernel, timing in zip(kernels, measured.in_place, strict=False)
+        if timing is not None
+    )
     timings[_UPDATED, DEFAULT_IMPLEMENTATION, Tier.FAST.letter] = nothing
     return graph, Profile(hash_of(graph), timings, {"device": device})
 
@@ -112,7 +119,7 @@ def with_states_on_host(graph: Graph, part: float) -> tuple[Graph, frozenset[int
     Returns:
         The step, and the operators whose state that is.
     """
-    kept = {tensor.readers[0]: tensor for tensor in graph.tensors if tensor.name.endswith(_KEPT)}
+    kept = {tensor.readers[0]: tensor for tensor in graph.tensors if is_state(tensor.name)}
     wanted_bytes, taken_bytes = part * sum(tensor.size_bytes for tensor in kept.values()), 0
     kernels, moving = [*graph.kernels], {}
     for index, tensor in kept.items():
@@ -125,6 +132,20 @@ def with_states_on_host(graph: Graph, part: float) -> tuple[Graph, frozenset[int
         moving[tensor.name] = workspace(operand, index)
     tensors = tuple(moving.get(tensor.name, tensor) for tensor in graph.tensors)
     return replace(graph, kernels=tuple(kernels), tensors=tensors), frozenset(map(place_of, moving))
+
+
+def with_states_in_place(graph: Graph, states: Collection[int]) -> Graph:
+    """Return a step in which updates use state in the slower memory, which they move there when they have made it.
+
+    Args:
+        graph: one of `with_states_on_host`.
+        states: operators whose state that is.
+    """
+    kernels = (
+        replace(kernel, identity=f"{kernel.identity}{IN_PLACE}") if index in states else kernel
+        for index, kernel in enumerate(graph.kernels)
+    )
+    return replace(graph, kernels=tuple(kernels))
 
 
 def with_states_that_move(graph: Graph, states: Collection[int]) -> Graph:
@@ -178,6 +199,11 @@ def runs_of(graph: Graph) -> tuple[Run | None, ...]:
 def place_of(name: str) -> int:
     """Return the storage of a tensor, or the operator of a kernel, which its name begins with."""
     return int(name.partition(":")[0])
+
+
+def is_state(name: str) -> bool:
+    """Whether a tensor is what an optimizer keeps, before its update."""
+    return name.endswith(_KEPT)
 
 
 def _tensor(storage: Storage, slot: Operand, readers: tuple[int, ...], kernels: int) -> Tensor:
