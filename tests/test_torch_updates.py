@@ -42,20 +42,26 @@ def updated(name: str, optimizer: torch.optim.Optimizer, call: Callable[..., tor
     return [*losses, *parameters, *(state for state in states if isinstance(state, torch.Tensor))]
 
 
-@pytest.mark.filterwarnings("error:.*lr_scheduler")
-@pytest.mark.parametrize("name", ["perceptron", "block", "odd", pytest.param("transformer", marks=pytest.mark.slow)])
-def test_updates_within_a_step_compute_the_same_bits(name: str) -> None:
-    case, plain, module = CASES[name], CASES[name].module(), CASES[name].module()
-    other, optimizer = UPDATES[name](plain), UPDATES[name](module)
+def updated_plainly(name: str) -> list[torch.Tensor]:
+    """The same of plain PyTorch."""
+    case, plain = CASES[name], CASES[name].module()
+    optimizer = UPDATES[name](plain)
 
     def call(inputs: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
         loss = plain(inputs) if case.loss is None else case.loss(plain(inputs), *targets)
         loss.backward()
-        other.step()
-        other.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         return loss
 
-    wanted = updated(name, other, call)
+    return updated(name, optimizer, call)
+
+
+@pytest.mark.filterwarnings("error:.*lr_scheduler")
+@pytest.mark.parametrize("name", ["perceptron", "block", "odd", pytest.param("transformer", marks=pytest.mark.slow)])
+def test_updates_within_a_step_compute_the_same_bits(name: str) -> None:
+    case, module, wanted = CASES[name], CASES[name].module(), updated_plainly(name)
+    optimizer = UPDATES[name](module)
     options = {"optimizer": optimizer, "recompute": True}
     smallest = least_of(lambda: offloaded(name, 1, module, **options))
     start = copy.deepcopy((module.state_dict(), optimizer.state_dict()))
@@ -85,17 +91,8 @@ def test_updates_within_a_step_compute_the_same_bits(name: str) -> None:
 @pytest.mark.parametrize("name", ["perceptron", "odd"])
 def test_state_is_used_on_a_memory_node_where_copies_take_long(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cpu, "copies", lambda _: ThreadCopies(lambda: time.sleep(0.005)))
-    case, plain, module = CASES[name], CASES[name].module(), CASES[name].module()
-    other, optimizer = UPDATES[name](plain), UPDATES[name](module)
-
-    def call(inputs: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
-        loss = plain(inputs) if case.loss is None else case.loss(plain(inputs), *targets)
-        loss.backward()
-        other.step()
-        other.zero_grad()
-        return loss
-
-    wanted = updated(name, other, call)
+    case, module, wanted = CASES[name], CASES[name].module(), updated_plainly(name)
+    optimizer = UPDATES[name](module)
     options = {"optimizer": optimizer, "slow": "node:0", "recompute": True}
     smallest = least_of(lambda: offloaded(name, 1, module, **options))
     with offloaded(name, smallest, module, **options) as step:
