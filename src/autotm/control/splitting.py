@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from tvm import ir, relax
@@ -93,7 +94,6 @@ class _Split:
         parts: of each number; a product is computed after its part.
         tables: for a value that is a row of some tensor in each step, in order, that tensor.
         counter: a state that is the number of the step.
-        handed: values that a product or a later part reads, apart from those in `tables` and results of products.
     """
 
     def __init__(self, loop: Loop, constants: dict[Value, Array], least_bytes: int) -> None:
@@ -121,7 +121,6 @@ class _Split:
         self.parts = self._parts()
         self.counter = next(state for state in loop.states if self._counts(state))
         self.tables = {item.results[0]: item.operands[0] for item in body if self._takes_each_row(item)}
-        self.handed = [value for value in self.makers if self._is_handed(value)]
 
     def _needed(self, numbers: Iterable[int]) -> set[int]:
         """Return all numbers that some need, in the same step or from an earlier one."""
@@ -160,6 +159,11 @@ class _Split:
         has_rows = table not in self.makers and table.shape[0] == self.loop.steps
         return has_rows and place in self.loop.states and self._counts(place)
 
+    @cached_property
+    def handed(self) -> list[Value]:
+        """Values that a product or a later part reads, apart from those in `tables` and results of products."""
+        return [value for value in self.makers if self._is_handed(value)]
+
     def _is_handed(self, value: Value) -> bool:
         maker = self.makers[value]
         if value in self.tables or maker in self.products or maker in self.scalars:
@@ -169,6 +173,8 @@ class _Split:
 
     def saves_time(self) -> bool:
         """Whether matrices are read so slowly that copies of rows cost less."""
+        if not self.products:
+            return False
         rows = [*self.handed, *(self._product(number).results[0] for number in self.products)]
         size_bytes = sum(value.size_bytes for value in rows)
         if 2 * size_bytes >= sum(self._product(number).operands[1].size_bytes for number in self.products):

@@ -150,7 +150,7 @@ def _ended(code: int) -> str:
 
 
 class _Worker:
-    """A process that calls one system, in one or more variants and sizes.
+    """A process that calls one system, with control flow in one or more variants and sizes, or resolved.
 
     Attributes:
         tasks: those that have not failed.
@@ -291,6 +291,7 @@ def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: i
 
 
 def _place_in_line(task: Task) -> tuple[bool, bool]:
+    """Return what systems are sorted by to be prepared: those first that take longest."""
     return task.variant != RESOLVED, task.system not in SLOW_TO_BUILD
 
 

@@ -73,11 +73,11 @@ def build(
         uses_slow_memory=device.uses_slow_memory,
     )
     pool = device.host_pool(planned.host_bytes)
-    for states in (planned.states, planned.states_in_place):
+    for states, use_there in ((planned.states, False), (planned.states_in_place, True)):
         for operator, (offset, state_bytes) in states.items():
             update = step.operators[operator].node.target
             assert isinstance(update, Update)
-            update.keep_on_host(pool[offset : offset + state_bytes], use_there=states is planned.states_in_place)
+            update.keep_on_host(pool[offset : offset + state_bytes], use_there=use_there)
     arena = None
     if planned.arena_bytes:
         places = places_of(step, planned.graph, planned.runs, planned.plan, planned.layout, measured)
