@@ -143,7 +143,8 @@ verify: setup
 # One process more than there are cores, since some wait for children; four at most, because one with TVM and a prepared
 # study takes half a gigabyte. Rewriting assertions takes seconds, so what it made is kept.
 WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+SLOWEST := --durations=25 --durations-min=5
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SLOWEST)
 # Every target leaves slow tests out, but for SLOW=1.
 QUICK = $(if $(SLOW),,-m "not slow")
 test: setup-test
@@ -197,7 +198,7 @@ $(TORCH)/.stamp: requirements/torch.txt $(VENV)/.test-stamp
 setup-torch: $(TORCH)/.stamp
 
 test-torch: setup-torch
-	@$(TORCH)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(QUICK) \
+	@$(TORCH)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST) $(QUICK) \
 		tests/test_torch_models.py tests/lower/test_{against_torch,training_numerics}.py tests/zoo/test_{onnx,torch}*.py \
 		tests/test_api_{compile,torch}.py tests/test_torch_{offload,arena,updates,fits,judging}.py tests/test_torch_schedules.py \
 		tests/runtime/streams/test_framework.py tests/stages/test_{gpu,control_flow}.py tests/control tests/systems \

@@ -440,7 +440,7 @@ def test_a_page_shows_the_plan_within_the_budget(tmp_path):
         (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text())
         return found, json.loads(data)
 
-    found, kept = shown(None)
+    found, kept = shown("1GB")
     assert kept["limit_bytes"] == found.budget_bytes > found.peak.size_bytes
     assert kept["moves"]["tensor"] == []
     tight, moved = shown(int(0.8 * kept["pool_bytes"][0]))

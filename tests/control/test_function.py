@@ -93,13 +93,14 @@ def test_networks_whose_blocks_are_skipped(batch):
     drop = branch_models.BlockDrop(size=8, blocks=(1, 2), channels=4)
     skip = branch_models.SkipNet(size=32, blocks=(1, 2), channels=4, classes=10)
     of_torch = {drop: branches_in_torch.block_drop, skip: branches_in_torch.skip_net}
-    cases = [(drop, (random.integers(0, 2, (batch, 3)),)), (drop, (np.zeros((batch, 3)),))]
-    cases += [(skip, (batch, forced)) for forced in (np.zeros(3), np.array([0, 5e5, -5e5]))]
-    for net, decisions in cases:
-        arguments = net.arguments(*decisions)
-        expected = of_torch[net](net, *map(torch.from_numpy, arguments)).numpy()
-        for laid in (net, replace(net, channels_last=True)):
-            function = compile_function(laid.module(batch))
+    cases = {
+        drop: [(random.integers(0, 2, (batch, 3)),), (np.zeros((batch, 3)),)],
+        skip: [(batch, np.zeros(3)), (batch, np.array([0, 5e5, -5e5]))],
+    }
+    for net, laid in ((net, laid) for net in cases for laid in (net, replace(net, channels_last=True))):
+        function = compile_function(laid.module(batch))
+        for decisions in cases[net]:
+            expected = of_torch[net](net, *map(torch.from_numpy, net.arguments(*decisions))).numpy()
             assert largest_error(function(*laid.arguments(*decisions)), expected) < EXACT
 
 

@@ -52,8 +52,7 @@ def test_results_are_those_of_the_model(system, model):
         with pytest.raises(Exception, match=NONE[system, model]):
             prepared(task(model, system))
     else:
-        measured = [prepared(task(model, system, batch=batch)) for batch in ((1,) if model == "rae" else (1, 3))]
-        assert all(each["error"] < measure.TOLERANCE for each in measured)
+        assert prepared(task(model, system, batch=1 if model == "rae" else 3))["error"] < measure.TOLERANCE
     for variant in VARIANTS[1:]:
         if variant != ALL_BLOCKS or model in BRANCHING:
             assert prepared(task(model, system, variant))["error"] < measure.TOLERANCE
