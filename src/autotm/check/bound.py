@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,6 +50,11 @@ class Engines:
         return np.concatenate(([0], np.cumsum(self.kernel_ns)))
 
     @cached_property
+    def _until(self) -> list[int]:
+        """`until_ns` as numbers of Python, of which a few are read much faster."""
+        return self.until_ns.tolist()
+
+    @cached_property
     def held_up_ns(self) -> dict[Tier, npt.NDArray[np.int64]]:
         """(kernels + 1,) By destination: what kernels add, until each begins, to a copy as long as they are."""
         held_up = {}
@@ -65,29 +70,30 @@ class Engines:
     def work_ns(self, tensor: Tensor, destination: Tier, start: int, end: int) -> int:
         """Return how long an engine works at a move that overlaps kernels [start, end) (A2)."""
         alone = self.alone_ns(tensor, destination)
-        held_up, until = self.held_up_ns[destination], self.until_ns
+        held_up, until = self.held_up_ns[destination], self._until
         more = alone * int(held_up[end] - held_up[start])
-        lasts = max(int(until[end] - until[start]), 1)
+        lasts = max(until[end] - until[start], 1)
         return alone + (more + lasts - 1) // lasts
 
     def windows(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the kernels [start, end) that each move allowed in the gap [first, end) overlaps (A3)."""
-        passed_ns = self.until_ns[first : end + 1] - self.until_ns[first]
-        whole = int(passed_ns[-1])
-        middle = int(np.argmax(2 * passed_ns >= whole))
+        until = self._until
+        within, whole = (first, end + 1), until[end] - until[first]
+        middle = bisect_left(until, until[first] + (whole + 1) // 2, *within)
         if tensor.slow_at is not None:  # Nothing goes the other way in its gap.
-            middle = len(passed_ns) - 1 if destination is Tier.SLOW else 0
+            middle = end if destination is Tier.SLOW else first
         alone_ns = self.alone_ns(tensor, destination)
         for half in WINDOW_HALVES:
-            enough = 2 * (passed_ns if destination is Tier.SLOW else whole - passed_ns) >= half * alone_ns
-            places = np.flatnonzero(enough)
-            if destination is Tier.SLOW and len(places) and places[0] <= middle:
-                span = first, first + int(places[0])
-            elif destination is Tier.FAST and len(places) and places[-1] >= middle:
-                span = first + int(places[-1]), end
-            else:
+            least_ns = (half * alone_ns + 1) // 2
+            if least_ns > whole:
                 continue
-            if self.work_ns(tensor, destination, *span) <= self.until_ns[span[1]] - self.until_ns[span[0]]:
+            if destination is Tier.SLOW:
+                span = first, bisect_left(until, until[first] + least_ns, *within)
+                is_in_half = span[1] <= middle
+            else:
+                span = bisect_right(until, until[end] - least_ns, *within) - 1, end
+                is_in_half = span[0] >= middle
+            if is_in_half and self.work_ns(tensor, destination, *span) <= until[span[1]] - until[span[0]]:
                 yield span
 
     def check(self, chosen: ChosenGraph, moves: Sequence[Move]) -> None:

@@ -44,7 +44,11 @@ class Role(StrEnum):
     @property
     def is_movable(self) -> bool:
         """Whether a plan always decides where the tensor lives; the other roles are the step's arguments."""
-        return self in {Role.INTERMEDIATE, Role.WORKSPACE, Role.FETCHED, Role.STORED}
+        return self in _MOVABLE
+
+
+_MOVABLE = (Role.INTERMEDIATE, Role.WORKSPACE, Role.FETCHED, Role.STORED)
+"""No set: the hash of a member of an enumeration is computed in Python, and a large step asks a million times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +313,9 @@ class Tensor:
     @property
     def slow_at(self) -> int | None:
         """The user during which the tensor has to be in slow memory, and cannot be in fast memory too."""
-        return {Role.FETCHED: self.users[0], Role.STORED: self.users[-1]}.get(self.role) if self.users else None
+        if self.role is Role.FETCHED and self.users:
+            return self.users[0]
+        return self.users[-1] if self.role is Role.STORED and self.users else None
 
     @property
     def live(self) -> range:
