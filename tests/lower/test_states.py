@@ -91,6 +91,20 @@ def repeated(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
     return [loss_of(b, x, w), s, doubled]
 
 
+def nested(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
+    """Each value is read once by the next, and some 28 times by its arithmetic: 200 million times by all of it."""
+    bent = t
+    for _ in range(6):
+        bent = b.emit(op.tanh(b.emit(op.add(bent, const(0.25)))))
+    return [loss_of(b, x, w), s, bent]
+
+
+def bent(value: np.ndarray) -> np.ndarray:
+    for _ in range(6):
+        value = np.tanh(value + 0.25)
+    return value
+
+
 def mean(old: np.ndarray, value: np.ndarray) -> np.ndarray:
     return 0.75 * old + 0.25 * value
 
@@ -110,6 +124,7 @@ NEW: dict[str, tuple[Callable[..., Values], Next]] = {
     "read_after": (read_after, lambda x, _w, s, t: (mean(s, x), mean(t, mean(s, x)))),
     "in_gradient": (in_gradient, lambda _x, w, s, t: (mean(s, w), mean(t, w * s))),
     "repeated": (repeated, lambda _x, _w, s, t: (s, t)),
+    "nested": (nested, lambda _x, _w, s, t: (s, bent(t))),
     "scaled_sum": (scaled_sum, lambda _x, _w, s, t: (s / s.sum(), softmax(t))),
 }
 

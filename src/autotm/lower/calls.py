@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm
+import tvm_ffi
 from tvm import relax, te, tirx
 
+from autotm.kernels.schedules.memory_bound import WRITTEN_OUT
 from autotm.kernels.tir import loads_of
 from autotm.lower import operators  # noqa: F401 - registers the rules
 from autotm.lower.rules import LEGALIZE, is_call
@@ -105,6 +107,14 @@ def with_bindings(
 MOST_REPEATED = 4
 """Loads of a kernel's expression over those of its operators: `relu` reads its operand twice, so 24 calls one after the
 other, with 48 loads, would be an expression of 16 million."""
+_ARGUMENT_READS = 28
+"""How often the arithmetic of `exp`, `sigmoid`, `tanh` or `erf` (`memory_bound.py`) reads its argument, at most."""
+_MOST_EXPANDED = 1 << 22
+"""Loads of a kernel's expression where each argument is put in the place of each of its reads.
+
+TVM's generator of code does that, though an argument has a name, and takes 1.5 us for a load: five calls of `tanh`, one
+upon the other, took 30 s, and six would take 28 times as long.
+"""
 _MOST_FUSED = 256
 """Operators that TVM fuses at most."""
 _PATTERN = "op_pattern"
@@ -119,7 +129,8 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
     has_memory = _read_by_others(module)
     loads: dict[relax.Var, int] = {}
     within: dict[relax.Var, dict[relax.Var, int]] = {}  # The loads of each operator that is put into its readers.
-    reads: dict[tvm.ir.GlobalVar, Counter[tirx.Var]] = {}
+    expanded: dict[relax.Var, int] = {}
+    reads: dict[tvm.ir.GlobalVar, tuple[Counter[tirx.Var], Counter[tirx.Var]]] = {}
     alone: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
 
     def cut(value: relax.Expr, var: relax.Var) -> relax.Expr:
@@ -130,16 +141,18 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
         if (pattern := int(func.attrs[_PATTERN])) == _OPAQUE:
             return value
         if name not in reads:
-            reads[name] = Counter(load.source for load in loads_of(func.body))
-        read = reads[name]
+            read = Counter(load.source for load in loads_of(func.body))
+            reads[name] = read, read + _more_reads(func)
+        read, read_expanded = reads[name]
         own = {var: read.total()}
-        whole = read.total()
+        whole, size = read.total(), read_expanded.total()
         for parameter, operand in zip(func.params, operands.fields, strict=False):  # Results come after operands.
             whole += read[parameter] * (loads.get(operand, 1) - 1)
+            size += read_expanded[parameter] * (expanded.get(operand, 1) - 1)
             own.update(within.get(operand, {}))
-        if whole <= MOST_REPEATED * sum(own.values()):
+        if whole <= MOST_REPEATED * sum(own.values()) and size <= _MOST_EXPANDED:
             if pattern <= _INJECTIVE and var not in has_memory and len(own) < _MOST_FUSED:
-                loads[var], within[var] = whole, own
+                loads[var], expanded[var], within[var] = whole, size, own
             return value
         if name not in alone:
             alone[name] = builder.add_func(func.with_attr(_PATTERN, _OPAQUE), f"{name.name_hint}_alone")
@@ -149,6 +162,14 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
         relax.VarBinding(item.var, cut(item.value, item.var)) for block in main.body.blocks for item in block.bindings
     ]
     return with_bindings(main, bindings, main.body.body, builder.get().functions) if alone else module
+
+
+def _more_reads(func: tirx.PrimFunc) -> Counter[tirx.Var]:
+    """Count the loads that elementary functions, written out, have over one of each argument."""
+    calls: list[tvm.ir.Call] = []
+    tvm_ffi.structural_walk(func.body, (tvm.ir.Call, calls.append))
+    arguments = [call.args[0] for call in calls if getattr(call.op, "name", "") in WRITTEN_OUT]
+    return Counter(load.source for each in arguments for load in loads_of(each) for _ in range(_ARGUMENT_READS - 1))
 
 
 def _read_by_others(module: tvm.IRModule) -> set[relax.Var]:

@@ -49,7 +49,7 @@ def write_out(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _written(call: ir.Call) -> tirx.Expr:
-    form = _FORMS.get(getattr(call.op, "name", ""))
+    form = WRITTEN_OUT.get(getattr(call.op, "name", ""))
     if form is None or str(call.ty) not in {"float32", "T.float32"}:
         return call
     # A name: each form reads its argument several times.
@@ -100,7 +100,7 @@ def _odd(odd: Sequence[float], even: Sequence[float], end: float) -> Callable[[t
     return form
 
 
-_FORMS: dict[str, Callable[[tirx.Expr], tirx.Expr]] = {
+WRITTEN_OUT: dict[str, Callable[[tirx.Expr], tirx.Expr]] = {
     "tirx.exp": _exp,
     "tirx.sigmoid": lambda x: tir.constant(1.0) / (tir.constant(1.0) + _exp(tir.constant(0.0) - x)),
     "tirx.tanh": _odd(_TANH_ODD, _TANH_EVEN, _TANH_END),
