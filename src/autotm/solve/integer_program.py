@@ -133,10 +133,10 @@ def _search(
         relax = session.relax_from_inside if ilp.has_async_moves else session.relax
         relaxed = relax(deadline - time.perf_counter())
     require_solved(relaxed)
-    deadline = min(deadline, time.perf_counter() + problem.options.beyond_s)
     search.update_prices(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, ilp, None, kernels))
     if relaxed.outcome is Outcome.CONVERGED:
         relaxed = add_engine_cuts(search, ilp, session, relaxed, deadline)
+    deadline = min(deadline, time.perf_counter() + problem.options.beyond_s)
     search.try_plan(*(integral(ilp) if relaxed.has_solution else ({}, {})))
     if known:
         search.try_plan(known, {})

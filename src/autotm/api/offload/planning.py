@@ -503,8 +503,9 @@ def _best(problems: Sequence[_Problem], ways: Ways, size_bytes: int, least_us: f
                 break  # With less time for copies a plan is better only where they hardly had enough.
     best = tries.best
     repeating = [mix for mix in mixes if not mix.share and ways.moves]
-    if repeating and (best is None or best.plan.gap > options.gap):
-        # Copies have windows so tight that the solver was not done with them; what only computes again is soon planned.
+    if repeating and (best is None or (best.plan.gap > options.gap and repeating[0].guess_us < tries.best_us)):
+        # Copies have windows so tight that the solver was not done with them; what only computes again is soon planned,
+        # and may take less.
         tries.add(repeating[0], searched_s)
         best = tries.best
     if best is None:
