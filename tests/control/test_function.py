@@ -1,5 +1,6 @@
 """Loops, branches and recursion in one compiled function: its results, and what it refuses."""
 
+import itertools
 from dataclasses import replace
 
 import loops_in_numpy
@@ -97,7 +98,8 @@ def test_networks_whose_blocks_are_skipped(batch):
         drop: [(random.integers(0, 2, (batch, 3)),), (np.zeros((batch, 3)),)],
         skip: [(batch, np.zeros(3)), (batch, np.array([0, 5e5, -5e5]))],
     }
-    for net, laid in ((net, laid) for net in cases for laid in (net, replace(net, channels_last=True))):
+    for net, is_last in itertools.product(cases, (False, True)):
+        laid = replace(net, channels_last=is_last)
         function = compile_function(laid.module(batch))
         for decisions in cases[net]:
             expected = of_torch[net](net, *map(torch.from_numpy, net.arguments(*decisions))).numpy()

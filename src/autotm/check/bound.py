@@ -52,7 +52,7 @@ class Engines:
     @cached_property
     def _until(self) -> list[int]:
         """`until_ns` as numbers of Python, of which a few are read much faster."""
-        return self.until_ns.tolist()
+        return [int(each) for each in self.until_ns]
 
     @cached_property
     def held_up_ns(self) -> dict[Tier, npt.NDArray[np.int64]]:
