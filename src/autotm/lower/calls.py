@@ -141,8 +141,7 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
         if (pattern := int(func.attrs[_PATTERN])) == _OPAQUE:
             return value
         if name not in reads:
-            read = Counter(load.source for load in loads_of(func.body))
-            reads[name] = read, read + _more_reads(func)
+            reads[name] = Counter(load.source for load in loads_of(func.body)), _expanded_reads(func)
         read, read_expanded = reads[name]
         own = {var: read.total()}
         whole, size = read.total(), read_expanded.total()
@@ -164,12 +163,16 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
     return with_bindings(main, bindings, main.body.body, builder.get().functions) if alone else module
 
 
-def _more_reads(func: tirx.PrimFunc) -> Counter[tirx.Var]:
-    """Count the loads that elementary functions, written out, have over one of each argument."""
-    calls: list[tvm.ir.Call] = []
-    tvm_ffi.structural_walk(func.body, (tvm.ir.Call, calls.append))
-    arguments = [call.args[0] for call in calls if getattr(call.op, "name", "") in WRITTEN_OUT]
-    return Counter(load.source for each in arguments for load in loads_of(each) for _ in range(_ARGUMENT_READS - 1))
+def _expanded_reads(func: tirx.PrimFunc) -> Counter[tirx.Var]:
+    """Count the loads of each parameter where elementary functions are written out, and have no names for arguments."""
+    found: list[tvm.ir.Call] = []
+    tvm_ffi.structural_walk(func.body, (tvm.ir.Call, found.append))
+    calls = {call for call in found if getattr(call.op, "name", "") in WRITTEN_OUT}
+    depths = Counter(load for call in calls for load in {*loads_of(call.args[0])})
+    reads: Counter[tirx.Var] = Counter()
+    for load in loads_of(func.body):
+        reads[load.source] += _ARGUMENT_READS ** depths[load]
+    return reads
 
 
 def _read_by_others(module: tvm.IRModule) -> set[relax.Var]:
