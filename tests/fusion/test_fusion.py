@@ -156,6 +156,12 @@ def test_a_chain_that_would_double_at_each_operator_is_no_single_kernel():
     assert not flow.expands(flow.operators[:5])
 
 
+def test_elementary_functions_one_upon_the_other_are_no_single_kernel():
+    flow = chain(*[relax.op.tanh] * 5)
+    assert flow.expands(flow.operators)  # 17 million loads, though each reads its operand once.
+    assert not flow.expands(flow.operators[:4])
+
+
 # Rules for one kernel refuse functions in which there is more than they know.
 
 

@@ -15,7 +15,14 @@ from tvm import relax, tirx
 from tvm.relax.utils import copy_with_new_vars
 
 from autotm.kernels.tir import loads_of
-from autotm.lower.calls import MOST_REPEATED, fused_as_marked, operator_kernels, with_bindings
+from autotm.lower.calls import (
+    MOST_EXPANDED,
+    MOST_REPEATED,
+    expanded_reads,
+    fused_as_marked,
+    operator_kernels,
+    with_bindings,
+)
 from autotm.lower.rules import is_call
 
 _PATTERN = "op_pattern"
@@ -192,19 +199,22 @@ class Dataflow:
         return Live(tuple(group), tuple(results))
 
     def expands(self, group: Sequence[int]) -> bool:
-        """Return whether a group as one expression would load much more often than its operators do.
+        """Return whether a group as one expression would load much more often than its operators do, or very often.
 
         One that loads its operand twice doubles the expression that takes the operand's place.
         """
-        loads: dict[int, int] = {}
-        alone, longest = 0, 0
+        loads, expanded = dict[int | None, int](), dict[int | None, int]()
+        alone = longest = largest = 0
         for place in group:
-            read = self._loads[place]
-            whole = read.total() + sum(count * (loads[other] - 1) for other, count in read.items() if other in loads)
-            alone, longest = alone + read.total(), max(longest, whole)
+            read, read_expanded = self._loads[place]
+            whole, size = (
+                sum(count * inner.get(other, 1) for other, count in counts.items())
+                for counts, inner in ((read, loads), (read_expanded, expanded))
+            )
+            alone, longest, largest = alone + read.total(), max(longest, whole), max(largest, size)
             if self.pattern(place) <= _INJECTIVE:
-                loads[place] = whole
-        return longest > MOST_REPEATED * alone
+                loads[place], expanded[place] = whole, size
+        return longest > MOST_REPEATED * alone or largest > MOST_EXPANDED
 
     def is_opaque(self, group: Sequence[int]) -> bool:
         """Return whether the code of one of some operators cannot be joined with that of others."""
@@ -330,12 +340,20 @@ class Dataflow:
         return {parameter: self._maker[var] for parameter, var in pairs if var in self._maker}
 
     @cached_property
-    def _loads(self) -> dict[int, Counter[int | None]]:
-        """How often each operator's code loads the value of each that it reads; None stands for all others."""
+    def _loads(self) -> dict[int, tuple[Counter[int | None], Counter[int | None]]]:
+        """How often each operator's code loads the value of each that it reads, and how often where it is expanded.
+
+        None stands for all other values.
+        """
         found = {}
         for place in self.operators:
-            makers = self._operands(place)
-            found[place] = Counter(makers.get(load.source) for load in loads_of(self.nodes[place].function.body))
+            makers, function = self._operands(place), self.nodes[place].function
+            read, expanded = Counter[int | None](), Counter[int | None]()
+            for load in loads_of(function.body):
+                read[makers.get(load.source)] += 1
+            for source, count in expanded_reads(function).items():
+                expanded[makers.get(source)] += count
+            found[place] = read, expanded
         return found
 
 

@@ -109,7 +109,7 @@ MOST_REPEATED = 4
 other, with 48 loads, would be an expression of 16 million."""
 _ARGUMENT_READS = 28
 """How often the arithmetic of `exp`, `sigmoid`, `tanh` or `erf` (`memory_bound.py`) reads its argument, at most."""
-_MOST_EXPANDED = 1 << 22
+MOST_EXPANDED = 1 << 22
 """Loads of a kernel's expression where each argument is put in the place of each of its reads.
 
 TVM's generator of code does that, though an argument has a name, and takes 1.5 us for a load: five calls of `tanh`, one
@@ -141,7 +141,7 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
         if (pattern := int(func.attrs[_PATTERN])) == _OPAQUE:
             return value
         if name not in reads:
-            reads[name] = Counter(load.source for load in loads_of(func.body)), _expanded_reads(func)
+            reads[name] = Counter(load.source for load in loads_of(func.body)), expanded_reads(func)
         read, read_expanded = reads[name]
         own = {var: read.total()}
         whole, size = read.total(), read_expanded.total()
@@ -149,7 +149,7 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
             whole += read[parameter] * (loads.get(operand, 1) - 1)
             size += read_expanded[parameter] * (expanded.get(operand, 1) - 1)
             own.update(within.get(operand, {}))
-        if whole <= MOST_REPEATED * sum(own.values()) and size <= _MOST_EXPANDED:
+        if whole <= MOST_REPEATED * sum(own.values()) and size <= MOST_EXPANDED:
             if pattern <= _INJECTIVE and var not in has_memory and len(own) < _MOST_FUSED:
                 loads[var], expanded[var], within[var] = whole, size, own
             return value
@@ -163,7 +163,7 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
     return with_bindings(main, bindings, main.body.body, builder.get().functions) if alone else module
 
 
-def _expanded_reads(func: tirx.PrimFunc) -> Counter[tirx.Var]:
+def expanded_reads(func: tirx.PrimFunc) -> Counter[tirx.Var]:
     """Count the loads of each parameter where elementary functions are written out, and have no names for arguments."""
     found: list[tvm.ir.Call] = []
     tvm_ffi.structural_walk(func.body, (tvm.ir.Call, found.append))
