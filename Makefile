@@ -198,11 +198,13 @@ $(TORCH)/.stamp: requirements/torch.txt $(VENV)/.test-stamp
 setup-torch: $(TORCH)/.stamp
 
 test-torch: setup-torch
-	@$(TORCH)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST) $(QUICK) \
+	@# Of files that `make test` runs, too, those tests that need PyTorch or Optuna.
+	$(TORCH)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST) $(QUICK) \
 		tests/test_torch_models.py tests/lower/test_{against_torch,training_numerics}.py tests/zoo/test_{onnx,torch}*.py \
 		tests/test_api_{compile,torch}.py tests/test_torch_{offload,arena,updates,fits,judging}.py tests/test_torch_schedules.py \
-		tests/runtime/streams/test_framework.py tests/stages/test_{gpu,control_flow}.py tests/control tests/systems \
-		tests/fusion/test_{search,learning}.py
+		tests/runtime/streams/test_framework.py tests/stages/test_{gpu,control_flow}.py tests/systems/test_systems.py \
+		tests/control/test_function.py::test_networks_whose_blocks_are_skipped tests/fusion/test_learning.py \
+		tests/fusion/test_search.py::test_{the_tuner_learns_from_what_it_tried,steps_depend_on_the_seed_and_on_energies_alone}
 
 # Environments from envs/ as Snakemake makes them, with py-rattler in place of conda.
 CONDA := .venv-conda
