@@ -165,9 +165,9 @@ def _chains_cut(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) ->
 
 def expanded_reads(func: tirx.PrimFunc) -> Counter[tirx.Var]:
     """Count the loads of each parameter where elementary functions are written out, and have no names for arguments."""
-    found: list[tvm.ir.Call] = []
-    tvm_ffi.structural_walk(func.body, (tvm.ir.Call, found.append))
-    calls = {call for call in found if getattr(call.op, "name", "") in WRITTEN_OUT}
+    every: list[tvm.ir.Call] = []
+    tvm_ffi.structural_walk(func.body, (tvm.ir.Call, every.append))
+    calls = {call for call in every if getattr(call.op, "name", "") in WRITTEN_OUT}
     depths = Counter(load for call in calls for load in {*loads_of(call.args[0])})
     reads: Counter[tirx.Var] = Counter()
     for load in loads_of(func.body):
