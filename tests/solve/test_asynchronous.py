@@ -158,7 +158,7 @@ def test_a_move_is_refused_only_where_no_sharing_admits_it(seed: int) -> None:
             del taken[gone]
         window = drawn_window(draw, len(kernel_ns))
         fits = can_be_done([*taken.values(), window], kernel_ns)
-        assert engine.free_window(window) == fits
+        assert engine.has_time(window) == fits
         assert engine.take((number, 1), window) == fits
         outcomes.append(fits)
         if fits:
@@ -184,7 +184,7 @@ def test_what_was_changed_since_a_mark_is_taken_back(seed: int) -> None:
     engine.roll_back()
     for _ in range(30):
         window = drawn_window(draw, len(kernel_ns))
-        assert engine.free_window(window) == can_be_done([*taken.values(), window], kernel_ns)
+        assert engine.has_time(window) == can_be_done([*taken.values(), window], kernel_ns)
 
 
 def drawn_prices(choices: Choices, draw: np.random.Generator) -> Prices:

@@ -136,13 +136,13 @@ def _search(
     search.update_prices(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, ilp, None, kernels))
     if relaxed.outcome is Outcome.CONVERGED:
         relaxed = add_engine_cuts(search, ilp, session, relaxed, deadline)
-    deadline = min(deadline, time.perf_counter() + problem.options.beyond_s)
     search.try_plan(*(integral(ilp) if relaxed.has_solution else ({}, {})))
     if known:
         search.try_plan(known, {})
     if relaxed.outcome is not Outcome.CONVERGED:
         search.timed_out = True
         return search
+    deadline = min(deadline, time.perf_counter() + problem.options.beyond_s)
     if not search.is_done:
         with Cuts(ilp, problem.limit_bytes, kernels) as cuts:
             search.timed_out = not _search_beyond(search, ilp, session, cuts, deadline)

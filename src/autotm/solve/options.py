@@ -17,7 +17,7 @@ class SolveOptions:
     Attributes:
         gap: accepted relative distance between objective and proven bound; the search stops there.
         time_limit_s: wall time for the solver; afterwards the best legal plan found is returned with its true gap.
-        beyond_s: of that, the most for the search once the relaxation is solved.
+        beyond_s: of that, the most for the search once the relaxation is solved and a plan is made from it.
         sweep_s: wall time for all limits of a sweep together, solved and packed, beside that of each; what is needed
             for a legal plan of each limit is done in any case.
         seed: the solver's random seed.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from heapq import heappop, heappush
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -140,6 +142,7 @@ class Engine:
 
     def __init__(self, kernel_ns: Sequence[int]) -> None:
         self._free: Ints = np.array(kernel_ns, np.int64)
+        self._until_ns: Sequence[int] = [0, *accumulate(map(int, kernel_ns))]
         self.windows: dict[Key, Window] = {}
         """Of the moves that have their time."""
         self._shares: list[dict[Key, int]] = [{} for _ in kernel_ns]
@@ -173,8 +176,9 @@ class Engine:
 
     def take(self, key: Key, window: Window) -> bool:
         """Give a move its time, after moving others' time where needed; return `False` if there is not enough."""
-        if not self.free_window(window):
+        if not self.has_time(window):
             return False
+        self._free_window(window)
         self._enter(key, window)
         missing, kernel = window.work_ns, window.start
         while missing:
@@ -195,35 +199,72 @@ class Engine:
                 self._share(kernel, key, 0)
         self._enter(key, None)
 
-    def free_window(self, window: Window) -> bool:
-        """Move other moves' time out of a window until its move fits; return whether it does."""
-        while (missing_ns := window.work_ns - int(self._free[window.start : window.end].sum())) > 0:
+    def has_time(self, window: Window) -> bool:
+        """Return whether a move and those that have their time can all keep their windows.
+
+        The one that must be complete first is served first; that fails only where nothing succeeds (Horn, Naval
+        Research Logistics Quarterly 21, 1974). Only those compete that can move time into the window.
+        """
+        if self._missing_ns(window) <= 0:
+            return True
+        *_, (low, high) = self._reach(window)
+        jobs = [one for one in self.windows.values() if low <= one.start and one.end <= high]
+        jobs = sorted([*jobs, window], key=lambda job: job.start)
+        starts_ns = [*(self._until_ns[job.start] for job in jobs), self._until_ns[-1] + 1]  # The last: after all ends.
+        waiting: list[tuple[int, int]] = []  # Of each job, its end, and the nanoseconds that are left of it.
+        now_ns = 0
+        for job, (start_ns, next_ns) in zip(jobs, pairwise(starts_ns), strict=True):
+            heappush(waiting, (self._until_ns[job.end], job.work_ns))
+            now_ns = max(now_ns, start_ns)
+            while waiting and now_ns < next_ns:
+                end_ns, left_ns = heappop(waiting)
+                done_ns = now_ns + left_ns
+                if done_ns > end_ns:
+                    return False
+                now_ns = min(done_ns, next_ns)
+                if now_ns < done_ns:
+                    heappush(waiting, (end_ns, done_ns - now_ns))
+        return True
+
+    def _free_window(self, window: Window) -> None:
+        """Move other moves' time out of a window that has time until its move fits."""
+        while (missing_ns := self._missing_ns(window)) > 0:
             path = self._augmenting_path(window)
-            if not path:
-                return False
             most_ns = min(missing_ns, int(self._free[path[0].to]), *(self._shares[at.kernel][at.key] for at in path))
             for at in path:
                 self._share(at.to, at.key, self._shares[at.to].get(at.key, 0) + most_ns)
                 self._share(at.kernel, at.key, self._shares[at.kernel][at.key] - most_ns)
-        return True
+
+    def _missing_ns(self, window: Window) -> int:
+        return window.work_ns - int(self._free[window.start : window.end].sum())
 
     def _augmenting_path(self, window: Window) -> list[_Shift]:
-        """Return moves that can each take the next one's place, from a free kernel outside the window to one in it.
+        """Return moves that can each take the next one's place, from a free kernel outside the window to one in it."""
+        reached: list[Span] = []
+        for low, high in self._reach(window):
+            if reached:
+                before, after = self._free[low : reached[-1][0]], self._free[reached[-1][1] : high]
+                if after.any():
+                    return self._back(reached[-1][1] + int((after > 0).argmax()), reached)
+                if before.any():
+                    return self._back(low + int(before.nonzero()[0][-1]), reached)
+            reached.append((low, high))
+        raise AssertionError("a window that has time has a path to it")
+
+    def _reach(self, window: Window) -> Iterator[Span]:
+        """Yield a window, and the spans that its kernels' time can be moved to in one step, two steps, and so on.
 
         Whoever holds time within a span can go as far as their windows reach, whose union is a span again.
         """
         low, high = window.start, window.end
-        reached = [(low, high)]
-        while True:
-            wider = int(self._from[low:high].min()), int(self._to[low:high].max())
-            if wider == (low, high):
-                return []
-            after = self._free[high : wider[1]].nonzero()[0]
-            before = self._free[wider[0] : low].nonzero()[0]
-            if len(after) or len(before):
-                return self._back(high + int(after[0]) if len(after) else wider[0] + int(before[-1]), reached)
-            low, high = wider
-            reached.append(wider)
+        first, end = int(self._from[low:high].min()), int(self._to[low:high].max())
+        yield low, high
+        while first < low or end > high:
+            new = [self._from[first:low], self._from[high:end]], [self._to[first:low], self._to[high:end]]
+            low, high = first, end
+            yield low, high
+            first = min(low, *(int(part.min()) for part in new[0] if len(part)))
+            end = max(high, *(int(part.max()) for part in new[1] if len(part)))
 
     def _back(self, free: int, reached: list[Span]) -> list[_Shift]:
         path = []
@@ -542,6 +583,6 @@ class PlanBuilder:
     def _copy(self, flow: TensorChoices, windows: tuple[Window, ...], engine: Engine, blocking_us: float) -> PricedCopy:
         """Return the shortest window with enough free memory and engine time; a blocking copy where none has."""
         for window in windows:
-            if self.left[window.start : window.end].min() >= flow.size_bytes and engine.free_window(window):
+            if self.left[window.start : window.end].min() >= flow.size_bytes and engine.has_time(window):
                 return window.added_us, window
         return blocking_us, None

@@ -218,12 +218,11 @@ class _Problem:
     @cached_property
     def least(self) -> tuple[int, str]:
         """The bytes that the largest kernel and what never moves need, and that kernel."""
-        held = {tensor.name: tensor.allocated_bytes for tensor in self.graph.tensors if tensor.held}
-        always = sum(held.values())
+        always = sum(tensor.allocated_bytes for tensor in self.graph.tensors if tensor.held)
+        others = {tensor.name: tensor.allocated_bytes for tensor in self.graph.tensors if not tensor.held}
         most, where = always, RESULTS
         for kernel in self.graph.kernels:
-            names = {operand.tensor for operand in kernel.operands} - held.keys()
-            needed = always + sum(self.graph.by_name[name].allocated_bytes for name in names)
+            needed = always + sum(others.get(name, 0) for name in {operand.tensor for operand in kernel.operands})
             if needed > most:
                 most, where = needed, f"'{kernel.name}' ({kernel.op})"
         return most, where
@@ -491,14 +490,16 @@ def _best(problems: Sequence[_Problem], ways: Ways, size_bytes: int, least_us: f
     mixes = _mixes(problems, ways, size_bytes)
     end_s, enough_us = time.perf_counter() + _TRYING * options.time_limit_s, _CLOSE * least_us
     searched_s = min(_TRIED_S if len(mixes) > 1 else _SEARCHED_S, options.time_limit_s)
-    tries = _Tries(ways, size_bytes, _shortly(options) if len(mixes) > 1 else options)
+    tries, longest_s = _Tries(ways, size_bytes, _shortly(options) if len(mixes) > 1 else options), 0.0
     for mix in mixes:
         if mix.guess_us >= tries.best_us:
             continue
         for share in _SHARES if mix.share in _SHARES else (mix.share,):
-            if tries.best_us <= enough_us or (tries.best and time.perf_counter() >= end_s):
+            begun_s = time.perf_counter()
+            if tries.best_us <= enough_us or (tries.best and begun_s + longest_s > end_s):
                 break
             tried = tries.add(replace(mix, share=share), searched_s)
+            longest_s = max(longest_s, time.perf_counter() - begun_s)
             if tried is None or tried.plan.gap <= options.gap:
                 break  # With less time for copies a plan is better only where they hardly had enough.
     best = tries.best
@@ -574,8 +575,8 @@ _WAITING = 1.25
 """How much longer copies take than at their engine's rate, because it waits for tensors and for memory."""
 _ALIKE = 0.01
 """Part of the plain step by which guesses do not differ."""
-_TRYING = 1 / 3
-"""Part of the time limit after which no other mix is tried, once a plan is found."""
+_TRYING = 0.4
+"""Part of the time limit by which another mix has to be planned, in as long as the slowest before, to be tried."""
 _SOLVING, _BEYOND = 1 / 2, 1 / 12
 """Parts of the time limit for the solver, and for its search beyond the relaxation, where several mixes of ways are
 tried: a plan that is made without the relaxation's prices is of little use.
