@@ -17,6 +17,7 @@ from autotm.model.graph import CountedGraph, Graph, Kernel, OpClass, Operand, Ro
 from autotm.model.limit import Limit
 from autotm.model.links import AsynchronousLinks, Contention, Link, Links
 from autotm.model.profile import Profile
+from autotm.solve import mixing
 from autotm.solve.absence import least_added_us
 from autotm.solve.mixing import Moving, repeats_beside_moves
 from autotm.solve.options import SolveOptions
@@ -190,8 +191,13 @@ def placed_us(graph, profile, links, limit_bytes, repeats):
     return math.inf
 
 
-def test_steps_that_move_and_compute_again_are_faster_than_those_that_do_either():
-    """By `again` alone, by moves alone, and by both, over limits that both alone can keep."""
+@pytest.mark.parametrize("periods", [1000, 12])
+def test_steps_that_move_and_compute_again_are_faster_than_those_that_do_either(periods, monkeypatch):
+    """By `again` alone, by moves alone, and by both, over limits that both alone can keep.
+
+    With few periods some are of several kernels.
+    """
+    monkeypatch.setattr(mixing, "_PERIODS", periods)
     sums_us = [0.0, 0.0, 0.0]
     for seed in SEEDS:
         graph, costs_us, turn = training_step(seed, layers=10)

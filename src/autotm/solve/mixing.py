@@ -131,10 +131,10 @@ def _add_moves(program: RepeatsProgram, moving: Moving) -> None:
     if sum(sizes) > moving.host_bytes:  # All that is moved is there when the backward pass begins.
         on_host = _sum([(size / scale_bytes, model.moved[own]) for own, size in zip(movable, sizes, strict=True)])
         model.limits.add(on_host <= moving.host_bytes / scale_bytes)
+    lasting_us = [math.fsum(step.costs_us[kernel] for kernel in kernels) for kernels in periods]
     for tier, copied in ((Tier.SLOW, model.out), (Tier.FAST, model.back)):
         busy_us = sum(overlap.work_ns(tier, size, *passes[tier]) for size in sizes) / 1e3
         rate = moving.share * sum(sizes) / max(busy_us, 1.0) / scale_bytes  # per microsecond
-        lasting_us = [math.fsum(step.costs_us[kernel] for kernel in kernels) for kernels in periods]
         rows = pyo.Constraint(numbers, rule=_engine(copied, rate, lasting_us, program.scale_us))
         model.add_component(f"engine_{tier}", rows)
     for slot, period in enumerate(period_of):
