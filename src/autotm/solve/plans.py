@@ -134,8 +134,8 @@ class Engine:
     """The engine time that no move has taken, by kernel, and the moves that have the rest.
 
     A set of windows can be kept if each move gets its work's time within its window, shared out in whole nanoseconds.
-    Moves that have time elsewhere in their windows give way to others: an augmenting path, as for a maximum flow (Ford
-    and Fulkerson, 1956), so that a move is refused only if no sharing admits it along with those present.
+    A move is refused only if no sharing admits it along with those present. Moves that have time elsewhere in their
+    windows give way to it: an augmenting path, as for a maximum flow (Ford and Fulkerson, 1956).
 
     Of those who have time during a kernel, `_from` and `_to` say how far their windows reach together.
     """
@@ -240,14 +240,14 @@ class Engine:
 
     def _augmenting_path(self, window: Window) -> list[_Shift]:
         """Return moves that can each take the next one's place, from a free kernel outside the window to one in it."""
-        reached: list[Span] = []
-        for low, high in self._reach(window):
-            if reached:
-                before, after = self._free[low : reached[-1][0]], self._free[reached[-1][1] : high]
-                if after.any():
-                    return self._back(reached[-1][1] + int((after > 0).argmax()), reached)
-                if before.any():
-                    return self._back(low + int(before.nonzero()[0][-1]), reached)
+        wider = self._reach(window)
+        reached = [next(wider)]
+        for low, high in wider:
+            begun, ended = reached[-1]
+            if self._free[ended:high].any():
+                return self._back(ended + int((self._free[ended:high] > 0).argmax()), reached)
+            if self._free[low:begun].any():
+                return self._back(low + int(self._free[low:begun].nonzero()[0][-1]), reached)
             reached.append((low, high))
         raise AssertionError("a window that has time has a path to it")
 
