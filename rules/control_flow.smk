@@ -13,6 +13,7 @@ rule control_flow_search:
         model=r"[a-z0-9]+",
     conda:
         "../envs/measure.yaml"
+    priority: 1 # Figures are drawn side by side when all is measured.
     threads: timing_threads
     resources:
         **NODE,
@@ -44,6 +45,7 @@ rule control_flow:
         case=r"b\d+|hidden|ratio",
     conda:
         "../envs/measure.yaml"
+    priority: 1 # Figures are drawn side by side when all is measured.
     threads: timing_threads
     resources:
         **NODE,

@@ -14,15 +14,15 @@ import loops_in_numpy
 import torch
 
 from autotm.control.reader import read_program
-from autotm.model.control_study import ALL_BLOCKS, RESOLVED, SYSTEMS, VARIANTS, WITH_CONTROL_FLOW
+from autotm.model.control_study import ALL_BLOCKS, BRANCHING, RESOLVED, SYSTEMS, VARIANTS, WITH_CONTROL_FLOW
 from autotm.model.errors import AutotmError
-from autotm.systems import measure
+from autotm.systems import measure, worker
 from autotm.systems.measure import Task, times_in_turn
 from autotm.systems.resolved import resolved, with_weights
 from autotm.systems.source import without_checks
 from autotm.systems.torch_systems import reference
 from autotm.zoo import branch_models
-from autotm.zoo.control_flow import BRANCHING, MODELS, control_model
+from autotm.zoo.control_flow import MODELS, control_model
 
 SIZES = {
     "lstm": {"steps": 4, "cells": 2, "hidden": 16},
@@ -42,7 +42,7 @@ def task(model, system, variant=WITH_CONTROL_FLOW, batch=1, **more):
 
 
 def prepared(one):
-    return measure._prepared(one, {})[1]
+    return worker._prepared(one, {})[1]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -116,9 +116,9 @@ def test_systems_take_turns_and_one_that_has_nothing_says_why():
 def test_a_system_that_takes_too_long_has_no_times_and_ends_nothing_else(monkeypatch):
     asked = measure._Worker.ask
 
-    def ask(worker, question, one, limit_s, **details):
+    def ask(own, question, one, limit_s, **details):
         is_slow = (question, one.batch) == ("prepare", 2)
-        return asked(worker, question, one, 0.0 if is_slow else limit_s, **details)
+        return asked(own, question, one, 0.0 if is_slow else limit_s, **details)
 
     monkeypatch.setattr(measure._Worker, "ask", ask)
     one = task("nasrnn", "tvm-vm")
@@ -129,15 +129,15 @@ def test_a_system_that_takes_too_long_has_no_times_and_ends_nothing_else(monkeyp
 def test_a_process_that_ends_is_told_and_another_takes_its_place():
     one = task("nasrnn", "tvm-vm")
     with contextlib.closing(measure.Forks([one])) as forks:
-        worker = measure._Worker([one], forks)
-        worker.ask("prepare", one, 60)
-        os.kill(worker.fork[0], signal.SIGKILL)
+        asked = measure._Worker([one], forks)
+        asked.ask("prepare", one, 60)
+        os.kill(asked.fork[0], signal.SIGKILL)
         with pytest.raises(AutotmError, match="its process ended: signal SIGKILL"):
-            worker.ask("call", one, 60, calls=1)
-        worker.end()
-        worker.prepare(60)
-        assert worker.times[one].build_s > 0
-        worker.end()
+            asked.ask("call", one, 60, calls=1)
+        asked.close()
+        asked.prepare(60)
+        assert asked.times[one].build_s > 0
+        asked.close()
 
 
 def test_the_process_that_forks_is_missed():
@@ -164,11 +164,13 @@ def test_wrong_results_end_the_job(monkeypatch):
 
 
 def test_nan_is_wrong():
-    assert np.isnan(measure._error([np.array([np.nan])], [np.array([1.0])]))
-    assert measure._error([np.zeros((2, 1))], [np.zeros(2)]) == np.inf
+    assert np.isnan(worker._error([np.array([np.nan])], [np.array([1.0])]))
+    assert worker._error([np.zeros((2, 1))], [np.zeros(2)]) == np.inf
 
 
 def test_rewrites_that_are_searched_make_different_programs():
-    sets = measure.different_rewrites(task("nasrnn", "tvm-fused", steps=16))
-    assert [rewrites.unroll for rewrites in sets] == [1, 1, 2, 4, 8]
-    assert len(measure.different_rewrites(task("rae", "tvm-fused"))) == 2
+    assert len(worker.different_rewrites(task("rae", "tvm-fused"))) == 2
+    one = task("nasrnn", "tvm-fused", steps=16)
+    found = times_in_turn([], rounds=1, build_s=60, at_once=2, searched=one)
+    assert [times.rewrites["unroll"] for times in found] == [1, 1, 2, 4, 8]
+    assert all(times.times_ms for times in found)

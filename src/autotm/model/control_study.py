@@ -13,6 +13,8 @@ ALL_BLOCKS = "all blocks"
 VARIANTS = (WITH_CONTROL_FLOW, RESOLVED, ALL_BLOCKS)
 """The model itself; the operators that it computes for these inputs, without control flow; every block of a network
 whose branches skip some, without control flow."""
+BRANCHING = ("blockdrop", "skipnet")
+"""Models whose branches skip blocks; they have all three variants."""
 SYSTEMS = ("torch", "torch.compile", "torchscript", "onnxruntime", "jax", "tvm-py", "tvm-vm", "tvm-fused")
 """PyTorch with Python's control flow; its pieces through `torch.compile`; TorchScript; ONNX Runtime with `Loop` and
 `If`; JAX with `lax`; autotm's kernels in pieces that Python calls, in TVM's virtual machine, and in one function."""

@@ -7,15 +7,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import metadata
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from autotm.model.config import ControlFlowConfig, StyleConfig
 from autotm.model.control_study import (
     ALL_BLOCKS,
+    BRANCHING,
     GPU_SYSTEMS,
     RESOLVED,
     SYSTEMS,
@@ -28,6 +28,7 @@ from autotm.model.files import load, save
 from autotm.model.graph import ScheduleKind
 from autotm.model.provenance import provenance
 from autotm.stages.context import Context
+from autotm.systems.measure import Task, times_in_turn
 
 _LOG = logging.getLogger(__name__)
 KIND = "control_study"
@@ -63,11 +64,8 @@ def control_flow_stage(
         BadInputError: sizes or the case are wrong, or PyTorch is not installed.
         AutotmError: a system's results are wrong.
     """
-    from autotm.control.rewrites import Rewrites
-    from autotm.zoo.control_flow import BRANCHING
-
-    measure = _measure_module()
-    rewrites = Rewrites(**best(load(search, KIND, ControlStudy)).rewrites)
+    _require_torch()
+    rewrites = tuple(best(load(search, KIND, ControlStudy)).rewrites.items())
     every_variant = (WITH_CONTROL_FLOW, RESOLVED, *((ALL_BLOCKS,) if model in BRANCHING else ()))
     here, other = config.threads, config.other_threads
 
@@ -77,10 +75,10 @@ def control_flow_stage(
         batch: int = 1,
         threads: int = here,
         **changed: int,
-    ) -> list[Any]:
+    ) -> list[Task]:
         own = tuple({**sizes, **changed}.items())
         return [
-            measure.Task(model, own, batch, context.seed, threads, system, variant, rewrites)
+            Task(model, own, batch, context.seed, threads, system, variant, rewrites)
             for system, variant in product(systems, variants)
         ]
 
@@ -110,16 +108,13 @@ def control_flow_search_stage(
         BadInputError: sizes are wrong, or PyTorch is not installed.
         AutotmError: results are wrong.
     """
-    measure = _measure_module()
+    _require_torch()
     common = (model, tuple(sizes.items()), 1, context.seed, config.threads)
-    tasks = [measure.Task(*common, system, WITH_CONTROL_FLOW) for system in ("tvm-py", "tvm-vm")]
-    tasks += [
-        measure.Task(*common, "tvm-fused", WITH_CONTROL_FLOW, rewrites)
-        for rewrites in measure.different_rewrites(measure.Task(*common, "tvm-fused", WITH_CONTROL_FLOW))
-    ]
-    _measure(context, tasks, config, output)
-    fastest = best(load(output, KIND, ControlStudy))
-    _LOG.info("best of %d: %s, %.3f ms", len(tasks), fastest.rewrites, fastest.median_ms)
+    *others, fused = (Task(*common, system, WITH_CONTROL_FLOW) for system in ("tvm-py", "tvm-vm", "tvm-fused"))
+    _measure(context, others, config, output, fused)
+    found = load(output, KIND, ControlStudy)
+    fastest = best(found)
+    _LOG.info("best of %d: %s, %.3f ms", len(found.times), fastest.rewrites, fastest.median_ms)
 
 
 @dataclass(frozen=True)
@@ -152,7 +147,7 @@ def needed_kernels(models: Mapping[str, Mapping[str, int]], seed: int, threads: 
     from autotm.control.regions import KernelSet
     from autotm.control.rewrites import Rewrites
     from autotm.kernels.target import host_target
-    from autotm.zoo.control_flow import BRANCHING, control_model
+    from autotm.zoo.control_flow import control_model
 
     needed = []
     for model, sizes in models.items():
@@ -180,22 +175,22 @@ def best(study: ControlStudy) -> SystemTimes:
     return min(timed, key=lambda times: times.median_ms or 0.0)
 
 
-def _measure_module() -> ModuleType:
-    """Return `autotm.systems.measure`, which PyTorch is needed for: results are compared with its own."""
-    try:
-        return import_module("autotm.systems.measure")
-    except ModuleNotFoundError as error:
+def _require_torch() -> None:
+    """Raise BadInputError where PyTorch, which results are compared with, is not installed."""
+    if find_spec("torch") is None:
         raise BadInputError(
-            f"systems are compared with PyTorch, and {error.name} is not installed here; `make figures/control_flow` "
-            "runs where it is, .venv-torch/bin/python -m snakemake as well"
-        ) from None
+            "systems are compared with PyTorch, and torch is not installed here; `make figures/control_flow` runs "
+            "where it is, .venv-torch/bin/python -m snakemake as well"
+        )
 
 
-def _measure(context: Context, tasks: Sequence[Any], config: ControlFlowConfig, output: Path) -> None:
+def _measure(
+    context: Context, tasks: Sequence[Task], config: ControlFlowConfig, output: Path, searched: Task | None = None
+) -> None:
     context = context.to_measure()
     model = tasks[0].model
     _LOG.info("%s: %d systems, variants and sizes", model, len(tasks))
-    times = _measure_module().times_in_turn(tasks, config.rounds, config.build_s, len(os.sched_getaffinity(0)))
+    times = times_in_turn(tasks, config.rounds, config.build_s, len(os.sched_getaffinity(0)), searched)
     for each in times:
         outcome = f"{each.median_ms:.3f} ms" if each.median_ms is not None else each.failure
         _LOG.info("%s, %s, %s: %s", each.system, each.variant, each.sizes, outcome)

@@ -1,14 +1,13 @@
 """Systems measured in turn, each in processes of its own: one that hangs, crashes or is wrong ends no other.
 
 A process prepares its program, is checked, and then calls it whenever it is asked to. To import PyTorch and TVM, to
-read a model and to compute its results in float64 takes seconds, so one process, `python -m autotm.systems.measure`,
-does it for all, and forks them.
+read a model and to compute its results in float64 takes seconds, so one process, `python -m autotm.systems.worker`,
+does it for all, and forks them. This one imports neither.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import multiprocessing.connection as mpc
 import os
 import pickle
@@ -16,30 +15,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from importlib import import_module
-from itertools import product
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
-from multiprocessing.reduction import recv_handle, send_handle
+from multiprocessing.reduction import send_handle
 from typing import Any
 
-import numpy as np
-import torch
-
-from autotm.control.function import compile_program
-from autotm.control.program import Array, Program
-from autotm.control.reader import read_program
-from autotm.control.rewrites import NO_REWRITES, SMALL_ELEMENTS, Rewrites
-from autotm.kernels.library import aligned_empty
-from autotm.model.control_study import ALL_BLOCKS, RESOLVED, WITH_CONTROL_FLOW, SystemTimes
+from autotm.model.control_study import RESOLVED, SystemTimes
 from autotm.model.errors import AutotmError, BadInputError
-from autotm.systems.resolved import resolved, with_weights
-from autotm.systems.source import EVERY_OPERATOR, Prepared, Ready, Results, python_source, without_checks
-from autotm.systems.torch_systems import reference
-from autotm.zoo.control_flow import BRANCHING, ControlModel, control_model
 
 SAMPLE_S = 0.005
 """Calls that are shorter are repeated until they take so long together, which a clock can tell."""
@@ -66,7 +50,7 @@ class Task:
 
     Attributes:
         sizes: of the model, and perhaps `RATIO`.
-        rewrites: of `tvm-fused`; those of `Rewrites` if None.
+        rewrites: of `tvm-fused`, by name; those of `Rewrites` if there are none.
     """
 
     model: str
@@ -76,7 +60,7 @@ class Task:
     threads: int
     system: str
     variant: str
-    rewrites: Rewrites | None = None
+    rewrites: tuple[tuple[str, Any], ...] = ()
 
 
 class Forks:
@@ -90,7 +74,7 @@ class Forks:
         """Start it, for tasks that its forks are going to be asked about."""
         self._control, theirs = Pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "autotm.systems.measure", str(theirs.fileno())],
+            [sys.executable, "-m", "autotm.systems.worker", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env={**os.environ, **SPIN, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
@@ -163,8 +147,7 @@ class _Worker:
         self.tasks = list(tasks)
         self.times = {
             task: SystemTimes(
-                *(task.system, task.variant, task.batch, dict(task.sizes), task.threads),
-                rewrites=asdict(task.rewrites or Rewrites()) if task.system == "tvm-fused" else {},
+                task.system, task.variant, task.batch, dict(task.sizes), task.threads, dict(task.rewrites)
             )
             for task in tasks
         }
@@ -173,7 +156,7 @@ class _Worker:
         self._forks = forks
         self.fork: tuple[int, mpc.Connection] | None = None
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the process, if there is one."""
         if self.fork is not None:
             process, connection = self.fork
@@ -214,13 +197,13 @@ class _Worker:
                 try:
                     answer = self.ask("prepare", task, limit_s)
                     self.times[task] = replace(self.times[task], **answer)
-                    first = self.ask("call", task, limit_s, calls=2)["ms"]  # The first call is not like the others.
-                    self.calls[task] = max(1, min(MOST_CALLS, round(SAMPLE_S * 1e3 / max(first, 1e-6))))
+                    second = self.ask("call", task, limit_s, calls=1)["ms"]  # The first was checked.
+                    self.calls[task] = max(1, min(MOST_CALLS, round(SAMPLE_S * 1e3 / max(second, 1e-6))))
                 except BadInputError as error:
                     self.fail(task, str(error))
                 except AutotmError as error:
                     self.fail(task, str(error))
-                    self.end()
+                    self.close()
                     self.calls.clear()
                     break
 
@@ -249,7 +232,9 @@ class _Worker:
             self.times[task] = replace(self.times[task], times_ms=tuple(self.samples[task]), kernel_ms=kernel_ms)
 
 
-def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: int) -> list[SystemTimes]:
+def times_in_turn(
+    tasks: Sequence[Task], rounds: int, build_s: float, at_once: int, searched: Task | None = None
+) -> list[SystemTimes]:
     """Prepare all systems, `at_once` of them at a time, check their results, and call them in turn.
 
     A round calls each system once in each variant and size, the round after that in the opposite order.
@@ -259,21 +244,27 @@ def times_in_turn(tasks: Sequence[Task], rounds: int, build_s: float, at_once: i
         rounds: samples of each.
         build_s: seconds that a system may take until the first results of a variant are there.
         at_once: processes that prepare side by side.
+        searched: what is measured after each set of rewrites that makes another program of it.
 
     Raises:
         AutotmError: a system's results are wrong; nothing is timed then.
+        BadInputError: what is searched cannot be read.
     """
-    systems: dict[tuple[str, int, bool], list[Task]] = {}
-    for task in tasks:
-        # Thousands of operators in a row may take a compiler so long that its process is ended.
-        systems.setdefault((task.system, task.threads, task.variant == RESOLVED), []).append(task)
     with contextlib.ExitStack() as stack:
-        forks = Forks(tasks)
+        forks = Forks([*tasks, *([searched] if searched else [])])
         stack.callback(forks.close)
+        if searched:
+            with contextlib.closing(_Worker([searched], forks)) as worker:
+                sets = worker.ask("rewrites", searched, START_S)["sets"]
+            tasks = [*tasks, *(replace(searched, rewrites=each) for each in sets)]
+        systems: dict[tuple[str, int, bool], list[Task]] = {}
+        for task in tasks:
+            # Thousands of operators in a row may take a compiler so long that its process is ended.
+            systems.setdefault((task.system, task.threads, task.variant == RESOLVED), []).append(task)
         workers = {}
         for own in systems.values():
             worker = _Worker(own, forks)
-            stack.callback(worker.end)
+            stack.callback(worker.close)
             workers.update(dict.fromkeys(own, worker))
         with ThreadPoolExecutor(at_once) as pool:
             each_once = dict.fromkeys(workers.values())
@@ -301,226 +292,3 @@ def _require_right(task: Task, error: float | None) -> None:
             f"{task.system} computes {task.model} ({task.variant}, batch {task.batch}) wrong: off PyTorch's float64 by "
             f"{error:.2g} of the largest result, allowed are {TOLERANCE:.0e}"
         )
-
-
-def different_rewrites(task: Task) -> list[Rewrites]:
-    """Return the sets of rewrites that make different programs of a task: none first."""
-    program, _, _ = _read(task)
-    by_source: dict[str, Rewrites] = {}
-    sets = [Rewrites(small, small, unroll=unroll) for small, unroll in product((0, SMALL_ELEMENTS), (1, 2, 4, 8))]
-    sets += [replace(Rewrites(), **{left_out: 0}) for left_out in ("predicate", "by_levels", "split_loops")]
-    for rewrites in sets:
-        source, _ = python_source(rewrites.apply(program), EVERY_OPERATOR)
-        by_source.setdefault(source, rewrites)
-    return [NO_REWRITES, *by_source.values()]
-
-
-# In the processes.
-
-
-def main() -> None:
-    """Fork a process whenever one is asked for, and tell how one ended.
-
-    Everything comes by the connection whose number is given, the tasks first.
-    """
-    torch.set_grad_enabled(False)
-    # A second thread of OpenMP would be waited for in every fork, which has none. The environment may ask for it by
-    # other names than `OMP_NUM_THREADS`, as Snakemake's does.
-    torch.set_num_threads(1)
-    control = mpc.Connection(int(sys.argv[1]))
-    for task in pickle.loads(control.recv_bytes()):  # noqa: S301 - Our own parent wrote it.
-        with contextlib.suppress(Exception):  # The process that is asked meets the error again, and tells it.
-            _expected(task)
-            _given(task)
-    with contextlib.suppress(EOFError):
-        while True:
-            if (process := control.recv()) is not None:
-                _, status = os.waitpid(process, 0)
-                control.send(os.waitstatus_to_exitcode(status))
-                continue
-            number = recv_handle(control)
-            if not (process := os.fork()):
-                control.close()
-                _answer(mpc.Connection(number))
-                os._exit(0)
-            os.close(number)
-            control.send(process)
-
-
-def _answer(connection: mpc.Connection) -> None:
-    """Answer questions until the one who asks is gone."""
-    compiled: dict[Task, tuple[Ready, float]] = {}
-    prepared: dict[Task, Prepared] = {}
-    while True:
-        try:
-            question, pickled, details = connection.recv()
-        except EOFError:
-            return
-        task: Task = pickle.loads(pickled)  # noqa: S301 - Our own parent wrote it.
-        try:
-            match question:
-                case "prepare":
-                    prepared[task], answer = _prepared(task, compiled)
-                case "call":
-                    answer = {"ms": _timed(prepared[task].call, details["calls"])}
-                case _:
-                    ask = prepared[task].kernel_ms
-                    answer = {"ms": ask() if ask else None}
-        except Exception as error:  # noqa: BLE001 - Whatever a compiler says is why it has no times.
-            answer = {"failure": _one_line(error)}
-        connection.send(answer)
-
-
-def _prepared(task: Task, compiled: dict[Task, tuple[Ready, float]]) -> tuple[Prepared, dict[str, float]]:
-    """Return the system, and how long that took and how wrong it is.
-
-    Args:
-        task: of the system.
-        compiled: programs that do not depend on the ratio of blocks, and the seconds that they took; it is added to.
-    """
-    os.environ["OMP_NUM_THREADS"] = str(task.threads)  # What TVM reads at its first kernel.
-    program, arguments = _given(task)
-    key = replace(task, sizes=_without_ratio(task)) if task.variant == WITH_CONTROL_FLOW else task
-    if key not in compiled:
-        start = time.perf_counter()
-        if task.system == "tvm-fused":
-            program = (task.rewrites or Rewrites()).apply(program)
-        compiled[key] = prepare(task.system, program, task.threads), time.perf_counter() - start
-    ready, build_s = compiled[key]
-    start = time.perf_counter()
-    prepared = ready(arguments)
-    results = prepared.results()
-    build_s += time.perf_counter() - start
-    return prepared, {"build_s": build_s, "error": _error(results, _expected(task))}
-
-
-def _given(task: Task) -> tuple[Program, list[Array]]:
-    """Return what a system gets of a task: a program and its arguments."""
-    channels_last = task.model in BRANCHING and task.system.startswith(("tvm", "cuda"))
-    if task.variant == WITH_CONTROL_FLOW:
-        program, arguments, _ = _read(task, channels_last)
-        return program, arguments
-    return _resolved(_of_any_system(task), channels_last)
-
-
-def _of_any_system(task: Task) -> Task:
-    """Return what the same tasks of all systems have in common: what is known of one holds for each."""
-    return replace(task, system="", threads=1, rewrites=None)
-
-
-@functools.cache
-def _resolved(task: Task, channels_last: bool) -> tuple[Program, list[Array]]:
-    program, arguments, deciding = _read(task, channels_last)
-    program = resolved(without_checks(program), arguments, deciding)
-    return program, [array for position, array in enumerate(arguments) if position not in deciding]
-
-
-_MODULES = {
-    "torch": ("torch_systems", "eager"),
-    "torch.compile": ("torch_systems", "compiled_pieces"),
-    "torchscript": ("torch_systems", "scripted"),
-    "onnxruntime": ("onnx_system", "interpreted"),
-    "jax": ("jax_system", "compiled"),
-    "tvm-py": ("relax_vm", "in_pieces"),
-    "tvm-vm": ("relax_vm", "whole"),
-    "cuda-host": ("cuda_system", "on_host"),
-    "cuda-persistent": ("cuda_system", "within_kernel"),
-    "cuda-graph": ("cuda_system", "as_graph"),
-}
-"""Where each system is: a process imports its own only."""
-
-
-def prepare(system: str, program: Program, threads: int) -> Ready:
-    """Prepare a program in a system, on so many threads.
-
-    Raises:
-        BadInputError: the system has nothing for something in the program.
-        ImportError: its package is not installed.
-    """
-    if system == "tvm-fused":
-        return _fused(program, threads)
-    module, function = _MODULES[system]
-    prepare_program = getattr(import_module(f"autotm.systems.{module}"), function)
-    ready: Ready = prepare_program(without_checks(program), threads)
-    return ready
-
-
-def _fused(program: Program, threads: int) -> Ready:
-    function = compile_program(program, threads=threads)
-
-    def on(arguments: Sequence[Array]) -> Prepared:
-        placed = [_aligned(each) for each in arguments]
-        return Prepared(lambda: function(*placed))
-
-    return on
-
-
-def _aligned(array: Array) -> Array:
-    own = aligned_empty(array.shape, str(array.dtype))
-    own[...] = array
-    return own
-
-
-def _without_ratio(task: Task) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, size) for name, size in task.sizes if name != RATIO)
-
-
-def _read(task: Task, channels_last: bool = False) -> tuple[Program, list[Array], list[int]]:
-    """Return a program, the arguments that are not weights, and which of them decide."""
-    sizes = (*_without_ratio(task), *((("channels_last", True),) if channels_last else ()))
-    model, program = _model(task.model, sizes, task.batch, task.seed)
-    ratio = 100 if task.variant == ALL_BLOCKS else dict(task.sizes).get(RATIO)
-    arguments = model.arguments if ratio is None else model.at_ratio(ratio)
-    kept = [index for index in range(len(arguments)) if index not in model.weights]
-    deciding = [kept.index(position) for position in model.deciding]
-    return program, [arguments[index] for index in kept], deciding
-
-
-@functools.cache
-def _model(name: str, sizes: tuple[tuple[str, Any], ...], batch: int, seed: int) -> tuple[ControlModel, Program]:
-    model = control_model(name, dict(sizes), batch, seed)
-    return model, with_weights(read_program(model.module), {index: model.arguments[index] for index in model.weights})
-
-
-def _expected(task: Task) -> Results:
-    """Return the results in float64."""
-    variant = ALL_BLOCKS if task.variant == ALL_BLOCKS else WITH_CONTROL_FLOW
-    return _reference(replace(_of_any_system(task), variant=variant))
-
-
-@functools.cache
-def _reference(task: Task) -> Results:
-    program, arguments, _ = _read(task)
-    return reference(program, arguments)
-
-
-def _error(results: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Return by how much results are off what is expected at most, over the largest of that."""
-    errors = [0.0]
-    for result, right in zip(results, expected, strict=True):
-        if result.shape != right.shape:
-            return float("inf")
-        difference = np.abs(result.astype("float64") - right)
-        errors.append(float(difference.max() / max(np.abs(right).max(), np.finfo("float32").tiny)))
-    return max(errors) if all(error == error for error in errors) else float("nan")  # noqa: PLR0124
-
-
-def _timed(call: Any, calls: int) -> float:
-    """Return milliseconds of a call, the mean of some."""
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return (time.perf_counter() - start) * 1e3 / calls
-
-
-def _one_line(error: Exception) -> str:
-    """Return the first line of what an error says that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else ""
-    if isinstance(error, ImportError):
-        return f"not installed: {text}"
-    return text if isinstance(error, AutotmError) else f"{type(error).__name__}: {text}"[:300]
-
-
-if __name__ == "__main__":
-    main()

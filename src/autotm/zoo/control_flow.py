@@ -114,8 +114,6 @@ def _rae(batch: int, seed: int, width: int, leaves: int) -> ControlModel:
     return ControlModel(loop_models.encoder(2 * leaves - 1, leaves, width), arguments, (3, 4), (0, 1))
 
 
-BRANCHING = ("blockdrop", "skipnet")
-"""Models whose branches skip blocks; they take `channels_last`."""
 MODELS: Mapping[str, Callable[..., ControlModel]] = {
     "lstm": _lstm,
     "nasrnn": _nasrnn,
