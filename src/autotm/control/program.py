@@ -454,7 +454,7 @@ def without_dead(block: Block) -> Block:
 
 
 def _needed(statements: Sequence[Statement], live: set[Value]) -> tuple[Statement, ...]:
-    kept: list[Statement] = []
+    kept, live = list[Statement](), {*live}
     for statement in reversed(statements):
         is_live = any(value in live for value in defined(statement))
         must_stay = any_statement((statement,), lambda item: isinstance(item, Check | SelfCall | Recursion))
@@ -473,7 +473,7 @@ def _needed(statements: Sequence[Statement], live: set[Value]) -> tuple[Statemen
                 smaller = _needed_of_loop(statement, live)
             case Recursion():
                 smaller = replace(statement, body=without_dead(statement.body))
-        live = live | read(smaller)
+        live |= read(smaller)
         kept.append(smaller)
     return tuple(reversed(kept))
 

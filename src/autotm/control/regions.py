@@ -170,12 +170,12 @@ class Regions:
         operators = [item for item in operators if not is_unset(item)]
         targets = [(source, target) for source, target in targets if source not in self.unset]
         inner = Counter([value for item in operators for value in item.operands] + [source for source, _ in targets])
-        made = [value for item in operators for value in item.results]
+        made = dict.fromkeys(value for item in operators for value in item.results)
         kept = [(value, value) for value in made if self.reads[value] > inner[value]]
         targets = [*kept, *((source, target) for source, target in targets if source is not target)]
         if not targets:
             return tir.sequence([])
-        inputs = [value for value in inner if value not in {*made}]
+        inputs = [value for value in inner if value not in made]
         names = {value: f"input{index}" for index, value in enumerate(inputs)}
         sources = [source for source, _ in targets]
         try:

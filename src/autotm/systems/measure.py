@@ -29,7 +29,7 @@ SAMPLE_S = 0.005
 """Calls that are shorter are repeated until they take so long together, which a clock can tell."""
 MOST_CALLS = 200
 """In one sample: a system that answers in less than some microseconds is not called for longer."""
-ENOUGH_S = 3.0
+ENOUGH_S = 2.0
 """A system that has been called for so long, and in `FEWEST_ROUNDS`, is not called in further rounds."""
 FEWEST_ROUNDS = 3
 START_S = 300.0
