@@ -11,9 +11,9 @@ rule control_flow_search:
         "logs/{machine}/{scale}/control_flow/{model}/search.benchmark.tsv"
     wildcard_constraints:
         model=r"[a-z0-9]+",
+    priority: 1  # Figures are drawn side by side when all is measured.
     conda:
         "../envs/measure.yaml"
-    priority: 1 # Figures are drawn side by side when all is measured.
     threads: timing_threads
     resources:
         **NODE,
@@ -43,9 +43,9 @@ rule control_flow:
     wildcard_constraints:
         model=r"[a-z0-9]+",
         case=r"b\d+|hidden|ratio",
+    priority: 1  # Figures are drawn side by side when all is measured.
     conda:
         "../envs/measure.yaml"
-    priority: 1 # Figures are drawn side by side when all is measured.
     threads: timing_threads
     resources:
         **NODE,

@@ -10,7 +10,7 @@ from emulated_cuda import emulated_driver
 from tvm import relax
 
 from autotm.control import NO_REWRITES, Limits, Rewrites, compile_function
-from autotm.control.cuda import CudaFunction, compiled_library, lower_for_gpu
+from autotm.control.cuda import CudaFunction, compiled_library, lower_for_gpu, require_ptx
 from autotm.control.reader import read_program
 from autotm.control.regions import Area, is_copied
 from autotm.kernels.cuda.device import DEVICES
@@ -130,6 +130,7 @@ def test_recursion(form, rewrites, tmp_path):
 def test_compiled_by_nvcc_and_run_where_there_is_a_gpu(form, module, arguments, tmp_path):
     program = REWRITES.apply(read_program(module))
     made = lower_for_gpu(program, DEVICES["h100"], "host" if form == "graph" else form)
+    require_ptx(made, "sm_90")
     library = compiled_library(made, "sm_90", tmp_path)
     try:
         function = CudaFunction(program, made, library, is_graph=form == "graph")

@@ -15,7 +15,7 @@ import torch
 
 from autotm.control.reader import read_program
 from autotm.model.control_study import ALL_BLOCKS, BRANCHING, RESOLVED, SYSTEMS, VARIANTS, WITH_CONTROL_FLOW
-from autotm.model.errors import AutotmError
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.systems import measure, worker
 from autotm.systems.measure import Task, times_in_turn
 from autotm.systems.resolved import resolved, with_weights
@@ -93,6 +93,13 @@ def test_what_is_resolved_has_no_control_flow_and_no_decisions():
     names = [value.name for value in flat.parameters]
     # A stem, the first block, 6 of 9 gated blocks; 4 convolutions that shortcuts of wider blocks have.
     assert (kinds, len(convolutions), names) == ({"Operator"}, 1 + 3 * (1 + 6) + 4, ["x"])
+
+
+def test_compilers_are_given_no_resolved_program_that_they_would_not_end_with(monkeypatch):
+    monkeypatch.setattr(worker, "_MOST_COMPILED", 10)
+    with pytest.raises(BadInputError, match=r"^\d+ operators in a row: compilers are given 10 at most$"):
+        prepared(task("nasrnn", "tvm-vm", RESOLVED))
+    assert prepared(task("nasrnn", "torch", RESOLVED))["error"] < measure.TOLERANCE
 
 
 def test_ratios_are_rounded_as_in_the_original():

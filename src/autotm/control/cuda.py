@@ -9,6 +9,7 @@ a barrier before anything is read that others have written.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -99,13 +100,28 @@ def compiled_library(program: CudaProgram, architecture: str, folder: Path) -> P
     Raises:
         AutotmError: there is no nvcc, or it failed.
     """
-    library, compiler = folder / "program.so", find_nvcc()
+    library = folder / "program.so"
+    _run_nvcc(program, f"-arch={architecture}", "-Xcompiler", "-fPIC", "-shared", "-o", str(library))
+    return library
+
+
+def require_ptx(program: CudaProgram, architecture: str) -> None:
+    """Compile what a program computes on a GPU as far as PTX, and keep nothing.
+
+    To make machine code of that takes three times as long, and tells nothing of the program.
+
+    Raises:
+        AutotmError: there is no nvcc, or it failed.
+    """
+    _run_nvcc(program, f"-arch={architecture}", "-ptx", "-o", os.devnull)
+
+
+def _run_nvcc(program: CudaProgram, *options: str) -> None:
+    compiler = find_nvcc()
     with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
         source = Path(temporary) / "program.cu"
         source.write_text(program.source)
-        options = ["--std=c++17", "-O3", f"-arch={architecture}", "-Xcompiler", "-fPIC", "-shared"]
-        run_nvcc([compiler, *options, "-o", str(library), str(source)], temporary)
-    return library
+        run_nvcc([compiler, "--std=c++17", "-O3", *options, str(source)], temporary)
 
 
 class CudaFunction:

@@ -124,6 +124,7 @@ class Regions:
         scratch_bytes: of what lives within one region.
         places: offsets in the workspace.
         parts: in the order of the program, the whole first.
+        fused: as in `fused_module`.
         reads: how often each value is read.
     """
 
@@ -134,6 +135,7 @@ class Regions:
     scratch_bytes: int = 0
     places: dict[Value, int] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=lambda: [Part("program", "", 1, 0)])
+    fused: dict[int, tvm.IRModule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.arguments = {value: index for index, value in enumerate(self.program.parameters)}
@@ -179,7 +181,7 @@ class Regions:
         names = {value: f"input{index}" for index, value in enumerate(inputs)}
         sources = [source for source, _ in targets]
         try:
-            module = fused_module(operators, names, sources, self.program.functions, self.kernels.target)
+            module = fused_module(operators, names, sources, self.program.functions, self.kernels.target, self.fused)
             calls, returned = extract_calls(module)
         except NotImplementedError as error:
             raise AutotmError(f"{error}; write it with operators that have a kernel") from None
@@ -230,6 +232,7 @@ def fused_module(
     results: Sequence[Value],
     functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc],
     target: tvm.target.Target,
+    known: dict[int, tvm.IRModule],
 ) -> tvm.IRModule:
     """Return operators as one function that calls fused kernels, from the named values to the results.
 
@@ -239,8 +242,13 @@ def fused_module(
         results: what the function returns.
         functions: that operators may call.
         target: of the kernels.
+        known: what was returned before, by hash, as blocks of a network often are alike; it is added to.
     """
-    return fused_kernels(fold_transposes(_as_module(operators, names, results, functions)), target)
+    module = _as_module(operators, names, results, functions)
+    key = tvm_ffi.structural_hash(module, map_free_vars=True)
+    if key not in known:
+        known[key] = fused_kernels(fold_transposes(module), target)
+    return known[key]
 
 
 def _as_module(

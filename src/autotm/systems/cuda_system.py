@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotm.control.cuda import CudaFunction, Form, compiled_library, lower_for_gpu
+from autotm.control.cuda import CudaFunction, Form, compiled_library, lower_for_gpu, require_ptx
 from autotm.control.program import Array, Program
 from autotm.control.rewrites import Rewrites
 from autotm.kernels.cuda.device import DEVICES, device_like
@@ -32,10 +32,11 @@ def _ready(program: Program, form: Form, *, is_graph: bool = False) -> Ready:
         raise BadInputError("data decide the control flow, so that its launches are no fixed graph")
     if is_graph and missing:
         raise BadInputError(f"the code of cuda-host, not run: {missing}")
+    if missing:
+        require_ptx(made, device.arch)
+        raise BadInputError(f"compiled by nvcc to PTX for {device.arch}, not run: {missing}")
     with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
         library = compiled_library(made, device.arch, Path(folder))
-        if missing:
-            raise BadInputError(f"compiled by nvcc for {device.arch}, not run: {missing}")
         function = CudaFunction(program, made, library, is_graph=is_graph)
 
     def on(arguments: Sequence[Array]) -> Prepared:

@@ -103,6 +103,7 @@ class _Writer:
         self.functions: dict[FunctionWriter, relax.Function] = {}
         self.kernels = KernelSet(target, threads)
         self.reads: Counter[Value] = Counter()
+        self._fused: dict[int, tvm.IRModule] = {}
         self._recursions: list[tuple[FunctionWriter, tuple[Value, ...]]] = []
 
     def machine(self) -> Compiled:
@@ -216,7 +217,7 @@ class _Writer:
     def _operators(self, writer: FunctionWriter, scope: Scope, piece: Piece) -> None:
         """Write calls of the fused kernels of a piece."""
         names = {value: f"input{index}" for index, value in enumerate(piece.inputs)}
-        module = fused_module(piece.operators, names, piece.outputs, {}, self.target)
+        module = fused_module(piece.operators, names, piece.outputs, {}, self.target, self._fused)
         main = module["main"]
         own: Mapping[relax.Var, relax.Expr] = dict(
             zip(main.params, (scope[value] for value in piece.inputs), strict=True)

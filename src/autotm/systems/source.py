@@ -267,8 +267,8 @@ class _PythonSource:
 def piece_of(operators: Sequence[Operator], reads: Counter[Value], name: str) -> Piece:
     """Return operators as a piece of a program all of whose values are read as often as `reads` says."""
     inner = Counter(value for item in operators for value in item.operands)
-    made = [value for item in operators for value in item.results]
-    inputs = tuple(value for value in inner if value not in {*made})
+    made = dict.fromkeys(value for item in operators for value in item.results)
+    inputs = tuple(value for value in inner if value not in made)
     return Piece(name, tuple(operators), inputs, tuple(value for value in made if reads[value] > inner[value]))
 
 

@@ -25,8 +25,8 @@ from autotm.control.program import Array, Program
 from autotm.control.reader import read_program
 from autotm.control.rewrites import NO_REWRITES, SMALL_ELEMENTS, Rewrites
 from autotm.kernels.library import aligned_empty
-from autotm.model.control_study import ALL_BLOCKS, BRANCHING, WITH_CONTROL_FLOW
-from autotm.model.errors import AutotmError
+from autotm.model.control_study import ALL_BLOCKS, BRANCHING, RESOLVED, WITH_CONTROL_FLOW
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.systems.measure import RATIO, Task
 from autotm.systems.resolved import resolved, with_weights
 from autotm.systems.source import EVERY_OPERATOR, Prepared, Ready, Results, python_source, without_checks
@@ -99,6 +99,9 @@ def _prepared(task: Task, compiled: dict[Task, tuple[Ready, float]]) -> tuple[Pr
     """
     os.environ["OMP_NUM_THREADS"] = str(task.threads)  # What TVM reads at its first kernel.
     program, arguments = _given(task)
+    count = len(program.body.statements)
+    if task.variant == RESOLVED and task.system not in _INTERPRETERS and count > _MOST_COMPILED:
+        raise BadInputError(f"{count} operators in a row: compilers are given {_MOST_COMPILED} at most")
     key = replace(task, sizes=_without_ratio(task)) if task.variant == WITH_CONTROL_FLOW else task
     if key not in compiled:
         start = time.perf_counter()
@@ -108,9 +111,14 @@ def _prepared(task: Task, compiled: dict[Task, tuple[Ready, float]]) -> tuple[Pr
     ready, build_s = compiled[key]
     start = time.perf_counter()
     prepared = ready(arguments)
+    before = time.perf_counter()
     results = prepared.results()
-    build_s += time.perf_counter() - start
-    answer = {"build_s": build_s, "error": _error(results, _expected(task))}
+    end = time.perf_counter()
+    answer = {
+        "build_s": build_s + end - start,
+        "error": _error(results, _expected(task)),
+        "first_ms": (end - before) * 1e3,
+    }
     if task.system == "tvm-fused":
         answer["rewrites"] = asdict(Rewrites(**dict(task.rewrites)))
     return prepared, answer
@@ -126,6 +134,12 @@ def different_rewrites(task: Task) -> list[tuple[tuple[str, Any], ...]]:
         source, _ = python_source(rewrites.apply(program), EVERY_OPERATOR)
         by_source.setdefault(source, rewrites)
     return [tuple(asdict(rewrites).items()) for rewrites in (NO_REWRITES, *by_source.values())]
+
+
+_INTERPRETERS = ("torch", "torchscript", "onnxruntime")
+"""Systems that do not compile what they run."""
+_MOST_COMPILED = 20_000
+"""Operators, one after the other. Of 9 000, compilers took 25 s or more; of 28 000, each more than 45 s."""
 
 
 def _given(task: Task) -> tuple[Program, list[Array]]:
