@@ -2,9 +2,35 @@
 # fitted to these and to searches, policies learned from rewards, and steps measured that policies fuse -> table -> picture. Most networks are blocks that PyTorch defines: `make figures/fusion/gap.pdf` sees to it that it is there.
 
 
-rule fusion_exhaustive:
+rule fusion_graph:
     input:
         own=network_file,
+    output:
+        training="results/{machine}/{scale}/fusion/{network}/training/graph.pkl",
+        inference="results/{machine}/{scale}/fusion/{network}/inference/graph.pkl",
+    log:
+        "logs/{machine}/{scale}/fusion/{network}/graph.log",
+    benchmark:
+        "logs/{machine}/{scale}/fusion/{network}/graph.benchmark.tsv"
+    conda:
+        "../envs/measure.yaml"
+    threads: 1
+    resources:
+        mem_mb=scale_memory_mb,
+        runtime=scale_minutes,
+    params:
+        machine=machine_params,
+        network=network_params,
+        seed=STUDY.config.seed,
+    message:
+        "Reading the steps of {wildcards.network} ({wildcards.scale})"
+    script:
+        "../workflow/scripts/fusion.py"
+
+
+rule fusion_exhaustive:
+    input:
+        graph="results/{machine}/{scale}/fusion/{network}/{step}/graph.pkl",
     output:
         optimum="results/{machine}/{scale}/fusion/{network}/{step}/optimum.json",
     log:
@@ -36,7 +62,7 @@ rule fusion_exhaustive:
 
 rule fusion_search:
     input:
-        own=network_file,
+        graph="results/{machine}/{scale}/fusion/{network}/{step}/graph.pkl",
     output:
         search="results/{machine}/{scale}/fusion/{network}/{step}/{algorithm}-{search_seed}.json",
     log:
@@ -70,7 +96,7 @@ rule fusion_search:
 rule fusion_problem:
     input:
         unpack(fusion_problem),
-        own=network_file,
+        graph="results/{machine}/{scale}/fusion/{network}/{step}/graph.pkl",
     output:
         problem="results/{machine}/{scale}/fusion/{network}/{step}/problem.json",
     log:
@@ -123,7 +149,7 @@ rule fusion_rewards:
 
 rule fusion_promises:
     input:
-        own=network_file,
+        graph="results/{machine}/{scale}/fusion/{network}/{step}/graph.pkl",
         problem=rules.fusion_problem.output.problem,
         rewards=rules.fusion_rewards.output.rewards,
     output:
@@ -181,7 +207,7 @@ rule fusion_policies:
 
 rule fusion_bench:
     input:
-        own=network_file,
+        graph="results/{machine}/{scale}/fusion/{network}/{step}/graph.pkl",
         policies=rules.fusion_policies.output.policies,
     output:
         bench="results/{machine}/{scale}/fusion/{network}/{step}/bench.json",

@@ -23,6 +23,8 @@ from autotm.model.fusion import Decision
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.runtime.step_times import RunOptions
+from autotm.stages.context import Context
+from autotm.stages.fusion import fusion_graph_stage
 from autotm.study.inputs import SEARCHES as NAMES
 
 
@@ -149,7 +151,9 @@ def job(tmp_path_factory):
     source = NetworkSource("small", {}, str(folder / "small.py"), "small")
     run = RunOptions(min_steps=3, min_seconds=0.0, patience_s=0.0, seed=20)
     paths = Paths(folder / "results", machine, "tiny", "small")
-    return SearchJob(source, False, paths, machine, small_step.DEVICES, "annealing", 4, 1, run)
+    graph = paths.fusion("training", "graph")
+    fusion_graph_stage(Context(machine, small_step.DEVICES, 20), source, paths, {"training": graph})
+    return SearchJob(source, graph, paths, machine, small_step.DEVICES, "annealing", 4, 1, run)
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ WATCHED = Path(__file__).parent / "conda" / "watched"
 LIMITS = ["1:0", "1:1", "0:1"]
 RULES = {
     "calibrate", "kernel_profile", "extrapolate", "ilp_solve", "compile", "run", "save_on_cpu", "timing_study",
-    "convolution_profile", "figure_timing_study", "fusion_exhaustive", "fusion_search",
+    "convolution_profile", "figure_timing_study", "fusion_graph", "fusion_exhaustive", "fusion_search",
 }  # fmt: skip
 DRAWN = re.compile(r": Drawing figures/(?:\S+/)?(?!timing_study)(\w+)\.pdf: ")
 """What the message of rule `figure` says that it draws."""

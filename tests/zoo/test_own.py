@@ -12,7 +12,7 @@ from tvm import relax
 from autotm import zoo
 from autotm.lower.step import whole_step
 from autotm.model.config import OwnNetworkConfig
-from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.errors import AutotmError, BadInputError, DamagedFileError
 from autotm.model.graph import Initial
 from autotm.model.network_source import NetworkSource
 
@@ -40,6 +40,17 @@ def test_it_is_built_under_the_name_of_the_study_and_its_file_is_part_of_its_ori
     assert before["network_file_hash"] != after["network_file_hash"]
     assert before["sizes"] == {"batch": 4}
     assert zoo.build_from(NetworkSource("mlp", {"batch": 2, "width": 8})).batch == 2, "without a file it is the zoo's"
+
+
+def test_another_process_reads_it_from_a_file(tmp_path: Path) -> None:
+    network, file = zoo.build_from(source(tmp_path, START + END)), tmp_path / "graph.pkl"
+    zoo.save_network(network, file, {})
+    found = zoo.load_network(file)
+    tvm.ir.assert_structural_equal(found.module, network.module)
+    assert (found.inputs, found.training) == (network.inputs, network.training)
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(DamagedFileError, match=r"graph\.pkl: the network cannot be read .* delete the file and run"):
+        zoo.load_network(file)
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,32 @@
-"""Rules fusion_exhaustive and fusion_search: find groupings of a step's operators that take less time."""
+"""Rules fusion_graph, fusion_exhaustive and fusion_search: find groupings of a step's operators that take less time."""
 
 from pathlib import Path
 
 from autotm.model.config import FusionConfig, ProfileConfig, RunConfig
 from autotm.model.network_source import NetworkSource
-from autotm.stages.fusion import fusion_exhaustive_stage, fusion_search_stage
+from autotm.stages import fusion as stages
 from autotm.stages.jobs import rule
 
 with rule(snakemake) as job:
-    params, wildcards = snakemake.params, snakemake.wildcards
-    source, fusion, run = NetworkSource(**params.network), FusionConfig(**params.fusion), RunConfig(**params.run)
-    is_inference = wildcards.step == "inference"
+    params, wildcards, output = snakemake.params, snakemake.wildcards, Path(snakemake.output[0])
+    source = NetworkSource(**params.network)
+    if snakemake.rule == "fusion_graph":
+        outputs = {step: Path(path) for step, path in snakemake.output.items()}
+        stages.fusion_graph_stage(job.context, source, job.paths, outputs)
+    else:
+        graph, fusion, run = Path(snakemake.input.graph), FusionConfig(**params.fusion), RunConfig(**params.run)
     if snakemake.rule == "fusion_search":
-        fusion_search_stage(
+        stages.fusion_search_stage(
             job.context,
             source,
+            graph,
             fusion,
             run,
             job.paths,
-            Path(snakemake.output.search),
-            is_inference=is_inference,
+            output,
             algorithm=wildcards.algorithm,
             search_seed=int(wildcards.search_seed),
         )
-    else:
-        profile, output = ProfileConfig(**params.options), Path(snakemake.output.optimum)
-        fusion_exhaustive_stage(job.context, source, fusion, profile, run, job.paths, output, is_inference=is_inference)
+    elif snakemake.rule == "fusion_exhaustive":
+        profile = ProfileConfig(**params.options)
+        stages.fusion_exhaustive_stage(job.context, source, graph, fusion, profile, run, job.paths, output)

@@ -11,18 +11,17 @@ from autotm.stages.jobs import rule
 with rule(snakemake) as job:
     params, given, context = snakemake.params, snakemake.input, job.context
     output = Path(snakemake.output[-1])
-    is_inference = snakemake.wildcards.get("step") == "inference"
     match snakemake.rule:
         case "fusion_problem":
-            searches = {name: Path(path) for name, path in given.items() if name not in {"own", "optimum"}}
+            searches = {name: Path(path) for name, path in given.items() if name not in {"graph", "optimum"}}
             stages.fusion_problem_stage(
                 context,
                 NetworkSource(**params.network),
+                Path(given.graph),
                 job.paths,
                 Path(given.optimum),
                 searches,
                 output,
-                is_inference=is_inference,
             )
         case "fusion_rewards":
             stages.fusion_rewards_stage(context, Path(given.problem), output)
@@ -30,13 +29,13 @@ with rule(snakemake) as job:
             stages.fusion_promises_stage(
                 context,
                 NetworkSource(**params.network),
+                Path(given.graph),
                 FusionConfig(**params.fusion),
                 RunConfig(**params.run),
                 job.paths,
                 Path(given.problem),
                 Path(given.rewards),
                 output,
-                is_inference=is_inference,
             )
         case "fusion_policies":
             several = ([Path(path) for path in given.get(key)] for key in ("problems", "rewards", "promises"))
@@ -53,11 +52,11 @@ with rule(snakemake) as job:
             stages.fusion_bench_stage(
                 context,
                 NetworkSource(**params.network),
+                Path(given.graph),
                 FusionConfig(**params.fusion),
                 RunConfig(**params.run),
                 job.paths,
                 Path(given.policies),
                 output,
-                is_inference=is_inference,
                 is_held_out=params.is_held_out,
             )

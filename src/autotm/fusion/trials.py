@@ -32,6 +32,7 @@ from autotm.model.machine import Machine
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import Paths
 from autotm.runtime.step_times import RunOptions
+from autotm.zoo import load_network
 
 _POLLED_S = 0.2
 """A trial takes a second or so."""
@@ -45,7 +46,7 @@ class SearchJob:
 
     Attributes:
         source: of the network.
-        is_inference: whether its step is inference.
+        graph: file of the network, to be trained or not.
         paths: of the network.
         machine: runs the step.
         devices_dir: folder of the device files.
@@ -56,7 +57,7 @@ class SearchJob:
     """
 
     source: NetworkSource
-    is_inference: bool
+    graph: Path
     paths: Paths
     machine: Machine
     devices_dir: Path
@@ -69,11 +70,10 @@ class SearchJob:
         """Return what makes variants of the step.
 
         Raises:
-            AutotmError: as `Workbench.of_source`.
+            AutotmError: as `load_network` and `Workbench`.
         """
-        return Workbench.of_source(
-            self.source, self.run.seed, self.paths, self.machine, self.devices_dir, is_inference=self.is_inference
-        )
+        network = load_network(self.graph)
+        return Workbench(network, self.paths.scale, self.machine, self.devices_dir, self.paths.objects)
 
     @property
     def identity(self) -> str:

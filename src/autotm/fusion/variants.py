@@ -31,7 +31,6 @@ from autotm.model.fusion import FusionTimes
 from autotm.model.graph import Graph, Role
 from autotm.model.machine import Machine
 from autotm.model.network_source import NetworkSource
-from autotm.model.paths import Paths
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.step_times import RunOptions, standard_error
@@ -94,6 +93,25 @@ class Schedules:
         return self._functions[key]
 
 
+def network_of(source: NetworkSource, seed: int, values: Path, *, is_inference: bool) -> Network:
+    """Return the network of a source, to be trained or not; values that came with it go to a folder.
+
+    Raises:
+        AutotmError: as `build_from`; where what defines the network is not installed, with the remedy.
+    """
+    try:
+        built = build_from(source, seed, is_inference=is_inference)
+    except BadInputError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and cause.name in _PYTORCH:
+            raise BadInputError(
+                f"network {source.name} is a module of PyTorch, and {cause.name} is not installed here; `make "
+                "figures/fusion` runs where it is, .venv-torch/bin/autotm as well"
+            ) from None
+        raise
+    return with_values_stored(built, values)
+
+
 class Workbench:
     """What makes variants of a step.
 
@@ -130,29 +148,6 @@ class Workbench:
         except NotImplementedError as error:
             raise AutotmError(f"network {network.name}: {error}{first_use(network, str(error))}") from None
         self.has_schedule = Schedules(self.dataflow, self._target, machine.threads)
-
-    @classmethod
-    def of_source(
-        cls, source: NetworkSource, seed: int, paths: Paths, machine: Machine, devices_dir: Path, *, is_inference: bool
-    ) -> Workbench:
-        """Lower the step of a source, of training or of inference; values that came with the network go to a file.
-
-        Raises:
-            AutotmError: as `build_from` and the constructor; where what defines the network is not installed, with the
-                remedy.
-        """
-        try:
-            built = build_from(source, seed, is_inference=is_inference)
-        except BadInputError as error:
-            cause = error.__cause__
-            if isinstance(cause, ModuleNotFoundError) and cause.name in _PYTORCH:
-                raise BadInputError(
-                    f"network {source.name} is a module of PyTorch, and {cause.name} is not installed here; `make "
-                    "figures/fusion` runs where it is, .venv-torch/bin/autotm as well"
-                ) from None
-            raise
-        network = with_values_stored(built, paths.values)
-        return cls(network, paths.scale, machine, devices_dir, paths.objects)
 
     def resolved(self, requested: Requested | Choose) -> Resolved:
         """Return the groups that decisions ask for, as far as autotm's schedules compute each in one kernel."""

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +118,20 @@ def held_in(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
     facts: dict[str, Any] = {}
     for listing in folder.glob("*.json"):
         try:
-            content = json.loads(listing.read_text(encoding="utf-8"))
+            content = _listed(listing)
         except (OSError, ValueError):
             continue
         facts.update(content["facts"])
         if (file := listing.with_suffix(".o")).exists():
             code.update(dict.fromkeys(content["code"], file))
     return code, facts
+
+
+@cache
+def _listed(path: Path) -> dict[str, Any]:
+    """Read a list, whose name is a hash of its content: a study's folder has thousands, and asks for them often."""
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def add_object(

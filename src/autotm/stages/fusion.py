@@ -27,17 +27,44 @@ KIND, OPTIMUM, SEARCH, POLICIES = "decisions", "fusion_optimum", "fusion_search"
 _LOG = logging.getLogger(__name__)
 
 
-def bench_of(context: Context, source: NetworkSource, paths: Paths, *, is_inference: bool) -> Workbench:
-    """Return what makes variants of a network's step.
+def fusion_graph_stage(context: Context, source: NetworkSource, paths: Paths, outputs: Mapping[str, Path]) -> None:
+    """Write a network to be trained and for inference, for jobs that need not import what defines it.
+
+    Args:
+        context: of the machine.
+        source: of the network.
+        paths: of the network.
+        outputs: a file for `training` and one for `inference`.
 
     Raises:
-        AutotmError: as `Workbench.of_source`.
+        BadInputError: the network is wrong, or PyTorch, which defines it, is not installed.
+    """
+    from autotm.fusion.variants import network_of
+    from autotm.zoo import save_network
+
+    for step, output in outputs.items():
+        require_writable(output)
+        network = network_of(source, context.seed, paths.values, is_inference=step == "inference")
+        save_network(network, output, provenance(context.machine, context.seed, **source.provenance))
+
+
+def bench_of(context: Context, graph: Path, paths: Paths) -> Workbench:
+    """Return what makes variants of the step of a network in a file of `fusion_graph_stage`.
+
+    Raises:
+        AutotmError: as `load_network` and `Workbench`.
     """
     from autotm.fusion.variants import Workbench
+    from autotm.zoo import load_network
 
-    return Workbench.of_source(
-        source, context.seed, paths, context.machine, context.devices_dir, is_inference=is_inference
-    )
+    return Workbench(load_network(graph), paths.scale, context.machine, context.devices_dir, paths.objects)
+
+
+def _bench_of_source(context: Context, source: NetworkSource, paths: Paths, *, is_inference: bool) -> Workbench:
+    from autotm.fusion.variants import Workbench, network_of
+
+    network = network_of(source, context.seed, paths.values, is_inference=is_inference)
+    return Workbench(network, paths.scale, context.machine, context.devices_dir, paths.objects)
 
 
 def fusion_run_stage(
@@ -73,7 +100,7 @@ def fusion_run_stage(
     context = context.to_measure()
     if written is not None:
         require_writable(written)
-    bench = bench_of(context, source, paths, is_inference=is_inference)
+    bench = _bench_of_source(context, source, paths, is_inference=is_inference)
     flow = bench.dataflow
     is_training = bench.network.training is not None
     step = FusionDecisions(bench.network.name, paths.scale, is_training, flow.identity, {})
@@ -109,28 +136,26 @@ def fusion_run_stage(
 def fusion_exhaustive_stage(
     context: Context,
     source: NetworkSource,
+    graph: Path,
     config: FusionConfig,
     profile: ProfileConfig,
     run: RunConfig,
     paths: Paths,
     output: Path,
-    *,
-    is_inference: bool,
 ) -> None:
     """Write how far TVM's fusion of a step is from the best grouping of its operators.
 
     Args:
         context: of the machine.
         source: of the network.
+        graph: file of the network, to be trained or not.
         config: how much is searched.
         profile: how kernels are timed.
         run: how steps are timed.
         paths: of the network.
         output: file of what was found.
-        is_inference: whether the step is inference.
 
     Raises:
-        BadInputError: the network is wrong, or PyTorch, which defines it, is not installed.
         AutotmError: nothing can be compared or timed.
     """
     from autotm.fusion.exhaustive import optimum
@@ -140,7 +165,7 @@ def fusion_exhaustive_stage(
 
     context = context.to_measure()
     require_writable(output)
-    bench = bench_of(context, source, paths, is_inference=is_inference)
+    bench = bench_of(context, graph, paths)
     timing = ProfileOptions(**{**profile.timing, "rotation_bytes": config.rotation_bytes}, seed=context.seed)
     options = RunOptions(**run.model_dump(), seed=context.seed)
     with KernelStore(paths.fusion_store) as store:
@@ -151,12 +176,12 @@ def fusion_exhaustive_stage(
 def fusion_search_stage(
     context: Context,
     source: NetworkSource,
+    graph: Path,
     config: FusionConfig,
     run: RunConfig,
     paths: Paths,
     output: Path,
     *,
-    is_inference: bool,
     algorithm: str,
     search_seed: int,
 ) -> None:
@@ -165,11 +190,11 @@ def fusion_search_stage(
     Args:
         context: of the machine.
         source: of the network.
+        graph: file of the network, to be trained or not.
         config: how long is searched.
         run: how steps are timed.
         paths: of the network.
         output: file of the search; a log of its trials lies beside it until it ends.
-        is_inference: whether the step is inference.
         algorithm: of the search.
         search_seed: of the search.
 
@@ -178,13 +203,14 @@ def fusion_search_stage(
     """
     from autotm.fusion.trials import SearchJob, searched
     from autotm.runtime.step_times import RunOptions
+    from autotm.zoo import load_network
 
     context = context.to_measure()
     require_writable(output)
     options = RunOptions(**{**run.model_dump(), "min_seconds": config.step_s}, seed=context.seed)
     job = SearchJob(
         source,
-        is_inference,
+        graph,
         paths,
         context.machine,
         context.devices_dir,
@@ -195,7 +221,8 @@ def fusion_search_stage(
     )
     log = output.with_suffix(".jsonl")
     steps = tuple(searched(job, log, config.trial_s))
-    found = FusionSearch(source.name, paths.scale, not is_inference, algorithm, search_seed, steps)
+    is_training = load_network(graph).training is not None
+    found = FusionSearch(source.name, paths.scale, is_training, algorithm, search_seed, steps)
     save(output, SEARCH, found, provenance(context.machine, context.seed, **source.provenance))
     log.unlink()
 
@@ -263,7 +290,7 @@ def fusion_audit_stage(
     context = context.to_measure()
     # The name of a script is not known yet; only its folder counts.
     require_writable(paths.fusion_store, *([] if folder is None else [folder / "script"]))
-    bench = bench_of(context, source, paths, is_inference=is_inference)
+    bench = _bench_of_source(context, source, paths, is_inference=is_inference)
     timing = ProfileOptions(**{**profile.timing, "rotation_bytes": config.rotation_bytes}, seed=context.seed)
     options = RunOptions(**run.model_dump(), seed=context.seed)
     with KernelStore(paths.fusion_store) as store:

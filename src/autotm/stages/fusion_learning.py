@@ -34,23 +34,22 @@ _LOG = logging.getLogger(__name__)
 def fusion_problem_stage(
     context: Context,
     source: NetworkSource,
+    graph: Path,
     paths: Paths,
     optimum: Path,
     searches: Mapping[str, Path],
     output: Path,
-    *,
-    is_inference: bool,
 ) -> None:
     """Write which groupings of a step were measured, and the features of their decisions.
 
     Args:
         context: of the machine.
         source: of the network.
+        graph: file of the network, to be trained or not.
         paths: of the network.
         optimum: file of the rule `fusion_exhaustive`.
         searches: files of the rule `fusion_search`, by what they are called there.
         output: file of the problem.
-        is_inference: whether the step is inference.
 
     Raises:
         BadInputError: the files are of another step.
@@ -58,7 +57,7 @@ def fusion_problem_stage(
     from autotm.fusion.judging import problem
 
     require_writable(output)
-    bench = bench_of(context, source, paths, is_inference=is_inference)
+    bench = bench_of(context, graph, paths)
     found = problem(
         bench,
         load(optimum, OPTIMUM, FusionOptimum),
@@ -83,27 +82,26 @@ def fusion_rewards_stage(context: Context, problem: Path, output: Path) -> None:
 def fusion_promises_stage(
     context: Context,
     source: NetworkSource,
+    graph: Path,
     config: FusionConfig,
     run: RunConfig,
     paths: Paths,
     problem: Path,
     rewards: Path,
     output: Path,
-    *,
-    is_inference: bool,
 ) -> None:
     """Measure the groupings that rewards ask for.
 
     Args:
         context: of the machine.
         source: of the network.
+        graph: file of the network, to be trained or not.
         config: how long steps are timed.
         run: how.
         paths: of the network.
         problem: file of what was measured before.
         rewards: file of what was fitted to that.
         output: file of what is measured.
-        is_inference: whether the step is inference.
 
     Raises:
         BadInputError: the files are of another step.
@@ -113,7 +111,7 @@ def fusion_promises_stage(
 
     context = context.to_measure()
     require_writable(output)
-    bench = bench_of(context, source, paths, is_inference=is_inference)
+    bench = bench_of(context, graph, paths)
     found = promises(
         bench,
         load(problem, PROBLEM, FusionProblem),
@@ -154,13 +152,13 @@ def fusion_policies_stage(
 def fusion_bench_stage(
     context: Context,
     source: NetworkSource,
+    graph: Path,
     config: FusionConfig,
     run: RunConfig,
     paths: Paths,
     policies: Path,
     output: Path,
     *,
-    is_inference: bool,
     is_held_out: bool,
 ) -> None:
     """Measure a step as each policy fuses it.
@@ -168,12 +166,12 @@ def fusion_bench_stage(
     Args:
         context: of the machine.
         source: of the network.
+        graph: file of the network, to be trained or not.
         config: how long steps are timed, and how many random policies beside them.
         run: how steps are timed.
         paths: of the network.
         policies: file of the policies.
         output: file of what is measured.
-        is_inference: whether the step is inference.
         is_held_out: whether no policy has learned from the network.
 
     Raises:
@@ -184,7 +182,7 @@ def fusion_bench_stage(
 
     context = context.to_measure()
     require_writable(output)
-    bench = bench_of(context, source, paths, is_inference=is_inference)
+    bench = bench_of(context, graph, paths)
     found = benched(
         bench,
         load(policies, POLICIES, FusionPolicies),

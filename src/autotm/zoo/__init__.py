@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotm.model.errors import AutotmError
 from autotm.zoo.builder import NetworkBuilder
-from autotm.zoo.network import Fill, Network, Origin, is_gradient, with_values_stored
+from autotm.zoo.network import Fill, Network, Origin, is_gradient, load_network, save_network, with_values_stored
 from autotm.zoo.registry import build, build_from, call, networks
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ __all__ = [
     "from_onnx",
     "from_torch",
     "is_gradient",
+    "load_network",
     "networks",
+    "save_network",
     "with_values_stored",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,8 @@ import numpy.typing as npt
 import tvm
 from tvm import relax
 
-from autotm.model.errors import BadInputError, unknown_name
+from autotm.model.errors import BadInputError, DamagedFileError, unknown_name
+from autotm.model.files import write_atomically
 from autotm.model.graph import Initial, InitialValue
 from autotm.model.training import STEP, Training
 
@@ -309,6 +311,28 @@ def with_values_stored(network: Network, folder: Path) -> Network:
 
     kinds = ("inputs", "parameters", "states", "rule_states")
     return replace(network, **{kind: stored(getattr(network, kind)) for kind in kinds})
+
+
+# A network in a file, where other processes read it without what it was defined in.
+
+
+def save_network(network: Network, path: Path, provenance: Mapping[str, Any]) -> None:
+    """Write a network with its provenance, for processes of the same versions; its source is left out."""
+    content = pickle.dumps({"provenance": dict(provenance), "network": replace(network, origin=None)})
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+
+
+def load_network(path: Path) -> Network:
+    """Read a network that `save_network` wrote; a pickle, so only one's own files.
+
+    Raises:
+        DamagedFileError: it is gone or cut, or other versions wrote it.
+    """
+    try:
+        network: Network = pickle.loads(path.read_bytes())["network"]  # noqa: S301 - Our own study wrote it.
+    except Exception as error:  # noqa: BLE001 - An unfit pickle raises what its parts do.
+        raise DamagedFileError(f"{path}: the network cannot be read ({error}); delete the file and run again") from None
+    return network
 
 
 # Marks for gradients: the network names the operator that is differentiated, lowering inserts the computation.
