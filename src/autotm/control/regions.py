@@ -124,7 +124,7 @@ class Regions:
         scratch_bytes: of what lives within one region.
         places: offsets in the workspace.
         parts: in the order of the program, the whole first.
-        fused: as in `fused_module`.
+        fused: what `fused_module` returned, by hash.
         reads: how often each value is read.
     """
 

@@ -189,7 +189,8 @@ def _measure(
 ) -> None:
     context = context.to_measure()
     model = tasks[0].model
-    _LOG.info("%s: %d systems, variants and sizes", model, len(tasks))
+    more = f", and {searched.system} after each set of rewrites" if searched else ""
+    _LOG.info("%s: %d systems, variants and sizes%s", model, len(tasks), more)
     times = times_in_turn(tasks, config.rounds, config.build_s, len(os.sched_getaffinity(0)), searched)
     for each in times:
         outcome = f"{each.median_ms:.3f} ms" if each.median_ms is not None else each.failure
