@@ -16,7 +16,7 @@ from autotm.fusion.partitions import Partition, Precedence
 from autotm.fusion.pricing import KernelTimes
 from autotm.fusion.variants import Workbench, WrongResultError
 from autotm.kernels.compiler import KernelCompiler, Request, function_hash
-from autotm.model.config import FusionConfig, ProfileConfig, RunConfig
+from autotm.model.config import FusionConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import read_yaml
 from autotm.model.fusion import Decision, FusionOptimum, Kind
@@ -26,7 +26,7 @@ from autotm.profile.kernel_timing import ProfileOptions
 from autotm.profile.store import KernelStore
 from autotm.runtime.step_times import RunOptions
 from autotm.stages.context import Context
-from autotm.stages.fusion import fusion_exhaustive_stage
+from autotm.stages.fusion import fusion_graph_stage
 from autotm.study.setup import load_study
 from autotm.zoo.builder import NetworkBuilder
 
@@ -50,12 +50,9 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 def test_blocks_without_pytorch_are_refused_with_the_remedy(tmp_path):
     context = Context(small_step.machine(threads=1), small_step.DEVICES, 20)
     study = load_study(read_yaml(SHIPPED, "study") | {"scale": "tiny"}, SHIPPED, SHIPPED.parent, tmp_path)
-    name, output = "llama_block", tmp_path / "optimum.json"
+    name = "llama_block"
     with pytest.raises(BadInputError, match="torch is not installed here; `make figures/fusion` runs where it is"):
-        fusion_exhaustive_stage(
-            context, study.network(name), CONFIG, ProfileConfig(), RunConfig(), study.paths(name), output,
-            is_inference=False,
-        )  # fmt: skip
+        fusion_graph_stage(context, study.network(name), study.paths(name), {"training": tmp_path / "graph.pkl"})
 
 
 @pytest.mark.parametrize(
