@@ -8,25 +8,32 @@ from autotm.stages import fusion as stages
 from autotm.stages.jobs import rule
 
 with rule(snakemake) as job:
-    params, wildcards, output = snakemake.params, snakemake.wildcards, Path(snakemake.output[0])
+    params, wildcards, context = snakemake.params, snakemake.wildcards, job.context
     source = NetworkSource(**params.network)
-    if snakemake.rule == "fusion_graph":
-        outputs = {step: Path(path) for step, path in snakemake.output.items()}
-        stages.fusion_graph_stage(job.context, source, job.paths, outputs)
-    else:
-        graph, fusion, run = Path(snakemake.input.graph), FusionConfig(**params.fusion), RunConfig(**params.run)
-    if snakemake.rule == "fusion_search":
-        stages.fusion_search_stage(
-            job.context,
-            source,
-            graph,
-            fusion,
-            run,
-            job.paths,
-            output,
-            algorithm=wildcards.algorithm,
-            search_seed=int(wildcards.search_seed),
-        )
-    elif snakemake.rule == "fusion_exhaustive":
-        profile = ProfileConfig(**params.options)
-        stages.fusion_exhaustive_stage(job.context, source, graph, fusion, profile, run, job.paths, output)
+    match snakemake.rule:
+        case "fusion_graph":
+            outputs = {step: Path(path) for step, path in snakemake.output.items()}
+            stages.fusion_graph_stage(context, source, job.paths, outputs)
+        case "fusion_exhaustive":
+            stages.fusion_exhaustive_stage(
+                context,
+                source,
+                Path(snakemake.input.graph),
+                FusionConfig(**params.fusion),
+                ProfileConfig(**params.options),
+                RunConfig(**params.run),
+                job.paths,
+                Path(snakemake.output.optimum),
+            )
+        case "fusion_search":
+            stages.fusion_search_stage(
+                context,
+                source,
+                Path(snakemake.input.graph),
+                FusionConfig(**params.fusion),
+                RunConfig(**params.run),
+                job.paths,
+                Path(snakemake.output.search),
+                algorithm=wildcards.algorithm,
+                search_seed=int(wildcards.search_seed),
+            )
