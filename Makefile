@@ -87,8 +87,9 @@ else
 	$(1)/bin/pip install --quiet --disable-pip-version-check --no-compile --require-hashes $(addprefix -r ,$(2))
 	$(1)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 fi
-$(1)/bin/python -m compileall -q -j 0 -x '/(tests?|setuptools|pkg_resources|docutils)/' $(1)/lib src || true
+$(call bytecode,$(1)/lib src)
 endef
+bytecode = $(BIN)/python -m compileall -q -j 0 -x '/(tests?|setuptools|pkg_resources|docutils)/' $(1) || true
 .ONESHELL:
 
 $(VENV)/.run-stamp: requirements/run.txt pyproject.toml $(VENV)/.made-stamp
@@ -183,7 +184,7 @@ test-vm: setup-test
 	@PYTHON=$(abspath $(BIN)/python) SLOW=$(SLOW) tests/vm/run.sh
 
 # PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
-# Everything else it finds in $(VENV). Bytecode is made of what the tests import: all of it would take minutes.
+# Everything else it finds in $(VENV).
 TORCH := .venv-torch
 $(TORCH)/.stamp: requirements/torch.txt $(VENV)/.test-stamp
 	@$(BIN)/python -m venv $(TORCH)
@@ -192,7 +193,7 @@ $(TORCH)/.stamp: requirements/torch.txt $(VENV)/.test-stamp
 	echo "import site; site.addsitedir('$$shared')" > "$$($(TORCH)/bin/python -c "$$packages")/shared.pth"
 	# pip's own settings choose which build of PyTorch comes, where a site sets them.
 	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --no-compile -r requirements/torch.txt
-	PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -c "import onnxscript, torch.export, torch.onnx, transformers"
+	$(call bytecode,$(TORCH)/lib)
 	touch $@
 
 setup-torch: $(TORCH)/.stamp

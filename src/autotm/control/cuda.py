@@ -101,19 +101,19 @@ def compiled_library(program: CudaProgram, architecture: str, folder: Path) -> P
         AutotmError: there is no nvcc, or it failed.
     """
     library = folder / "program.so"
-    _run_nvcc(program, f"-arch={architecture}", "-Xcompiler", "-fPIC", "-shared", "-o", str(library))
+    _run_nvcc(program, f"-arch={architecture}", "-O3", "-Xcompiler", "-fPIC", "-shared", "-o", str(library))
     return library
 
 
 def require_ptx(program: CudaProgram, architecture: str) -> None:
     """Compile what a program computes on a GPU as far as PTX, and keep nothing.
 
-    To make machine code of that takes three times as long, and tells nothing of the program.
+    It is not optimised (`-G`), which tells nothing of the program: optimised PTX of SkipNet takes 23 s, this 4 s.
 
     Raises:
         AutotmError: there is no nvcc, or it failed.
     """
-    _run_nvcc(program, f"-arch={architecture}", "-ptx", "-o", os.devnull)
+    _run_nvcc(program, f"-arch={architecture}", "-G", "-ptx", "-o", os.devnull)
 
 
 def _run_nvcc(program: CudaProgram, *options: str) -> None:
@@ -121,7 +121,7 @@ def _run_nvcc(program: CudaProgram, *options: str) -> None:
     with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
         source = Path(temporary) / "program.cu"
         source.write_text(program.source)
-        run_nvcc([compiler, "--std=c++17", "-O3", *options, str(source)], temporary)
+        run_nvcc([compiler, "--std=c++17", *options, str(source)], temporary)
 
 
 class CudaFunction:

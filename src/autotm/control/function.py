@@ -185,8 +185,10 @@ def _loaded(program: Program, lowered: Lowered, kernels: KernelSet) -> ControlFu
     for value, array in program.constants.items():
         start = lowered.places[value]
         workspace[start : start + value.size_bytes] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
-    code = machine_code({DRIVER: lowered.driver}, kernels.target)
-    code.import_module(machine_code(kernels.functions, kernels.target))
+    # A function is found in what its caller's module imports.
+    code, runs = (machine_code(each, kernels.target) for each in ({DRIVER: lowered.driver}, lowered.runs))
+    runs.import_module(machine_code(kernels.functions, kernels.target))
+    code.import_module(runs)
     pointer = ctypes.c_void_p(descriptors.ctypes.data)
     function = code[DRIVER]
 

@@ -209,7 +209,11 @@ class Regions:
             self.around[-1].kernels += 1
             self.around[-1].flops += kernel.flops
             code.append(tirx.Evaluate(tirx.call_packed(symbol, *map(self._descriptor, slots))))
-        return tir.sequence(code)
+        return self.sequence_of_calls(code)
+
+    def sequence_of_calls(self, calls: Sequence[tirx.Stmt]) -> tirx.Stmt:
+        """Return the code of calls, one after the other."""
+        return tir.sequence(calls)
 
     def _descriptor(self, slot: tuple[Area, int]) -> tirx.Expr:
         index = self.slots.setdefault(slot, len(self.slots))

@@ -216,7 +216,7 @@ def _measured(
     """Return the step with one fusion replaced, by the fusion's place and what the replacement is called."""
     if not trials:
         return {}
-    variants = [bench.compiled(regrouped(bench.dataflow, {at: (fusions[at], own)})) for at, _, own in trials]
+    variants = bench.compiled_all([regrouped(bench.dataflow, {at: (fusions[at], own)}) for at, _, own in trials])
     outcomes = bench.compared(variants, run)
     return {
         (at, name): _step(variant, outcome)

@@ -155,7 +155,7 @@ def _measured(
 ) -> tuple[tuple[GroupingTimes, ...], int, FusionTimes | None]:
     """Measure groupings whole, in turn; return their times, the place of the best, and its times in a second run."""
     flow = bench.dataflow
-    variants = [bench.compiled(grouping) for _, grouping in chosen]
+    variants = bench.compiled_all([grouping for _, grouping in chosen])
     outcomes = bench.compared(variants, replace(run, min_seconds=step_s))
     measured = tuple(
         GroupingTimes(

@@ -155,12 +155,7 @@ def measured(bench: Workbench, groupings: Sequence[Grouping], run: RunOptions) -
     Raises:
         AutotmError: as `Workbench.compared`.
     """
-    compiled: list[Variant | AutotmError] = []
-    for own in groupings:
-        try:
-            compiled.append(bench.compiled(own))
-        except AutotmError as error:
-            compiled.append(error)
+    compiled = bench.compiled_each(groupings)
     variants = [own for own in compiled if isinstance(own, Variant)]
     outcomes = iter(bench.compared(variants, run))
     found = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import tvm
 from autotm.fusion.compiling import attempted
 from autotm.fusion.dataflow import Dataflow, Grouping, Live
 from autotm.fusion.decisions import Choose, Requested, Resolved, resolve
-from autotm.kernels.compiler import KernelCompiler, KernelFacts, Request, function_hash
+from autotm.kernels.compiler import KernelCompiler, KernelFacts, Request, function_hash, in_processes
 from autotm.kernels.library import KernelLibrary, pinned
 from autotm.kernels.schedules.dispatch import has_schedule
 from autotm.kernels.target import machine_target
@@ -159,12 +160,46 @@ class Workbench:
         Raises:
             AutotmError: a kernel cannot be compiled.
         """
+        return self.compiled_all([grouping])[0]
+
+    def compiled_all(self, groupings: Sequence[Grouping]) -> list[Variant]:
+        """Compile variants in several processes.
+
+        Raises:
+            AutotmError: a kernel cannot be compiled.
+        """
+        outcomes = self.compiled_each(groupings)
+        for outcome in outcomes:
+            if isinstance(outcome, AutotmError):
+                raise outcome
+        return [outcome for outcome in outcomes if isinstance(outcome, Variant)]
+
+    def compiled_each(self, groupings: Sequence[Grouping]) -> list[Variant | AutotmError]:
+        """Compile variants in several processes; return the error of one with a kernel that cannot be compiled."""
+        with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+            graphs = [Path(folder) / f"{at}.pkl" for at in range(len(groupings))]
+            libraries = [path.with_suffix(".so") for path in graphs]
+
+            def compile_one(at: int) -> None:
+                try:
+                    outcome: Graph | AutotmError = self._linked(groupings[at], libraries[at])
+                except AutotmError as error:
+                    outcome = error
+                graphs[at].write_bytes(pickle.dumps(outcome))
+
+            in_processes(len(groupings), compile_one)
+            outcomes = [pickle.loads(graph.read_bytes()) for graph in graphs]  # noqa: S301 - Just written.
+            return [
+                outcome if isinstance(outcome, AutotmError) else Variant(grouping, outcome, KernelLibrary.load(library))
+                for grouping, outcome, library in zip(groupings, outcomes, libraries, strict=True)
+            ]
+
+    def _linked(self, grouping: Grouping, library: Path) -> Graph:
+        """Write the library of a variant, and return its graph."""
         fuse = partial(self.dataflow.fused, grouping)
         made = made_of(self.network, self.scale, self._step, fuse, self._make, "default")
-        with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
-            library = Path(folder) / "kernels.so"
-            self.compiler.link(made.kernels, library)
-            return Variant(grouping, made.graph, KernelLibrary.load(library))
+        self.compiler.link(made.kernels, library)
+        return made.graph
 
     def _make(self, requests: Sequence[Request]) -> list[KernelFacts]:
         outcomes = attempted(self.compiler, requests)

@@ -268,6 +268,12 @@ def function_hash(func: tirx.PrimFunc) -> str:
     return hashlib.sha256(f"{_structure(func)}\n{names}".encode()).hexdigest()
 
 
+@cache
+def _common_key(target: tvm.target.Target, threads: int) -> tuple[str, ...]:
+    """Return what decides what any kernel becomes."""
+    return tvm.__version__, _SOURCES_HASH, str(target), str(target_info(target)), str(threads)
+
+
 @dataclass(frozen=True)
 class Request:
     """A kernel that a step wants.
@@ -291,8 +297,8 @@ class Request:
 
     def key(self, target: tvm.target.Target, threads: int) -> str:
         """Return the hash of all that decides what the kernel becomes."""
-        parts = (tvm.__version__, _SOURCES_HASH, target, target_info(target), threads, self.implementation)
-        return hashlib.sha256("\n".join([*map(str, parts), function_hash(self.func)]).encode()).hexdigest()
+        parts = (*_common_key(target, threads), self.implementation, function_hash(self.func))
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def scheduled(self, target: tvm.target.Target, threads: int) -> tuple[ScheduledKernel, KernelFacts]:
         """Return the kernel, scheduled here and now."""

@@ -58,6 +58,7 @@ def machine_target(machine: Machine) -> tvm.target.Target:
         ) from None
 
 
+@functools.cache
 def target_info(target: tvm.target.Target) -> TargetInfo:
     """Return the vector width and registers from the target's CPU features, the cache's size from the host.
 

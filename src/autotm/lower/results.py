@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, te, tirx, topi
 from tvm.s_tir import Schedule
 
@@ -136,7 +137,19 @@ def _may_replace(functions: Functions, call: Call, operand: Operand, result: Res
     if FRAMEWORK in func.attrs:
         return False
     output = next(slot for slot, item in enumerate(call.outputs) if item.tensor == operand.tensor)
-    return all(_is_in_place(func, func.params[slot], func.params[len(call.inputs) + output]) for slot in slots)
+    return all(_is_known_in_place(func, slot, len(call.inputs) + output) for slot in slots)
+
+
+_IN_PLACE: dict[tuple[int, int, int], bool] = {}
+"""What `_is_in_place` told of a function's structure and two of its operands: steps have many updates of one kind."""
+
+
+def _is_known_in_place(func: tirx.PrimFunc, old: int, new: int) -> bool:
+    """Return `_is_in_place` of two operands; of functions of one structure the first is looked at."""
+    key = tvm_ffi.structural_hash(func, map_free_vars=True), old, new
+    if key not in _IN_PLACE:
+        _IN_PLACE[key] = _is_in_place(func, func.params[old], func.params[new])
+    return _IN_PLACE[key]
 
 
 def _is_in_place(func: tirx.PrimFunc, old: tirx.Buffer, new: tirx.Buffer) -> bool:

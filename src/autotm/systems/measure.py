@@ -14,6 +14,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,10 +76,12 @@ class Forks:
     def __init__(self, tasks: Sequence[Task]) -> None:
         """Start it, for tasks that its forks are going to be asked about."""
         self._control, theirs = Pipe()
+        # What an earlier study compiled with PyTorch would make the time to build a system that of reading it.
+        self._compiled = tempfile.TemporaryDirectory(prefix="autotm-", ignore_cleanup_errors=True)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "autotm.systems.worker", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
-            env={**os.environ, **SPIN, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **SPIN, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": self._compiled.name},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,  # What compilers print is no result.
@@ -122,6 +125,7 @@ class Forks:
         self._control.close()
         self.process.kill()
         self.process.wait()
+        self._compiled.cleanup()
 
 
 def _received(connection: mpc.Connection, limit_s: float) -> Any:
