@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from random_control import ROWS, WIDTH, Compute, Module, Recurse, Repeat, blocks, interpreted
 from tvm import relax, tirx
 
-from autotm.control import NO_REWRITES, Limits, Rewrites, compile_function
+from autotm.control import NO_REWRITES, Limits, Rewrites, compile_function, driver
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.zoo import branch_models
 from autotm.zoo import loop_models as models
@@ -47,6 +47,14 @@ def test_lstm(batch):
     arguments = models.lstm_arguments(5, 2, batch, 16)
     function = compile_function(models.lstm(5, 2, batch, 16))
     assert largest_error(function(*arguments), loops_in_numpy.lstm(*arguments)) < EXACT
+
+
+def test_long_rows_of_kernels_are_functions_of_their_own(monkeypatch):
+    monkeypatch.setattr(driver, "_MOST_CALLS", 3)
+    arguments = models.nasrnn_arguments(7, 2, 16)
+    function = compile_function(models.nasrnn(7, 2, 16), rewrites=Rewrites(unroll=4))
+    assert len(function._lowered.runs) > 1
+    assert largest_error(function(*arguments), loops_in_numpy.nasrnn(*arguments)) < EXACT
 
 
 @pytest.mark.parametrize("batch", [1, 64])

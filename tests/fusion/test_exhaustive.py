@@ -10,12 +10,13 @@ import pytest
 import small_step
 from tiny_study import CONFIG as SHIPPED
 
-from autotm.fusion import exhaustive
+from autotm.fusion import exhaustive, variants
 from autotm.fusion.decisions import path_of
 from autotm.fusion.partitions import Partition, Precedence
 from autotm.fusion.pricing import KernelTimes
-from autotm.fusion.variants import Workbench, WrongResultError
+from autotm.fusion.variants import Schedules, Workbench, WrongResultError
 from autotm.kernels.compiler import KernelCompiler, Request, function_hash
+from autotm.kernels.target import machine_target
 from autotm.model.config import FusionConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import read_yaml
@@ -141,7 +142,7 @@ def test_groups_that_are_alike_have_one_kernel(bench, path):
             for group in own.groups
             for region in own.alike
         ]
-        times.add(group for group in groups if exhaustive._can_be_kernel(bench, group))
+        times.add(exhaustive._possible(bench, groups))
     known = sum(flow.computed_apart(group) in times for own in alike for group in own.groups)
     assert len(times) == known
 
@@ -166,6 +167,24 @@ def test_kernels_that_were_timed_are_not_timed_again(bench, path, found, monkeyp
     assert [one.sum_s for one in again.groupings] == [one.sum_s for one in found.groupings]
 
 
+@pytest.mark.usefixtures("found")
+def test_schedules_are_tried_in_several_processes_unless_a_kernel_tells(bench, monkeypatch):
+    flow, target = bench.dataflow, machine_target(bench.machine)
+    groups = [flow.computed_apart(group) for own in regions_of(bench) for group in own.groups if len(group) > 1]
+    groups.append(flow.computed_apart(flow.operators))
+    alone, together = Schedules(flow, target, 1), Schedules(flow, target, 1)
+    scheduled = [group for group in groups if alone(group)]
+    assert 0 < len(scheduled) < len(groups)
+    assert together.among(groups) == scheduled
+
+    def refuse(*_):
+        pytest.fail("tried again")
+
+    monkeypatch.setattr(variants, "has_schedule", refuse)
+    assert together.among(groups) == scheduled
+    assert Schedules(flow, target, 1, bench.compiler.kinds()).among(scheduled) == scheduled
+
+
 def test_groups_that_cannot_be_compiled_are_left_out(bench, path, found, monkeypatch):
     flow = bench.dataflow
     default = {function_hash(flow.primitive(live)) for live in exhaustive._kernels(flow, flow.default)}
@@ -184,7 +203,7 @@ def test_groups_that_cannot_be_compiled_are_left_out(bench, path, found, monkeyp
 
     monkeypatch.setattr(KernelCompiler, "missing", no_longer_made)
     monkeypatch.setattr(Request, "scheduled", fail)
-    monkeypatch.setattr(bench, "compiled", lambda grouping: refuse_broken(grouping, flow, symbol))
+    monkeypatch.setattr(bench, "compiled_all", lambda several: [refuse_broken(one, flow, symbol) for one in several])
     monkeypatch.setattr(bench, "compared", lambda variants, _: [WrongResultError("not compared")] * len(variants))
     with KernelStore(path) as store:
         left = optimum(bench, store)

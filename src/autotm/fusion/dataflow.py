@@ -103,6 +103,7 @@ class Dataflow:
             NotImplementedError: an operator has no kernel.
         """
         self._target = target
+        self._primitives: dict[Live, tirx.PrimFunc] = {}
         self._module = _numbered(operator_kernels(step, target))
         bindings = _bindings(self._module["main"])
         parts = defaultdict(list)
@@ -175,16 +176,24 @@ class Dataflow:
     def module_of(self, group: Live) -> tvm.IRModule:
         """Return the operators of a group alone: `main` takes what they read, and returns its results."""
         function, _ = self._function(group)
-        called = {self.nodes[place].bindings[0].value.args[0]: self.nodes[place].function for place in group.nodes}
         main = function.with_attr("global_symbol", "main")
-        return with_bindings(main, _bindings(main), main.body.body, called)
+        return with_bindings(main, _bindings(main), main.body.body, self._called(group))
+
+    def _called(self, group: Live) -> dict[tvm.ir.GlobalVar, tirx.PrimFunc]:
+        """Return the functions that the operators of a group call."""
+        return {self.nodes[place].bindings[0].value.args[0]: self.nodes[place].function for place in group.nodes}
 
     def primitive(self, group: Live) -> tirx.PrimFunc:
         """Return the unscheduled TIR function of a group."""
+        if group not in self._primitives:
+            self._primitives[group] = self._primitive(group)
+        return self._primitives[group]
+
+    def _primitive(self, group: Live) -> tirx.PrimFunc:
         if len(group.nodes) == 1:
             return self.nodes[group.nodes[0]].function.without_attr(_NAME)
         function, _ = self._function(group)
-        builder = relax.BlockBuilder(self._module)
+        builder = relax.BlockBuilder(tvm.IRModule(self._called(group)))  # Of the step's functions each would be hashed.
         own = builder.add_func(copy_with_new_vars(function).with_attr("Primitive", 1), "group")
         call = relax.VarBinding(relax.Var("results", function.ret_ty), relax.Call(own, list(function.params)))
         main = function.with_attr("global_symbol", "main")

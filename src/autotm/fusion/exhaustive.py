@@ -89,8 +89,8 @@ def optimum(
     searched = _regions(bench, precedence, config.max_groups)
     others = _others(bench, config, run.seed)
     times = KernelTimes(bench, store, profile)
-    groups = (flow.computed_apart(group) for region in searched for group in region.groups)
-    kernels = [group for group in groups if _can_be_kernel(bench, group)]
+    groups = [flow.computed_apart(group) for region in searched for group in region.groups]
+    kernels = _possible(bench, groups)
     for grouping in (flow.default, *(grouping for _, grouping in others)):
         kernels += _kernels(flow, grouping)
     times.add(kernels)
@@ -183,8 +183,10 @@ def _fastest(measured: Sequence[GroupingTimes]) -> int:
     return min(ratios, key=ratios.__getitem__, default=-1)
 
 
-def _can_be_kernel(bench: Workbench, group: Live) -> bool:
-    return len(group.nodes) == 1 or bench.has_schedule(group)
+def _possible(bench: Workbench, groups: Sequence[Live]) -> list[Live]:
+    """Return the groups that one kernel can compute."""
+    alone = [group for group in groups if len(group.nodes) == 1]
+    return alone + bench.has_schedule.among(group for group in groups if len(group.nodes) > 1)
 
 
 def _kernels(flow: Dataflow, grouping: Grouping) -> Iterator[Live]:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
+import multiprocessing
 import pickle
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter_ns
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 import tvm
+from tvm import tirx
 
 from autotm.fusion.compiling import attempted
 from autotm.fusion.dataflow import Dataflow, Grouping, Live
 from autotm.fusion.decisions import Choose, Requested, Resolved, resolve
-from autotm.kernels.compiler import KernelCompiler, KernelFacts, Request, function_hash, in_processes
+from autotm.kernels.compiler import KernelCompiler, KernelFacts, Request, in_processes
 from autotm.kernels.library import KernelLibrary, pinned
 from autotm.kernels.schedules.dispatch import has_schedule
 from autotm.kernels.target import machine_target
@@ -29,7 +32,7 @@ from autotm.memory.opening import open_tiers
 from autotm.model.cores import Watch, quiet_interpreter
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.fusion import FusionTimes
-from autotm.model.graph import Graph, Role
+from autotm.model.graph import Graph, Role, ScheduleKind
 from autotm.model.machine import Machine
 from autotm.model.network_source import NetworkSource
 from autotm.runtime.arguments import Arguments
@@ -71,24 +74,54 @@ class Variant:
 class Schedules:
     """Tells whether one kernel can compute a group; the groups of TVM's fusion are one, whatever it is."""
 
-    def __init__(self, dataflow: Dataflow, target: tvm.target.Target, threads: int) -> None:
-        """Know nothing yet of a step's groups."""
+    def __init__(
+        self,
+        dataflow: Dataflow,
+        target: tvm.target.Target,
+        threads: int,
+        kinds: Mapping[str, ScheduleKind] = MappingProxyType({}),
+    ) -> None:
+        """Know of a step's groups only what kinds of kernels there are, by the keys of requests for them."""
         self._dataflow, self._target, self._threads = dataflow, target, threads
         self._default = {*dataflow.default.groups}
         self._known: dict[Live, bool] = {}
-        self._functions: dict[str, bool] = {}
+        self._functions = {key: kind is not ScheduleKind.AS_WRITTEN for key, kind in kinds.items()}
 
     def __call__(self, group: Live) -> bool:
         """Return whether a schedule computes a group."""
         if group not in self._known:
-            self._known[group] = group.nodes in self._default or self._is_scheduled(group)
+            self._known[group] = self._is_default(group) or self._is_scheduled(group)
         return self._known[group]
 
+    def among(self, groups: Iterable[Live]) -> list[Live]:
+        """Return those of many groups that a schedule computes; several processes try the schedules."""
+        groups = list(groups)
+        asked = [self._dataflow.primitive(own) for own in groups if not self._is_default(own) and self._may_join(own)]
+        functions = {key: function for function in asked if (key := self._key(function)) not in self._functions}
+        tried = [*functions.values()]
+        found = multiprocessing.get_context("fork").RawArray("b", len(tried))
+
+        def try_one(at: int) -> None:
+            found[at] = has_schedule(tried[at], self._target, self._threads)
+
+        in_processes(len(tried), try_one)
+        self._functions.update(zip(functions, map(bool, found), strict=True))
+        return [own for own in groups if self(own)]
+
+    def _is_default(self, group: Live) -> bool:
+        return group.nodes in self._default
+
+    def _may_join(self, group: Live) -> bool:
+        return not self._dataflow.is_opaque(group.nodes) and not self._dataflow.expands(group.nodes)
+
+    def _key(self, function: tirx.PrimFunc) -> str:
+        return Request(function).key(self._target, self._threads)
+
     def _is_scheduled(self, group: Live) -> bool:
-        if self._dataflow.is_opaque(group.nodes) or self._dataflow.expands(group.nodes):
+        if not self._may_join(group):
             return False
         function = self._dataflow.primitive(group)
-        key = function_hash(function)
+        key = self._key(function)
         if key not in self._functions:
             self._functions[key] = has_schedule(function, self._target, self._threads)
         return self._functions[key]
@@ -148,7 +181,7 @@ class Workbench:
             self.dataflow = Dataflow(self._step.module, self._target)
         except NotImplementedError as error:
             raise AutotmError(f"network {network.name}: {error}{first_use(network, str(error))}") from None
-        self.has_schedule = Schedules(self.dataflow, self._target, machine.threads)
+        self.has_schedule = Schedules(self.dataflow, self._target, machine.threads, self.compiler.kinds())
 
     def resolved(self, requested: Requested | Choose) -> Resolved:
         """Return the groups that decisions ask for, as far as autotm's schedules compute each in one kernel."""

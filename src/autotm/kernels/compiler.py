@@ -46,7 +46,7 @@ def in_processes(tasks: int, work: Callable[[int], None]) -> None:
     """Call `work` with each number below `tasks` once; whoever is done takes the next.
 
     The others are forks of this process, which works too: sending them TVM's functions would take half as long as
-    compiling them. So `work` must leave what it did in files.
+    compiling them. So `work` must leave what it did in files or in shared memory.
 
     Raises:
         AutotmError: one of the other processes failed; what it said is on standard error.
@@ -356,6 +356,11 @@ class KernelCompiler:
     def keys(self, requests: Iterable[Request]) -> list[str]:
         """Return the names by which the folder holds kernels."""
         return [request.key(self.target, self.threads) for request in requests]
+
+    def kinds(self) -> dict[str, ScheduleKind]:
+        """Return where the schedule of each kernel that the folder knows comes from, by the key of its request."""
+        _, known = held_in(self.folder)
+        return {key: _FACTS.validate_python(facts).kind for key, facts in known.items()}
 
     def missing(self, keys: Iterable[str], requests: Iterable[Request]) -> dict[str, Request]:
         """Return what the folder does not hold of the requests with these keys, each kernel once."""
