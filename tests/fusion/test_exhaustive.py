@@ -11,6 +11,7 @@ import small_step
 from tiny_study import CONFIG as SHIPPED
 
 from autotm.fusion import exhaustive, variants
+from autotm.fusion.dataflow import Grouping
 from autotm.fusion.decisions import path_of
 from autotm.fusion.partitions import Partition, Precedence
 from autotm.fusion.pricing import KernelTimes
@@ -18,7 +19,7 @@ from autotm.fusion.variants import Schedules, Workbench, WrongResultError
 from autotm.kernels.compiler import KernelCompiler, Request, function_hash
 from autotm.kernels.target import machine_target
 from autotm.model.config import FusionConfig
-from autotm.model.errors import BadInputError
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import read_yaml
 from autotm.model.fusion import Decision, FusionOptimum, Kind
 from autotm.model.graph import Initial
@@ -165,6 +166,22 @@ def test_kernels_that_were_timed_are_not_timed_again(bench, path, found, monkeyp
     with KernelStore(path) as store:
         again = optimum(bench, store)
     assert [one.sum_s for one in again.groupings] == [one.sum_s for one in found.groupings]
+
+
+def test_a_variant_that_cannot_be_compiled_has_its_reason(tmp_path, monkeypatch):
+    bench = Workbench(mlp(), "tiny", small_step.machine(threads=1), small_step.DEVICES, tmp_path)
+    default, unfused = bench.dataflow.default, Grouping.of([place] for place in range(len(bench.dataflow.nodes)))
+    bench.compiled(default)
+
+    def fail(*_):
+        raise RuntimeError("no registers left\nBacktrace")
+
+    monkeypatch.setattr(Request, "scheduled", fail)
+    variant, error = bench.compiled_each([default, unfused])
+    assert variant.grouping is default
+    assert str(error) == "network mlp: a kernel cannot be compiled: no registers left"
+    with pytest.raises(AutotmError, match="no registers left"):
+        bench.compiled_all([default, unfused])
 
 
 @pytest.mark.usefixtures("found")
