@@ -40,8 +40,6 @@ from autotm.model.graph import ALIGNMENT_BYTES
 
 DRIVER = "driver"
 """Symbol of the driver."""
-_MOST_CALLS = 256
-"""Calls of kernels in one function: LLVM's time grows faster than they do, to minutes for 9000."""
 _DATA = 1
 """TVM's number for the field of a `DLTensor` that points to the data."""
 
@@ -54,7 +52,6 @@ class Lowered:
         kernels: that the driver calls.
         driver: calls them. Its code must not be optimised together with theirs: LLVM is told of each function that no
             two of its buffers share memory, and would move their reads and writes across one another.
-        runs: functions that the driver calls in place of a long row of kernels, by symbol; they call these.
         slots: what each descriptor points to.
         workspace_bytes: without scratch.
         scratch_bytes: behind these.
@@ -66,7 +63,6 @@ class Lowered:
 
     kernels: Kernels
     driver: tirx.PrimFunc
-    runs: dict[str, tirx.PrimFunc]
     slots: list[tuple[Area, int]]
     workspace_bytes: int
     scratch_bytes: int
@@ -103,7 +99,6 @@ class _Driver(Regions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.errors: list[str] = []
-        self.runs: dict[str, tirx.PrimFunc] = {}
         self.locals: list[tirx.Buffer] = []
         self.bytes = tirx.decl_buffer((tir.number(1),), "int8", "bytes", layout=None)
         self.words = tirx.decl_buffer((tir.number(1),), "int32", "words", layout=None)
@@ -118,7 +113,6 @@ class _Driver(Regions):
         return Lowered(
             self.kernels,
             driver.with_attr(GENERATED, True),
-            self.runs,
             list(self.slots),
             self.workspace_bytes,
             self.scratch_bytes,
@@ -156,17 +150,6 @@ class _Driver(Regions):
         return self.locals[-1]
 
     # Statements.
-
-    def sequence_of_calls(self, calls: Sequence[tirx.Stmt]) -> tirx.Stmt:
-        """Return the code of calls; of more than `_MOST_CALLS`, so many each are a function of their own."""
-        if len(calls) <= _MOST_CALLS:
-            return tir.sequence(calls)
-        symbols = []
-        for start in range(0, len(calls), _MOST_CALLS):
-            symbols.append(f"{DRIVER}_{len(self.runs)}")
-            run = tirx.PrimFunc([self.descriptors], tir.sequence(calls[start : start + _MOST_CALLS]))
-            self.runs[symbols[-1]] = run.with_attr(GENERATED, True)
-        return tir.sequence([tirx.Evaluate(tirx.call_packed(symbol, self.descriptors)) for symbol in symbols])
 
     def sequence(self, statements: Iterable[Statement], targets: Targets) -> tirx.Stmt:
         """Return the code of statements, after which each target has been written."""

@@ -6,18 +6,22 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
+from tvm import tirx
 
 from autotm.control.driver import DRIVER, Lowered, lower
 from autotm.control.program import Array, Program
 from autotm.control.reader import Limits, read_program
 from autotm.control.regions import Area, KernelSet, Part, is_copied
 from autotm.control.rewrites import Rewrites
+from autotm.kernels import tir
 from autotm.kernels.library import aligned_empty
-from autotm.kernels.passes import machine_code
+from autotm.kernels.passes import GENERATED, machine_code
 from autotm.kernels.target import host_target
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.graph import ALIGNMENT_BYTES
@@ -185,10 +189,11 @@ def _loaded(program: Program, lowered: Lowered, kernels: KernelSet) -> ControlFu
     for value, array in program.constants.items():
         start = lowered.places[value]
         workspace[start : start + value.size_bytes] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+    driver, runs = _with_runs(lowered.driver)
     # A function is found in what its caller's module imports.
-    code, runs = (machine_code(each, kernels.target) for each in ({DRIVER: lowered.driver}, lowered.runs))
-    runs.import_module(machine_code(kernels.functions, kernels.target))
-    code.import_module(runs)
+    code, between = (machine_code(each, kernels.target) for each in ({DRIVER: driver}, runs))
+    between.import_module(machine_code(kernels.functions, kernels.target))
+    code.import_module(between)
     pointer = ctypes.c_void_p(descriptors.ctypes.data)
     function = code[DRIVER]
 
@@ -197,3 +202,33 @@ def _loaded(program: Program, lowered: Lowered, kernels: KernelSet) -> ControlFu
 
     held = {-1: axes}
     return ControlFunction(program, size, lowered, workspace, descriptors, call, held)
+
+
+_MOST_CALLS = 256
+"""Calls of kernels in one function: LLVM's time grows faster than they do, to more than a minute for 9000."""
+
+
+def _with_runs(driver: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, tirx.PrimFunc]]:
+    """Return a driver that calls functions in place of long rows of kernels, and these functions by their symbols."""
+    runs: dict[str, tirx.PrimFunc] = {}
+
+    def run(calls: Sequence[tirx.Stmt]) -> tirx.Stmt:
+        symbol = f"{DRIVER}_{len(runs)}"
+        runs[symbol] = tirx.PrimFunc(driver.params, tir.sequence(calls)).with_attr(GENERATED, True)
+        return tirx.Evaluate(tirx.call_packed(symbol, *driver.params))
+
+    def cut(row: tirx.SeqStmt) -> tirx.Stmt:
+        statements: list[tirx.Stmt] = []
+        for calls_kernel, group in groupby(row.seq, _calls_kernel):
+            own = list(group)
+            if calls_kernel and len(own) > _MOST_CALLS:
+                own = [run(own[start : start + _MOST_CALLS]) for start in range(0, len(own), _MOST_CALLS)]
+            statements += own
+        return tir.sequence(statements)
+
+    return driver.with_body(tvm_ffi.structural_map(driver.body, (tirx.SeqStmt, cut))), runs
+
+
+def _calls_kernel(statement: tirx.Stmt) -> bool:
+    call = statement.value if isinstance(statement, tirx.Evaluate) else None
+    return isinstance(call, tvm.ir.Call) and getattr(call.op, "name", "") == "tirx.tvm_call_packed"

@@ -209,11 +209,7 @@ class Regions:
             self.around[-1].kernels += 1
             self.around[-1].flops += kernel.flops
             code.append(tirx.Evaluate(tirx.call_packed(symbol, *map(self._descriptor, slots))))
-        return self.sequence_of_calls(code)
-
-    def sequence_of_calls(self, calls: Sequence[tirx.Stmt]) -> tirx.Stmt:
-        """Return the code of calls, one after the other."""
-        return tir.sequence(calls)
+        return tir.sequence(code)
 
     def _descriptor(self, slot: tuple[Area, int]) -> tirx.Expr:
         index = self.slots.setdefault(slot, len(self.slots))
