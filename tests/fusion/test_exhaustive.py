@@ -143,7 +143,7 @@ def test_groups_that_are_alike_have_one_kernel(bench, path):
             for group in own.groups
             for region in own.alike
         ]
-        times.add(exhaustive._possible(bench, groups))
+        times.add(exhaustive._computable(bench, groups))
     known = sum(flow.computed_apart(group) in times for own in alike for group in own.groups)
     assert len(times) == known
 
@@ -248,7 +248,7 @@ def test_groupings_differ(found):
     assert len({tuple(sorted(one.decisions.items())) for one in found.groupings[:6]}) == 6
 
 
-def test_the_default_is_a_candidate_where_no_combination_of_regions_is_possible(bench, path, monkeypatch):
+def test_the_default_is_a_candidate_where_no_combination_of_regions_is_computable(bench, path, monkeypatch):
     monkeypatch.setattr(exhaustive, "_is_acyclic", lambda *_: False)
     with KernelStore(path) as store:
         left = optimum(bench, store)

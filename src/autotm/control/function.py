@@ -190,10 +190,10 @@ def _loaded(program: Program, lowered: Lowered, kernels: KernelSet) -> ControlFu
         start = lowered.places[value]
         workspace[start : start + value.size_bytes] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
     driver, runs = _with_runs(lowered.driver)
-    # A function is found in what its caller's module imports.
-    code, between = (machine_code(each, kernels.target) for each in ({DRIVER: driver}, runs))
-    between.import_module(machine_code(kernels.functions, kernels.target))
-    code.import_module(between)
+    # TVM looks for a function in what its caller's module imports.
+    code, code_of_runs = (machine_code(each, kernels.target) for each in ({DRIVER: driver}, runs))
+    code_of_runs.import_module(machine_code(kernels.functions, kernels.target))
+    code.import_module(code_of_runs)
     pointer = ctypes.c_void_p(descriptors.ctypes.data)
     function = code[DRIVER]
 
@@ -230,5 +230,6 @@ def _with_runs(driver: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, tirx.Pri
 
 
 def _calls_kernel(statement: tirx.Stmt) -> bool:
+    """Return whether a statement of a driver calls a kernel."""
     call = statement.value if isinstance(statement, tirx.Evaluate) else None
     return isinstance(call, tvm.ir.Call) and getattr(call.op, "name", "") == "tirx.tvm_call_packed"

@@ -90,7 +90,7 @@ def optimum(
     others = _others(bench, config, run.seed)
     times = KernelTimes(bench, store, profile)
     groups = [flow.computed_apart(group) for region in searched for group in region.groups]
-    kernels = _possible(bench, groups)
+    kernels = _computable(bench, groups)
     for grouping in (flow.default, *(grouping for _, grouping in others)):
         kernels += _kernels(flow, grouping)
     times.add(kernels)
@@ -183,7 +183,7 @@ def _fastest(measured: Sequence[GroupingTimes]) -> int:
     return min(ratios, key=ratios.__getitem__, default=-1)
 
 
-def _possible(bench: Workbench, groups: Sequence[Live]) -> list[Live]:
+def _computable(bench: Workbench, groups: Sequence[Live]) -> list[Live]:
     """Return the groups that one kernel can compute."""
     alone = [group for group in groups if len(group.nodes) == 1]
     return alone + bench.has_schedule.among(group for group in groups if len(group.nodes) > 1)

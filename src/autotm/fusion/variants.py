@@ -96,17 +96,18 @@ class Schedules:
     def among(self, groups: Iterable[Live]) -> list[Live]:
         """Return those of many groups that a schedule computes; several processes try the schedules."""
         groups = list(groups)
-        asked = [self._dataflow.primitive(own) for own in groups if not self._is_default(own) and self._may_join(own)]
-        functions = {key: function for function in asked if (key := self._key(function)) not in self._functions}
-        tried = [*functions.values()]
-        found = multiprocessing.get_context("fork").RawArray("b", len(tried))
+        joined = (group for group in groups if not self._is_default(group) and self._may_join(group))
+        by_key = {self._key(function): function for function in map(self._dataflow.primitive, joined)}
+        untried = {key: function for key, function in by_key.items() if key not in self._functions}
+        functions = [*untried.values()]
+        answers = multiprocessing.get_context("fork").RawArray("b", len(functions))
 
         def try_one(at: int) -> None:
-            found[at] = has_schedule(tried[at], self._target, self._threads)
+            answers[at] = has_schedule(functions[at], self._target, self._threads)
 
-        in_processes(len(tried), try_one)
-        self._functions.update(zip(functions, map(bool, found), strict=True))
-        return [own for own in groups if self(own)]
+        in_processes(len(functions), try_one)
+        self._functions.update(zip(untried, map(bool, answers), strict=True))
+        return [group for group in groups if self(group)]
 
     def _is_default(self, group: Live) -> bool:
         return group.nodes in self._default
