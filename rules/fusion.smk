@@ -39,6 +39,8 @@ rule fusion_exhaustive:
         "logs/{machine}/{scale}/fusion/{network}/{step}/optimum.benchmark.tsv"
     wildcard_constraints:
         step="training|inference",
+    # Measuring comes first; what needs one core each is done side by side afterwards.
+    priority: 2
     conda:
         "../envs/measure.yaml"
     threads: timing_threads
@@ -73,6 +75,7 @@ rule fusion_search:
         step="training|inference",
         algorithm="|".join(inputs.SEARCHES),
         search_seed=r"\d+",
+    priority: 2
     conda:
         "../envs/measure.yaml"
     threads: timing_threads
@@ -105,6 +108,7 @@ rule fusion_problem:
         "logs/{machine}/{scale}/fusion/{network}/{step}/problem.benchmark.tsv"
     wildcard_constraints:
         step="training|inference",
+    priority: 1
     conda:
         "../envs/measure.yaml"
     threads: 1
@@ -132,6 +136,7 @@ rule fusion_rewards:
         "logs/{machine}/{scale}/fusion/{network}/{step}/rewards.benchmark.tsv"
     wildcard_constraints:
         step="training|inference",
+    priority: 1
     conda:
         "../envs/measure.yaml"
     threads: 1

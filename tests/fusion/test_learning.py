@@ -135,7 +135,7 @@ def problem(network, seed=0, executions=60, rule=lambda features: 0.05 if featur
 
 def test_rewards_of_what_adds_up_are_found():
     own = problem("a")
-    fits = {fit.setting.name: fit for fit in rewards.fitted(own).fits}
+    fits = {fit.setting.name: fit for fit in learning.fitted(own).fits}
     fit = fits[SETTING.name]
     assert fit.r2_fitted >= fit.r2 > 0.95
     chosen, _ = rewards.most_worth(fit.weights, 1.0)
@@ -152,7 +152,7 @@ def test_rewards_of_what_adds_up_are_found():
 
 def test_too_few_executions_are_refused_with_the_remedy():
     with pytest.raises(BadInputError, match=r"network a: 4 groupings were measured, and rewards need 5; raise"):
-        rewards.fitted(problem("a", executions=4))
+        learning.fitted(problem("a", executions=4))
 
 
 # Labels and policies.
@@ -207,7 +207,7 @@ def test_files_hold_the_models_that_were_fitted(model, classes):
 
 def test_policies_learn_a_rule_that_holds_on_a_network_that_was_left_out():
     problems = [problem(name) for name in "abcd"]
-    fits = [rewards.fitted(own) for own in problems]
+    fits = [learning.fitted(own) for own in problems]
     names = {"ridge": SETTING.name, "lasso": rewards.HAND["lasso"].name}
     selection = FusionSelection({learning.step_name(own): names for own in problems}, names, names, {})
     found = learning.learned(problems, fits, selection)
@@ -241,7 +241,7 @@ def test_a_step_is_judged_as_rewards_and_policies_ask(tmp_path):
         == {*known.default}
         == set(itertools.chain.from_iterable(one.executed for one in known.executions))
     )
-    fitted = rewards.fitted(known)
+    fitted = learning.fitted(known)
     found = judging.promises(bench, known, fitted, run)
     assert [one.setting for one in found.promises] == [one.name for one in rewards.SETTINGS]
     assert len(found.groupings) == len({tuple(sorted(one.executed.items())) for one in found.groupings})

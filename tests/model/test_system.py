@@ -144,7 +144,7 @@ def test_what_is_lost_is_what_threads_waited_and_what_the_hypervisor_took(
     tasks = {"proc/self/task/7/schedstat": "900 40 3\n", "proc/self/task/8/schedstat": "800 2 1\n"}
     system(tmp_path, tasks | {"proc/stat": rows})
     (tmp_path / "proc/self/task/9").mkdir()  # a thread that has ended meanwhile
-    monkeypatch.setattr(cores, "Path", lambda path: tmp_path / path.removeprefix("/"))
+    monkeypatch.setattr(cores, "_PROC", str(tmp_path / "proc"))
     tick_ns = SECOND // os.sysconf("SC_CLK_TCK")
     assert lost_ns((0, 1)) == 42 + 12 * tick_ns
     assert lost_ns((10,)) == 42 + 11 * tick_ns

@@ -1,4 +1,4 @@
-"""Policies learned from rewards: from which settings, labels and models, and how many unseen labels they tell."""
+"""What scikit-learn fits: what decisions are worth, and policies from that, by settings, labels and models."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import Lasso, LassoCV, LogisticRegression, Ridge
+from sklearn.metrics import r2_score
+from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 from threadpoolctl import threadpool_limits
 
 from autotm.fusion.policy import DONT_CARE, Answers
-from autotm.fusion.rewards import HAND, most_worth
+from autotm.fusion.rewards import HAND, SETTINGS, benefits, design, most_worth
 from autotm.model.errors import BadInputError
 from autotm.model.fusion import Decision
 from autotm.model.fusion_policy import (
@@ -31,6 +33,7 @@ from autotm.model.fusion_policy import (
     Layer,
     Policy,
     Rewards,
+    Setting,
 )
 
 Array = npt.NDArray[np.float64]
@@ -53,6 +56,55 @@ _CONSTANT = 1e-8
 _STEPS = 100
 """Iterations of the fit of neurons: a second for some thousand decisions."""
 _SEED = 0
+
+# What decisions are worth.
+
+_FOLDS = 5
+_STRENGTHS = [0.5**power for power in range(1, 20)]
+"""Of lasso's regularization: down to a millionth."""
+
+
+# Threads of a library would wait for one another more than they compute. Where lasso's fit has not converged, the
+# regularization is so weak that cross-validation does not choose it.
+@threadpool_limits.wrap(limits=1)
+def fitted(problem: FusionProblem) -> FusionRewards:
+    """Fit the rewards of a step's decisions by every setting, without an intercept.
+
+    Raises:
+        BadInputError: there are fewer executions than cross-validation needs.
+    """
+    executions = problem.executions
+    if len(executions) < _FOLDS:
+        raise BadInputError(
+            f"network {problem.network}: {len(executions)} groupings were measured, and rewards need {_FOLDS}; raise "
+            "fusion.best or fusion.random in the config"
+        )
+    ratios = np.array([one.ratio for one in executions])
+    rows = {decay: design([one.executed for one in executions], decay) for decay in {one.decay for one in SETTINGS}}
+    fits = tuple(
+        _fit(setting, *rows[setting.decay], benefits(ratios, setting.target, setting.reference)) for setting in SETTINGS
+    )
+    return FusionRewards(problem.network, problem.scale, problem.is_training, problem.identity, len(executions), fits)
+
+
+def _fit(setting: Setting, matrix: Array, pairs: Sequence[tuple[str, Decision]], benefit: Array) -> Rewards:
+    folds = KFold(_FOLDS, shuffle=True, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if setting.strength is not None:
+            model = Ridge(alpha=setting.strength, fit_intercept=False)
+        else:
+            search = LassoCV(alphas=_STRENGTHS, fit_intercept=False, cv=folds).fit(matrix, benefit)
+            model = Lasso(alpha=search.alpha_, fit_intercept=False)
+        unseen = cross_val_predict(model, matrix, benefit, cv=folds)
+        model.fit(matrix, benefit)
+    weights: dict[str, dict[Decision, float]] = defaultdict(dict)
+    for (path, decision), weight in zip(pairs, model.coef_, strict=True):
+        weights[path][decision] = float(weight)
+    return Rewards(
+        setting, float(r2_score(benefit, unseen)), float(r2_score(benefit, model.predict(matrix))), dict(weights)
+    )
+
 
 # Which settings policies are learned from.
 

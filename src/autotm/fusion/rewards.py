@@ -7,27 +7,19 @@ recomputed, so a path has three decisions.
 from __future__ import annotations
 
 import math
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import Lasso, LassoCV, Ridge
-from sklearn.metrics import r2_score
-from sklearn.model_selection import KFold, cross_val_predict
-from threadpoolctl import threadpool_limits
 
-from autotm.model.errors import BadInputError
 from autotm.model.fusion import Decision
-from autotm.model.fusion_policy import FusionProblem, FusionRewards, Reference, Rewards, Setting, Target
+from autotm.model.fusion_policy import Reference, Setting, Target
 
 Array = npt.NDArray[np.float64]
 Weights = Mapping[str, Mapping[Decision, float]]
 
-_FOLDS = 5
 _TARGETS: list[tuple[Target, Reference]] = [
     *product((Target.LINEAR, Target.LOG, Target.TANH), ("mean", "baseline")),
 ]
@@ -46,8 +38,6 @@ HAND = {
     "ridge": Setting("ridge", 0.4, 0.05, Target.LOG, "mean"),
 }
 """Those that "Inlining ML with ML" chose by hand."""
-_STRENGTHS = [0.5**power for power in range(1, 20)]
-"""Of lasso's regularization: down to a millionth."""
 _TANH, _SIGMOID = 10.0, 20.0
 """How sharply a relative change of time saturates."""
 
@@ -80,48 +70,6 @@ def design(executions: Sequence[Mapping[str, Decision]], decay: float) -> tuple[
         for pair in executed.items():
             matrix[row, columns[pair]] = decay ** level(pair[0])
     return matrix, pairs
-
-
-# Threads of a library would wait for one another more than they compute. Where lasso's fit has not converged, the
-# regularization is so weak that cross-validation does not choose it.
-@threadpool_limits.wrap(limits=1)
-def fitted(problem: FusionProblem) -> FusionRewards:
-    """Fit the rewards of a step's decisions by every setting, without an intercept.
-
-    Raises:
-        BadInputError: there are fewer executions than cross-validation needs.
-    """
-    executions = problem.executions
-    if len(executions) < _FOLDS:
-        raise BadInputError(
-            f"network {problem.network}: {len(executions)} groupings were measured, and rewards need {_FOLDS}; raise "
-            "fusion.best or fusion.random in the config"
-        )
-    ratios = np.array([one.ratio for one in executions])
-    rows = {decay: design([one.executed for one in executions], decay) for decay in {one.decay for one in SETTINGS}}
-    fits = tuple(
-        _fit(setting, *rows[setting.decay], benefits(ratios, setting.target, setting.reference)) for setting in SETTINGS
-    )
-    return FusionRewards(problem.network, problem.scale, problem.is_training, problem.identity, len(executions), fits)
-
-
-def _fit(setting: Setting, matrix: Array, pairs: Sequence[tuple[str, Decision]], benefit: Array) -> Rewards:
-    folds = KFold(_FOLDS, shuffle=True, random_state=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        if setting.strength is not None:
-            model = Ridge(alpha=setting.strength, fit_intercept=False)
-        else:
-            search = LassoCV(alphas=_STRENGTHS, fit_intercept=False, cv=folds).fit(matrix, benefit)
-            model = Lasso(alpha=search.alpha_, fit_intercept=False)
-        unseen = cross_val_predict(model, matrix, benefit, cv=folds)
-        model.fit(matrix, benefit)
-    weights: dict[str, dict[Decision, float]] = defaultdict(dict)
-    for (path, decision), weight in zip(pairs, model.coef_, strict=True):
-        weights[path][decision] = float(weight)
-    return Rewards(
-        setting, float(r2_score(benefit, unseen)), float(r2_score(benefit, model.predict(matrix))), dict(weights)
-    )
 
 
 def most_worth(weights: Weights, decay: float) -> tuple[dict[str, Decision], dict[str, dict[Decision, float]]]:

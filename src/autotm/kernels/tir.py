@@ -17,6 +17,12 @@ from tvm_ffi import StructuralMutator
 
 from autotm.kernels.target import Cut
 
+# TVM checks the types of the arguments of each step of a schedule in Python, which takes a tenth of the time of
+# compiling; what it calls checks them again.
+for _name, _method in [*vars(Schedule).items()]:
+    if hasattr(_method, "__wrapped__"):
+        setattr(Schedule, _name, _method.__wrapped__)
+
 # A block's axes, what it reads and writes, and at which indices.
 
 _SPATIAL, _REDUCTION = 0, 2  # Kinds of a block's axes, as TVM numbers them.

@@ -72,7 +72,7 @@ def fusion_rewards_stage(context: Context, problem: Path, output: Path) -> None:
     Raises:
         BadInputError: too few groupings were measured.
     """
-    from autotm.fusion.rewards import fitted
+    from autotm.fusion.learning import fitted
 
     require_writable(output)
     found = fitted(load(problem, PROBLEM, FusionProblem))
