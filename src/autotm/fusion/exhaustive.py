@@ -43,7 +43,7 @@ _MOST_COMBINATIONS = 10_000
 """Combinations of regions' partitions that are looked at; each takes a millisecond or so. Where kernels of several
 regions read one another's values, nearly all may be impossible."""
 
-_LONGER = 5
+_LONGER = 10
 """The best of the measured groupings is timed again for so many times as long: it may have been the luckiest."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import math
 import os
@@ -207,6 +208,7 @@ def _steps(job: SearchJob, log: Path) -> list[SearchStep]:
         return known[state].energy
 
     space = GroupingSpace(bench, energy)
+    gc.freeze()  # What is there by now stays: each trial would go through all of it before it is timed.
     if not math.isfinite(space.energy(space.initial)):
         raise AutotmError(f"TVM's fusion itself fails: {known[space.initial].failure}")
     taken = SEARCHES[job.algorithm](space, job.steps, job.seed)
