@@ -365,6 +365,9 @@ class FusionConfig(Strict):
     trials: int = Field(60, ge=1, description="groupings that a search tries")
     search_seeds: Annotated[list[int], Field(min_length=1)] = Field([1, 2], description="a search for each")
     trial_s: float = Field(120.0, gt=0, description="a trial that takes longer has failed, s")
+    kernel_s: float = Field(
+        0.15, gt=0, description="in place of profile.kernel_s, for the kernels of fusion_exhaustive, which are many, s"
+    )
     rotation_bytes: int = Field(
         1_000_000,
         gt=0,
@@ -378,7 +381,9 @@ class FusionConfig(Strict):
     @property
     def exhaustive_settings(self) -> dict[str, Any]:
         """What rule fusion_exhaustive depends on; another value measures all its steps anew."""
-        return self.model_dump(include={"max_groups", "best", "random", "copies", "step_s", "rotation_bytes"})
+        return self.model_dump(
+            include={"max_groups", "best", "random", "copies", "step_s", "kernel_s", "rotation_bytes"}
+        )
 
     @property
     def search_settings(self) -> dict[str, Any]:
@@ -449,8 +454,8 @@ class ScaleFile(Strict):
         1.0,
         gt=0,
         le=1,
-        description="share of the study's profile.step_s, profile.kernel_s, run.min_seconds, fusion.step_s and of both "
-        "patience_s that its measurements take: steps of a few ms need fewer seconds",
+        description="share of the study's profile.step_s, profile.kernel_s, run.min_seconds, fusion.step_s, "
+        "fusion.kernel_s and of both patience_s that its measurements take: steps of a few ms need fewer seconds",
     )
     memory_mb: int = Field(gt=0, description="memory of a job that profiles or runs the largest network, MB")
     minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
@@ -465,7 +470,7 @@ class ScaleFile(Strict):
 
     def of_fusion(self, config: FusionConfig) -> FusionConfig:
         """Return how groupings of operators are timed at this scale in a study that says `config`."""
-        return config.model_copy(update=self._shorter(config, "step_s"))
+        return config.model_copy(update=self._shorter(config, "step_s", "kernel_s"))
 
     def _shorter(self, config: ProfileConfig | RunConfig | FusionConfig, *names: str) -> dict[str, float]:
         return {name: self.measuring * getattr(config, name) for name in names}

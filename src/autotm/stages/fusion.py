@@ -166,7 +166,8 @@ def fusion_exhaustive_stage(
     context = context.to_measure()
     require_writable(output)
     bench = bench_of(context, graph, paths)
-    timing = ProfileOptions(**{**profile.timing, "rotation_bytes": config.rotation_bytes}, seed=context.seed)
+    own = {"kernel_s": config.kernel_s, "rotation_bytes": config.rotation_bytes}
+    timing = ProfileOptions(**{**profile.timing, **own}, seed=context.seed)
     options = RunOptions(**run.model_dump(), seed=context.seed)
     with KernelStore(paths.fusion_store) as store:
         found = optimum(bench, store, config, timing, options)
