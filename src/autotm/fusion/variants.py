@@ -349,8 +349,8 @@ def _peak(values: npt.NDArray[np.float64]) -> float:
     return float(np.max(np.abs(values), initial=0.0))
 
 
-_MANY = 2000
-"""Rounds that need not go on, however short they are."""
+_FEW, _MANY = 10, 2000
+"""Rounds that are not enough, however long they are, and that need not go on, however short."""
 
 
 def _rounds(steps: Sequence[Callable[[], None]], watch: Watch, options: RunOptions) -> npt.NDArray[np.float64]:
@@ -369,7 +369,7 @@ def _rounds(steps: Sequence[Callable[[], None]], watch: Watch, options: RunOptio
         return times_ns
 
     def is_enough(rounds: Sequence[list[int]]) -> bool:
-        if len(rounds) < options.min_steps:
+        if len(rounds) < max(_FEW, options.min_steps):
             return False
         return len(rounds) >= _MANY or sum(times[0] for times in rounds) >= options.min_seconds * 1e9
 
