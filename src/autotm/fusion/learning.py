@@ -62,13 +62,13 @@ _SEED = 0
 _FOLDS = 5
 _STRENGTHS = [0.5**power for power in range(1, 20)]
 """Of lasso's regularization: down to a millionth."""
-_ROUGH = 200
-"""Iterations by which cross-validation chooses among these: of 1400 decisions a quarter of the time that
+_CHOICE_ITERATIONS = 200
+"""By which cross-validation chooses among these: of 1400 decisions a quarter of the time that
 scikit-learn's 1000 take, and mostly the same choice (all but 19 of 216, for nine steps)."""
 
 
-# Threads of a library would wait for one another more than they compute. Where lasso's fit has not converged, the
-# regularization is so weak that cross-validation does not choose it.
+# Threads of a library would wait for one another more than they compute. Lasso's fits with weak regularization do not
+# converge: cross-validation judges them as they are, and may choose one.
 @threadpool_limits.wrap(limits=1)
 def fitted(problem: FusionProblem) -> FusionRewards:
     """Fit the rewards of a step's decisions by every setting, without an intercept.
@@ -97,8 +97,8 @@ def _fit(setting: Setting, matrix: Array, pairs: Sequence[tuple[str, Decision]],
         if setting.strength is not None:
             model = Ridge(alpha=setting.strength, fit_intercept=False)
         else:
-            search = LassoCV(alphas=_STRENGTHS, fit_intercept=False, cv=folds, max_iter=_ROUGH).fit(matrix, benefit)
-            model = Lasso(alpha=search.alpha_, fit_intercept=False)
+            choice = LassoCV(alphas=_STRENGTHS, fit_intercept=False, cv=folds, max_iter=_CHOICE_ITERATIONS)
+            model = Lasso(alpha=choice.fit(matrix, benefit).alpha_, fit_intercept=False)
         unseen = cross_val_predict(model, matrix, benefit, cv=folds)
         model.fit(matrix, benefit)
     weights: dict[str, dict[Decision, float]] = defaultdict(dict)
