@@ -95,9 +95,9 @@ def test_features_are_numbers_of_the_operators_at_a_path(bench):
 
 def test_where_a_policy_does_not_care_tvm_decides(bench):
     flow = bench.dataflow
-    own = grouping(policy(always(DONT_CARE)), flow, 1, bench.has_schedule)
+    own = grouping(policy(always(DONT_CARE)), flow, Features(flow, 1), bench.has_schedule)
     assert {*own.groups} == {*flow.default.groups}
-    unfused = grouping(policy(always("apply")), flow, 1, bench.has_schedule)
+    unfused = grouping(policy(always("apply")), flow, Features(flow, 1), bench.has_schedule)
     assert {*unfused.groups} == {(place,) for place in range(len(flow.nodes))}
 
 
@@ -105,7 +105,7 @@ def test_a_learned_fusion_computes_what_the_default_does(bench):
     """As data, so that what a file holds is what fuses."""
     kinds = TypeAdapter(Policy)
     own = kinds.validate_python(json.loads(kinds.dump_json(policy(always("inline")))))
-    groups = grouping(own, bench.dataflow, 1, bench.has_schedule)
+    groups = grouping(own, bench.dataflow, Features(bench.dataflow, 1), bench.has_schedule)
     assert any(decision is Decision.INLINE for decision in executed(bench.dataflow, groups).values())
     (times,) = bench.compared([bench.compiled(groups)], RUN)
     assert times.difference <= 1
@@ -121,7 +121,7 @@ def test_a_policy_for_other_features_is_refused(bench):
     other = dataclasses.replace(own, feature_names=("moon phase",))
     for wrong in (older, other):
         with pytest.raises(BadInputError, match=r"policy hand was learned from features .*learn it anew"):
-            grouping(wrong, bench.dataflow, 1, bench.has_schedule)
+            grouping(wrong, bench.dataflow, Features(bench.dataflow, 1), bench.has_schedule)
 
 
 def test_a_network_is_fused_by_a_policy_of_a_file(tmp_path):

@@ -111,8 +111,8 @@ def benched(
         BadInputError: as `policy.grouping`.
         AutotmError: as `Workbench.compared`.
     """
-    flow, threads = bench.dataflow, bench.machine.threads
-    by_name = {one.name: grouping(one, flow, threads, bench.has_schedule) for one in policies.policies}
+    flow, features = bench.dataflow, Features(bench.dataflow, bench.machine.threads)
+    by_name = {one.name: grouping(one, flow, features, bench.has_schedule) for one in policies.policies}
     by_name[UNFUSED] = Grouping.of([place] for place in range(len(flow.nodes)))
     by_name |= {f"{RANDOM}-{number}": _random(bench, number, run.seed) for number in range(draws)}
     distinct = _Distinct(bench)

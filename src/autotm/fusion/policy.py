@@ -87,16 +87,16 @@ class LearnedFuseOps:
             NotImplementedError: an operator has no kernel.
         """
         flow = Dataflow(step, self._target)
-        return flow.fused(grouping(self._policy, flow, self._threads, Schedules(flow, self._target, self._threads)))
+        has_schedule = Schedules(flow, self._target, self._threads)
+        return flow.fused(grouping(self._policy, flow, Features(flow, self._threads), has_schedule))
 
 
-def grouping(policy: Policy, flow: Dataflow, threads: int, has_schedule: HasSchedule) -> Grouping:
-    """Return the groups that a policy makes of a step's operators.
+def grouping(policy: Policy, flow: Dataflow, features: Features, has_schedule: HasSchedule) -> Grouping:
+    """Return the groups that a policy makes of a step's operators, by the features of their decisions.
 
     Raises:
         BadInputError: the policy was learned from other features than there are now.
     """
-    features = Features(flow, threads)
     if policy.feature_version != FEATURE_VERSION or not {*policy.feature_names} <= {*features.names}:
         raise BadInputError(
             f"policy {policy.name} was learned from features of version {policy.feature_version}, and this autotm has "

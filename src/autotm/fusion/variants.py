@@ -242,14 +242,15 @@ class Workbench:
                 raise AutotmError(f"network {self.network.name}: a kernel cannot be compiled: {outcome}")
         return [outcome for outcome in outcomes if isinstance(outcome, KernelFacts)]
 
-    @cached_property
+    @property
     def default(self) -> Variant:
         """The step as TVM fuses it."""
-        return self.compiled(self.dataflow.default)
+        return self._defaults[0]
 
     @cached_property
-    def _default_again(self) -> Variant:
-        return self.compiled(self.dataflow.default)
+    def _defaults(self) -> list[Variant]:
+        """The step as TVM fuses it, and another copy of its code."""
+        return self.compiled_all([self.dataflow.default] * 2)
 
     def compared(self, variants: Sequence[Variant], options: RunOptions) -> list[FusionTimes | WrongResultError]:
         """Compare what variants compute with the default's results, then time those that are right in turn with it.
@@ -260,7 +261,7 @@ class Workbench:
         """
         machine = self.machine
         # The default beside itself is another copy of its code: the same would find itself in the caches.
-        steps = *variants, self.default, self._default_again
+        steps = *variants, *self._defaults
         programs = [all_fast_program(one.graph) for one in steps]
         pool_bytes = max(program.fast_bytes for program in programs)
         with pinned(machine), open_tiers(machine, None, pool_bytes, 0, self.devices_dir, stretch=1.0) as tiers:

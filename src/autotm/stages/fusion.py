@@ -308,12 +308,14 @@ def fusion_audit_stage(
 
 def _by_policy(file: Path, name: str, bench: Workbench) -> Grouping:
     """Return the groups that a policy of a file makes of a step."""
+    from autotm.fusion.features import Features
     from autotm.fusion.policy import grouping
 
     known = {policy.name: policy for policy in load(file, POLICIES, FusionPolicies).policies}
     if name not in known:
         raise unknown_name("policy", name, known)
-    return grouping(known[name], bench.dataflow, bench.machine.threads, bench.has_schedule)
+    features = Features(bench.dataflow, bench.machine.threads)
+    return grouping(known[name], bench.dataflow, features, bench.has_schedule)
 
 
 def _read(file: Path, step: FusionDecisions, flow: Dataflow) -> Requested:
