@@ -108,28 +108,40 @@ def code_key(symbol: str, identity: str) -> str:
     return f"{symbol}-{identity[:32]}"
 
 
-def held_in(folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
+_HELD: dict[Path, tuple[frozenset[str], Mapping[str, Path], Mapping[str, Any]]] = {}
+"""The names of the files in a folder, and what `held_in` returned of them; a name is a hash of the file's content."""
+
+
+def held_in(folder: Path) -> tuple[Mapping[str, Path], Mapping[str, Any]]:
     """Read the lists in `folder`: skip one that cannot be read, and take no code from one whose object file is gone.
 
     Returns the object file of each kernel by `code_key`, and what was found out about kernels when they were made, by
     whatever key the maker chose.
     """
+    names = frozenset(entry.name for entry in os.scandir(folder))
+    # A study's folder has hundreds of lists with thousands of kernels, and is asked for them a few times each variant.
+    if folder in _HELD and _HELD[folder][0] == names:
+        return _HELD[folder][1:]
     code: dict[str, Path] = {}
     facts: dict[str, Any] = {}
-    for listing in folder.glob("*.json"):
+    are_all_read = True
+    for listing in (name for name in names if name.endswith(".json")):
         try:
-            content = _listed(listing)
+            content = _listed(folder / listing)
         except (OSError, ValueError):
+            are_all_read = False  # It may be written anew, under the same name.
             continue
         facts.update(content["facts"])
-        if (file := listing.with_suffix(".o")).exists():
-            code.update(dict.fromkeys(content["code"], file))
+        if (file := f"{listing.removesuffix('.json')}.o") in names:
+            code.update(dict.fromkeys(content["code"], folder / file))
+    if are_all_read:
+        _HELD[folder] = names, code, facts
     return code, facts
 
 
 @cache
 def _listed(path: Path) -> dict[str, Any]:
-    """Read a list, whose name is a hash of its content: a study's folder has thousands, and asks for them often."""
+    """Read a list; that it has changed is not seen."""
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
