@@ -31,6 +31,9 @@ include: "rules/fusion.smk"
 
 
 onstart:
+    # Snakemake limits how many jobs start in a time span. For that it wakes its scheduler once in each span for each job
+    # that has finished, to the end: a fifth of a core, beside what is timed, after 150 jobs. No option turns it off.
+    workflow.scheduler.job_rate_limiter = None
     if workflow.local_exec:  # elsewhere the executor cancels its jobs, by commands that must not be ended
         end_jobs_when_asked()
         tell_jobs_due()
